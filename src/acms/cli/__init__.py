@@ -1,0 +1,38 @@
+"""The command line: the same verbs as the library, for a shell. Needs the extra `cli`.
+
+`main` is the door; `commands` translates arguments, `demo` tells a story, `render` writes for people or as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from acms.errors import MissingExtraError
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; leaves with 0 when done, 1 after a typed error, 2 for wrong usage."""
+    try:
+        import rich
+        import typer
+    except ImportError as missing:
+        package = (missing.name or "typer").partition(".")[0]
+        error = MissingExtraError("cli", package)
+        if "--json" in sys.argv:
+            plain = {
+                "code": error.code,
+                "message": str(error),
+                "options": list(error.options),
+                "retryable": False,
+            }
+            print(json.dumps({"error": plain}), file=sys.stderr)
+        else:
+            print(f"error {error.code}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    del rich, typer
+    from acms.cli.commands import app
+
+    app(prog_name="acms")

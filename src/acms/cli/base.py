@@ -1,0 +1,146 @@
+"""What all commands share: the application, its common options, opening a store, leaving with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from acms.cli import render
+from acms.config import ACMSConfig
+from acms.errors import ACMSError, SessionNotFoundError, StorageError
+from acms.model import Context, ContextQuery
+from acms.providers.tokens import token_counter
+from acms.session import ACMS
+from acms.storage import MemoryStorage, SQLiteStorage, open_storage
+
+app = typer.Typer(
+    help="ACMS: keep every message of an agent, and decide what the model sees.",
+    epilog="Start with:  acms demo",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db", envvar="ACMS_DB", metavar="URL", help="The store; default: a file in your data folder."
+    ),
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", metavar="NAME", help="The group of sessions to look in.")
+]
+Unused = Annotated[str, typer.Option("--namespace", hidden=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
+Session = Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session, or its id.")]
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")]
+Budget = Annotated[int | None, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
+Needed = Annotated[int, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
+At = Annotated[int | None, typer.Option("--at", min=0, metavar="VERSION", help="As it was at this version.")]
+Full = Annotated[bool, typer.Option("--full", help="Show whole texts, not previews.")]
+
+
+def _there(file: Path) -> Path:
+    if file.name != "-" and not file.is_file():
+        raise typer.BadParameter(f"{str(file)!r} is not a file")
+    return file
+
+
+File = Annotated[Path, typer.Argument(metavar="FILE", callback=_there, help="A file, or - for stdin.")]
+
+
+def run(as_json: bool, work: Coroutine[Any, Any, int | None]) -> None:
+    """Run a command and leave with its exit code; an error is told in words, never as a traceback."""
+    code = 1
+    try:
+        code = asyncio.run(work) or 0
+        sys.stdout.flush()
+    except ACMSError as error:
+        render.fail(error, as_json)
+    except BrokenPipeError:  # the reader has gone: nothing may be written any more, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        if os.environ.get("ACMS_DEBUG"):
+            raise
+        hint = "set ACMS_DEBUG=1 to see where, and report it"
+        render.fail(ACMSError(f"{type(error).__name__}: {error}", options=(hint,)), as_json)
+    raise typer.Exit(code)
+
+
+def data_file() -> Path:
+    """Return the default database: a file in the user's data folder."""
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        folder = Path.home() / "Library" / "Application Support"
+    else:
+        folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return folder / "acms" / "acms.db"
+
+
+def file_url(path: Path) -> str:
+    """Return the URL of a database file."""
+    return f"sqlite:///{quote(path.as_posix())}"
+
+
+@asynccontextmanager
+async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[MemoryStorage | SQLiteStorage]:
+    """Open the store; only a command that writes creates one."""
+    storage = open_storage(db or file_url(data_file()))
+    if isinstance(storage, SQLiteStorage):
+        if not write and not storage.path.exists():
+            raise StorageError(
+                f"there is no database at {storage.path}",
+                options=("acms import chat.jsonl", "name another with --db"),
+            )
+        if write and not db:
+            storage.path.parent.mkdir(parents=True, exist_ok=True)
+    async with storage:
+        yield storage
+
+
+async def known(storage: MemoryStorage | SQLiteStorage, name: str, namespace: str) -> Context:
+    """Return a session's context; an unknown session is an error."""
+    try:
+        return await storage.context(name, namespace=namespace)
+    except SessionNotFoundError as error:
+        raise SessionNotFoundError(
+            f"no session is named {name!r} in namespace {namespace!r}",
+            options=("acms sessions --all lists them",),
+        ) from error
+
+
+@asynccontextmanager
+async def reading(db: str | None, namespace: str, name: str) -> AsyncGenerator[ACMS]:
+    """Open an existing session, with the token counter its messages were counted with."""
+    async with opened(db) as storage:
+        context = await known(storage, name, namespace)
+        counter = token_counter(context.counter)
+        async with ACMS(
+            name, storage, token_counter=counter, config=ACMSConfig.from_env(), namespace=namespace
+        ) as one:
+            yield one
+
+
+async def contexts(storage: MemoryStorage | SQLiteStorage, namespace: str | None) -> AsyncIterator[Context]:
+    """Go through the live contexts, newest first."""
+    after: str | None = None
+    while True:
+        page = await storage.contexts(ContextQuery(namespace=namespace, after=after, limit=500))
+        for context in page.items:
+            yield context
+        if page.next_after is None:
+            return
+        after = page.next_after

@@ -1,0 +1,31 @@
+"""Every command: importing one registers it, in the order in which help lists them."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from acms.cli import demo, moving, reading
+from acms.cli.base import app
+
+__all__ = ["app", "demo", "moving", "reading"]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(version("acms-engine"))
+        except PackageNotFoundError:
+            typer.echo("unknown")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """ACMS: keep every message of an agent, and decide what the model sees."""

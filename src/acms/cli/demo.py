@@ -1,0 +1,220 @@
+"""`acms demo`: three days of an orders team, told with the library's own verbs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+from acms.cli import render
+from acms.cli.base import AsJson, Namespace, app, file_url, run
+from acms.cli.render import Column, Screen
+from acms.imports import Turn, read_chat
+from acms.model import ContextItems, Kind
+from acms.session import ACMS
+from acms.storage import open_storage
+
+SESSION = "demo"
+WINDOW = 300
+BUDGET = 400
+SHOWN = 3
+QUESTIONS = (
+    "Why did the migration fail on staging?",
+    "Where may card numbers be stored?",
+    "How do order events reach the warehouse and billing?",
+)
+OLD = "Decision: order events go to the warehouse and to billing through Kafka"
+
+
+@app.command(epilog="Example:  acms demo --db sqlite:///demo.db")
+def demo(
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="URL", help="Where to keep it; default: a temporary file."),
+    ] = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what ACMS does, on a bundled conversation.
+
+    Uses a temporary database, unless --db names one to keep.
+    """
+    run(as_json, tell(db, namespace, Screen(as_json)))
+
+
+async def tell(db: str | None, namespace: str, screen: Screen) -> None:
+    """Run the demo on a temporary database, or on the one that is named."""
+    async with AsyncExitStack() as stack:
+        url = db
+        if url is None:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
+            )
+            url = file_url(Path(folder) / "demo.db")
+        session = await stack.enter_async_context(ACMS(SESSION, open_storage(url), namespace=namespace))
+        told = await _told(session)
+    screen.show(told["json"], lambda: _draw(screen, told, db))
+
+
+async def _told(session: ACMS) -> dict[str, Any]:
+    """Use the session; return what there is to show, and the same as JSON."""
+    with as_file(files("acms") / "data" / "demo.jsonl") as path:
+        turns = list(read_chat(path))
+    moments = [perf_counter()]
+    new = 0
+    for turn in turns:
+        await session.ingest(**_arguments(turn))
+        assert session.last_receipt is not None
+        new += not session.last_receipt.repeated
+        moments.append(perf_counter())
+    ready, seconds = moments[1] - moments[0], moments[-1] - moments[1]
+    end = len(turns)
+    window = await session.at(end).window(WINDOW)
+    answers: list[tuple[str, ContextItems]] = []
+    took: list[float] = []
+    for question in QUESTIONS:
+        started = perf_counter()
+        answers.append((question, await session.at(end).recall(question, token_budget=BUDGET)))
+        took.append(perf_counter() - started)
+    last = answers[-1][1]
+    episodes = await session.at(end).episodes()
+    entries = (await session.at(end).history(limit=500)).entries
+    old = next(entry for entry in entries if entry.kind is Kind.MESSAGE and entry.preview.startswith(OLD))
+    retraction = await session.retract(old.id, reason="replaced by the outbox")
+    now = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
+    stats = await session.get_session_stats()
+    return {
+        "messages": (new, len(turns), ready, seconds),
+        "recalled": median(took),
+        "window": window,
+        "answers": answers,
+        "old": old,
+        "retraction": retraction,
+        "then": _best(last),
+        "now": _best(now),
+        "why_not": now.ledger.why_not(old.id),
+        "episodes": episodes,
+        "stats": stats,
+        "json": {
+            "ingested": {
+                "messages": len(turns),
+                "new": new,
+                "ready_seconds": ready,
+                "seconds": seconds,
+                "per_second": (len(turns) - 1) / seconds,
+            },
+            "window": {
+                "budget": WINDOW,
+                "tokens": window.tokens,
+                "versions": [item.version for item in window],
+            },
+            "recall": [
+                {
+                    "query": question,
+                    "budget": items.budget,
+                    "tokens": items.tokens,
+                    "confidence": items.confidence,
+                    "items": [render.item_json(item, rank) for rank, item in render.ranked(items)],
+                }
+                for question, items in answers
+            ],
+            "ledger": list(last.ledger),
+            "episodes": episodes,
+            "time": {
+                "retracted": old.version,
+                "by": retraction,
+                "before": _best(last),
+                "after": _best(now),
+                "why_not": now.ledger.why_not(old.id),
+            },
+            "stats": stats,
+        },
+    }
+
+
+def _arguments(turn: Turn) -> dict[str, Any]:
+    """Return the arguments of `ingest`, which calls the key of a message its idempotency key."""
+    return {("idempotency_key" if name == "key" else name): value for name, value in turn.items()}
+
+
+def _best(items: ContextItems) -> dict[str, Any]:
+    best = render.ranked(items)[0][1]
+    return {"version": best.version, "content": best.content}
+
+
+def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
+    new, total, ready, seconds = told["messages"]
+    screen.line("ACMS: every message kept, and within a hard token budget the ones that matter", "bold")
+    screen.line(
+        "Three days of a team that builds an orders service: users, an assistant, tools, decisions.", "dim"
+    )
+
+    screen.title("1. Ingest: each message is on disk before the next one")
+    rate = f"{(total - 1) / seconds:,.0f} a second" if new else "all there already: nothing is stored twice"
+    screen.line(
+        f"the first after {ready:.2f} s, with a new file and the vocabulary; then {total - 1} more: {rate}"
+    )
+
+    window: ContextItems = told["window"]
+    screen.title(f"2. window({WINDOW}): the newest messages that fit")
+    screen.table(render.WINDOWED, [render.windowed_row(item) for item in window])
+    screen.line(
+        f"{len(window)} messages, {window.tokens} of {WINDOW} tokens; tool calls keep all their answers",
+        "dim",
+    )
+
+    screen.title(f"3. recall(question, token_budget={BUDGET}): {1000 * told['recalled']:.1f} ms a question")
+    for question, items in told["answers"]:
+        screen.line(f"? {question}", "bold yellow")
+        screen.table(
+            render.RANKED, [render.ranked_row(rank, item) for rank, item in render.ranked(items)[:SHOWN]]
+        )
+        screen.line(f"best {SHOWN} of {len(items)} items, {items.tokens} of {items.budget} tokens", "dim")
+
+    last: ContextItems = told["answers"][-1][1]
+    verdicts = list(last.ledger)
+    shown = [verdict for verdict in verdicts if verdict.included][:3]
+    rejected = [verdict for verdict in verdicts if not verdict.included]
+    screen.title("4. The ledger: why each message is in or out (last question)")
+    screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in (*shown, *rejected[:4])])
+    screen.line(
+        f"{len(verdicts) - len(rejected)} shown, {len(rejected)} left out, each with its reason", "dim"
+    )
+
+    screen.title("5. Episodes: found while writing")
+    reasons = Counter(episode.reason or "still open" for episode in told["episodes"])
+    columns = Column("ends with", "magenta"), Column("episodes", right=True)
+    screen.table(columns, [[reason.replace("_", " "), str(count)] for reason, count in reasons.most_common()])
+
+    old, then, now = told["old"], told["then"], told["now"]
+    screen.title("6. Time: nothing is ever lost")
+    screen.line(f"at v{told['retraction'] - 1} the best answer was v{then['version']}: {then['content']}")
+    screen.line(
+        f"retract(v{old.version}) is v{told['retraction']}; since then it is v{now['version']}: {now['content']}"
+    )
+    screen.line(
+        f"why not the old one? {told['why_not'].reason}; session.at({told['retraction'] - 1}) still shows it"
+    )
+
+    stats = told["stats"]
+    screen.title("7. Stats")
+    screen.line(
+        f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
+        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes"
+    )
+
+    screen.title("Go on")
+    if db is None:
+        screen.line("  acms demo --db sqlite:///demo.db                    keep this conversation")
+    else:
+        screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
+    screen.line("  acms import chat.jsonl --session mine               import your own")
+    screen.line('  acms recall mine "what did we choose?" --why        ask, and see the reasons')
+    screen.line("  python -c 'import acms; help(acms.ACMS)'            use it from Python")

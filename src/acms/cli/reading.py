@@ -1,0 +1,315 @@
+"""Commands that read a session: recall, messages, window, history, stats; and the list of sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from acms.cli import render
+from acms.cli.base import (
+    AsJson,
+    At,
+    Budget,
+    Db,
+    Full,
+    Namespace,
+    Needed,
+    Query,
+    Session,
+    app,
+    contexts,
+    opened,
+    reading,
+    run,
+)
+from acms.cli.render import Column, Screen
+
+LEFT_OUT = 10
+"""Rejected candidates that `recall --why` shows."""
+
+
+@app.command(epilog='Example:  acms recall user_123 "what did we choose?" --budget 500 --why')
+def recall(
+    session: Session,
+    query: Query,
+    budget: Budget = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Add every decision, and the best that was left out.")
+    ] = False,
+    full: Full = False,
+    at: At = None,
+    min_relevance: Annotated[
+        float,
+        typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Leave out what answers less well."),
+    ] = 0.0,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what the model should see for a query.
+
+    Best first, within a token budget. --why adds the ledger: every decision, and by which rule.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            view = one if at is None else one.at(at)
+            items = await view.recall(query, token_budget=budget, min_relevance=min_relevance)
+        ranks = {item.id: rank for rank, item in render.ranked(items)}
+        rejected = [verdict for verdict in items.ledger if not verdict.included]
+        value: dict[str, Any] = {
+            "session": session,
+            "query": query,
+            "version": items.version,
+            "budget": items.budget,
+            "tokens": items.tokens,
+            "confidence": items.confidence,
+            "items": [render.item_json(item, ranks[item.id]) for item in items],
+            "warnings": items.ledger.warnings,
+        }
+        if why:
+            value["ledger"] = [verdict for verdict in items.ledger if verdict.included] + rejected[:LEFT_OUT]
+            value["left_out"] = len(rejected)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            if full:
+                for rank, item in render.ranked(items):
+                    heading = (
+                        f"{rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
+                    )
+                    render.block(screen, f"{heading} {render.speaker(item)}", item.content)
+            else:
+                screen.table(
+                    render.RANKED, [render.ranked_row(rank, item) for rank, item in render.ranked(items)]
+                )
+            screen.line(
+                f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}", "dim"
+            )
+            if why:
+                screen.title("Why")
+                screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in value["ledger"]])
+                if len(rejected) > LEFT_OUT:
+                    screen.line(f"{len(rejected) - LEFT_OUT} more were left out", "dim")
+            for warning in items.ledger.warnings:
+                screen.line(f"warning: {warning}", "yellow")
+
+        screen.show(value, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog='Example:  acms messages user_123 "write the migration plan" --budget 6000')
+def messages(
+    session: Session,
+    query: Query,
+    budget: Needed = 4000,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show the chat messages to send to a model.
+
+    The whole conversation when it fits the budget; else the newest messages, and what the past says about the query.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            found = await one.messages(query, budget=budget)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            for message in found:
+                who = f"{message['role']} ({message['name']})" if "name" in message else str(message["role"])
+                lines = [str(message["content"])] if message.get("content") else []
+                for call in message.get("tool_calls") or ():
+                    lines.append(f"→ {call['function']['name']}({call['function']['arguments']})")
+                render.block(screen, who, "\n".join(lines))
+            screen.line(f"{len(found)} messages", "dim")
+
+        screen.show({"session": session, "query": query, "budget": budget, "messages": found}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms window user_123 --budget 8000 --at 12")
+def window(
+    session: Session,
+    budget: Needed = 4000,
+    at: At = None,
+    full: Full = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest messages that fit a budget.
+
+    Oldest first; a tool call comes with all its answers. --at shows them as they were at an earlier version.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            items = await (one if at is None else one.at(at)).window(budget)
+        value = {
+            "session": session,
+            "version": items.version,
+            "budget": items.budget,
+            "tokens": items.tokens,
+            "items": [render.item_json(item) for item in items],
+            "warnings": items.ledger.warnings,
+        }
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            if full:
+                for item in items:
+                    heading = f"v{item.version} {item.token_count} tokens {render.speaker(item)}"
+                    render.block(screen, heading, item.content)
+            else:
+                screen.table(render.WINDOWED, [render.windowed_row(item) for item in items])
+            screen.line(
+                f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}", "dim"
+            )
+            for warning in items.ledger.warnings:
+                screen.line(f"warning: {warning}", "yellow")
+
+        screen.show(value, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms history user_123 --limit 20 --after 40")
+def history(
+    session: Session,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500, metavar="N", help="Entries to show.")] = 50,
+    after: Annotated[
+        int, typer.Option("--after", min=0, metavar="VERSION", help="Start behind this version.")
+    ] = 0,
+    at: At = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the log, oldest first.
+
+    Every message, edit and retraction, a page at a time.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            page = await (one if at is None else one.at(at)).history(limit=limit, after=after)
+        columns = (
+            Column("version", "cyan", right=True),
+            Column("kind", "magenta"),
+            Column("role", "yellow"),
+            Column("tokens", right=True),
+            Column("time", "dim"),
+            Column("state"),
+            Column("text"),
+        )
+        rows = [
+            [
+                f"v{entry.version}",
+                entry.kind,
+                entry.role or "",
+                str(entry.tokens),
+                f"{entry.created_at:%Y-%m-%d %H:%M}",
+                entry.state if entry.state != "live" else "" if entry.in_force else "replaced",
+                entry.preview,
+            ]
+            for entry in page.entries
+        ]
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            screen.table(columns, rows)
+            if page.next_after is not None:
+                screen.line(f"more: --after {page.next_after}", "dim")
+
+        screen.show({"session": session, "entries": page.entries, "next_after": page.next_after}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms stats user_123")
+def stats(
+    session: Session, at: At = None, db: Db = None, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
+    """Count what a session holds.
+
+    Everything ever said, and what is in force.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            found = await (one if at is None else one.at(at)).get_session_stats()
+        value = render.plain(found)
+        screen = Screen(as_json)
+        names = Column("name", "magenta"), Column("value")
+        rows = [
+            [name.replace("_", " "), f"{n:,}" if isinstance(n, int) else str(n or "")]
+            for name, n in value.items()
+        ]
+        screen.show(value, lambda: screen.table(names, rows))
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms sessions --all")
+def sessions(
+    everywhere: Annotated[bool, typer.Option("--all", help="Of every namespace.")] = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the sessions, newest first."""
+
+    async def work() -> None:
+        async with opened(db) as storage:
+            found = [
+                {
+                    "session": context.key,
+                    "id": context.id,
+                    "namespace": context.namespace,
+                    "version": head.version,
+                    "messages": head.messages,
+                    "tokens": head.tokens,
+                    "created_at": context.created_at,
+                    "parent": context.parent,
+                }
+                async for context in contexts(storage, None if everywhere else namespace)
+                for head in [await storage.head(context.id)]
+            ]
+        screen = Screen(as_json)
+        columns = (
+            Column("session", "cyan"),
+            Column("namespace", "magenta"),
+            Column("messages", right=True),
+            Column("tokens", right=True),
+            Column("created", "dim"),
+            Column("id"),
+        )
+        rows = [
+            [
+                str(one["session"] or ""),
+                str(one["namespace"]),
+                f"{one['messages']:,}",
+                f"{one['tokens']:,}",
+                f"{one['created_at']:%Y-%m-%d %H:%M}",
+                str(one["id"]),
+            ]
+            for one in found
+        ]
+
+        def draw() -> None:
+            if rows:
+                screen.table(columns, rows)
+            else:
+                screen.line(
+                    "no sessions" if everywhere else f"no sessions in namespace {namespace!r}; see --all"
+                )
+
+        screen.show({"sessions": found}, draw)
+
+    run(as_json, work())

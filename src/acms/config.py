@@ -1,0 +1,184 @@
+"""Configuration: frozen values, validated at birth."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from acms.core import markers as _markers
+from acms.core.episodes import CLOSING_PATTERNS, Rules
+from acms.core.validate import budget, fraction, markers
+from acms.errors import ConfigurationError, ValidationError
+from acms.events import Event
+
+__all__ = ["ACMSConfig", "CacheConfig", "EpisodeBoundaryConfig", "RecallConfig", "RetryConfig"]
+
+
+def _positive(value: float, name: str, least: float = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise ConfigurationError(f"{name} must be a number of at least {least}, was {value!r}")
+
+
+def _patterns(found: Sequence[str], name: str) -> tuple[str, ...]:
+    if isinstance(found, str):
+        raise ConfigurationError(f"{name} must be a list of regular expressions, not a string")
+    for pattern in found:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigurationError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeBoundaryConfig:
+    """When an episode ends by itself (seed 004)."""
+
+    #: After this many messages.
+    max_turns: int = 6
+    #: Before a message that comes later than this after the one before it.
+    max_time_gap_seconds: float = 1800
+    #: After a tool result that answers the last open call.
+    close_on_tool_result: bool = True
+    #: After a user or assistant text that matches one of these regular expressions (`re.search`).
+    close_on_patterns: Sequence[str] = CLOSING_PATTERNS
+
+    def __post_init__(self) -> None:
+        _positive(self.max_turns, "max_turns", 1)
+        _positive(self.max_time_gap_seconds, "max_time_gap_seconds")
+        object.__setattr__(self, "close_on_patterns", _patterns(self.close_on_patterns, "close_on_patterns"))
+
+    def rules(self) -> Rules:
+        """Return the rules the core decides by."""
+        return Rules(
+            max_turns=self.max_turns,
+            max_time_gap_seconds=self.max_time_gap_seconds,
+            close_on_tool_result=self.close_on_tool_result,
+            close_on_patterns=tuple(self.close_on_patterns),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallConfig:
+    """Defaults of `recall`."""
+
+    token_budget: int = 4000
+    #: Share of the budget reserved for the current episode; what it does not use flows on.
+    current_episode_budget_pct: float = 0.4
+
+    def __post_init__(self) -> None:
+        try:
+            budget(self.token_budget, "recall.token_budget")
+            fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The cache of entries in front of a store."""
+
+    enabled: bool = True
+    #: Bytes of text and parts it may hold; the least recently used contexts go first.
+    max_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        _positive(self.max_bytes, "cache.max_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryConfig:
+    """How a call that failed for a passing reason, with nothing stored, is tried again."""
+
+    max_attempts: int = 3
+    base_delay: float = 0.5
+    max_delay: float = 30.0
+    exponential_base: float = 2.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        _positive(self.max_attempts, "retry.max_attempts", 1)
+        _positive(self.base_delay, "retry.base_delay")
+        _positive(self.max_delay, "retry.max_delay")
+        _positive(self.exponential_base, "retry.exponential_base", 1)
+
+    def delay(self, attempt: int, fraction: float) -> float:
+        """Return the seconds to wait after the n-th failed attempt; `fraction` in [0, 1] spreads the jitter."""
+        delay = min(self.max_delay, self.base_delay * self.exponential_base ** (attempt - 1))
+        return delay * (0.5 + fraction / 2) if self.jitter else delay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ACMSConfig:
+    """Everything a session can be told; the defaults suit most agents."""
+
+    auto_detect_markers: bool = True
+    #: Regular expressions per marker, matched without regard to case at every line start (`^`).
+    marker_patterns: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(_markers.PATTERNS))
+    #: Boost per marker; built-in ones not named here keep theirs, custom ones not named here weigh 0.2.
+    marker_weights: Mapping[str, float] = field(default_factory=dict)
+    episodes: EpisodeBoundaryConfig = field(default_factory=EpisodeBoundaryConfig)
+    recall: RecallConfig = field(default_factory=RecallConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    #: Receives every event after it happened; what it raises is logged and dropped.
+    on_event: Callable[[Event], Any] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            markers(tuple(self.marker_patterns), "marker_patterns")
+            markers(tuple(self.marker_weights), "marker_weights")
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+        patterns = {
+            str(marker): _patterns(found, f"marker_patterns.{marker}")
+            for marker, found in self.marker_patterns.items()
+        }
+        for marker, weight in self.marker_weights.items():
+            _positive(weight, f"marker_weights.{marker}")
+        weights = {**_markers.WEIGHTS, **{str(marker): float(w) for marker, w in self.marker_weights.items()}}
+        object.__setattr__(self, "marker_patterns", patterns)
+        object.__setattr__(self, "marker_weights", weights)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> ACMSConfig:
+        """Read the configuration from environment variables such as ACMS_RECALL_TOKEN_BUDGET.
+
+        ACMS_AUTO_DETECT_MARKERS, and every number and switch of the nested values can be set as ACMS_<GROUP>_<FIELD>; a name that does not exist or a
+        value that does not fit raises `ConfigurationError`.
+        """
+        environ = os.environ if environ is None else environ
+        groups: dict[str, type[Any]] = {
+            "EPISODES": EpisodeBoundaryConfig,
+            "RECALL": RecallConfig,
+            "CACHE": CacheConfig,
+            "RETRY": RetryConfig,
+        }
+        values: dict[str, dict[str, Any]] = {}
+        top: dict[str, Any] = {}
+        for name, text in environ.items():
+            group, _, rest = name.removeprefix("ACMS_").partition("_")
+            if name == "ACMS_AUTO_DETECT_MARKERS":
+                top["auto_detect_markers"] = _parse(name, text, True)
+            elif name.startswith("ACMS_") and group in groups:
+                default = getattr(groups[group](), rest.lower(), None)
+                if not isinstance(default, int | float):
+                    raise ConfigurationError(f"{name} is not a setting")
+                values.setdefault(group, {})[rest.lower()] = _parse(name, text, default)
+        return cls(**top, **{group.lower(): groups[group](**found) for group, found in values.items()})
+
+
+def _parse(name: str, text: str, default: float | bool) -> float | bool:
+    if isinstance(default, bool):
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise ConfigurationError(f"{name} must be true or false, was {text!r}")
+    try:
+        return type(default)(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{name} must be a number, was {text!r}") from error

@@ -1,0 +1,174 @@
+"""What is in force at a version, and in which order it is read.
+
+Everything here is a pure function of the entries up to a version, so time travel, edits, retractions and compaction
+are one mechanism. The *effective sequence* is the messages and summaries in force, each at its place: a message at its
+version, a summary or an edit at the first version it replaces (rule 1.5). A *unit* is what no output may split: one
+message, or a tool call with all its answers (rule 1.18).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from acms.model import Entry, Kind, Role, Span, State, ToolCall, ToolResult
+
+
+class Cover:
+    """Which versions are out of force, and which entry put them there."""
+
+    __slots__ = ("_by", "_first", "_last", "shown")
+
+    def __init__(self, replacing: Iterable[Entry]) -> None:
+        """Take every entry up to a version that replaces something.
+
+        The newest counts first: an entry that is itself replaced has no effect, so undoing a summary brings its span
+        back. An erased summary counts as undone.
+        """
+        self._first: list[int] = []
+        self._last: list[int] = []
+        self._by: list[int] = []
+        #: Edits and summaries in force, which are read at the first version they replace.
+        self.shown: list[Entry] = []
+        for entry in sorted(replacing, key=lambda entry: -entry.version):
+            if self.by(entry.version) is not None:
+                continue
+            if entry.kind is Kind.SUMMARY and entry.state is State.ERASED:
+                continue
+            for first, last in entry.replaces:
+                self._add(first, min(last, entry.version - 1), entry.version)
+            if entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
+                self.shown.append(entry)
+
+    def by(self, version: int) -> int | None:
+        """Return the version of the entry that put this one out of force; None when it is in force."""
+        index = bisect_right(self._first, version) - 1
+        return self._by[index] if index >= 0 and version <= self._last[index] else None
+
+    def __bool__(self) -> bool:
+        """Whether anything is out of force."""
+        return bool(self._first)
+
+    def spans(self) -> list[Span]:
+        """Return the versions out of force as disjoint ascending spans."""
+        return list(zip(self._first, self._last, strict=True))
+
+    def _add(self, first: int, last: int, by: int) -> None:
+        """Add what is not covered yet: a newer replacement keeps its claim."""
+        while first <= last:
+            index = bisect_right(self._first, first) - 1
+            if index >= 0 and self._last[index] >= first:
+                first = self._last[index] + 1
+                continue
+            following = bisect_left(self._first, first)
+            end = min(last, self._first[following] - 1) if following < len(self._first) else last
+            self._first.insert(following, first)
+            self._last.insert(following, end)
+            self._by.insert(following, by)
+            first = end + 1
+
+
+def anchor(entry: Entry) -> int:
+    """Return the version at which an entry is read: its own, or the first one it replaces."""
+    if entry.replaces and entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
+        return min(first for first, _ in entry.replaces)
+    return entry.version
+
+
+def effective(entries: Iterable[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
+    """Return the effective sequence above a version; `entries` ascend and hold at least every one above it."""
+    plain = [
+        entry
+        for entry in entries
+        if entry.kind is Kind.MESSAGE and not entry.replaces and entry.version > after
+    ]
+    if not cover:
+        return plain
+    found = [entry for entry in plain if cover.by(entry.version) is None]
+    found += [entry for entry in cover.shown if anchor(entry) > after]
+    return sorted(found, key=lambda entry: (anchor(entry), entry.version))
+
+
+class Unit(NamedTuple):
+    """Entries that are shown together or not at all, in the order they are read."""
+
+    entries: tuple[Entry, ...]
+    #: False for a tool group some of whose calls have no answer yet.
+    complete: bool = True
+
+    @property
+    def version(self) -> int:
+        """Version of its newest entry."""
+        return max(entry.version for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A sequence as units."""
+
+    units: list[Unit]
+    #: Entries that cannot be shown, and why.
+    hidden: list[tuple[Entry, str]]
+    #: Entries whose tool call lies before the sequence: read further back to place them.
+    unresolved: list[Entry]
+
+
+def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
+    """Fold an effective sequence into units; `whole` says that it starts at the beginning of the log.
+
+    A tool group stands where its newest answer stands, so nothing before it moves when a late answer arrives. A group
+    with open calls is shown only while it is the newest thing in the log.
+    """
+    groups: dict[str, list[Entry]] = {}
+    for entry in sequence:
+        if entry.group is not None:
+            groups.setdefault(entry.group, []).append(entry)
+    found: list[Unit] = []
+    hidden: list[tuple[Entry, str]] = []
+    unresolved: list[Entry] = []
+    for index, entry in enumerate(sequence):
+        if entry.group is None:
+            found.append(Unit((entry,)))
+            continue
+        members = groups[entry.group]
+        if entry is not members[-1]:
+            continue
+        calls = {part.call_id for member in members for part in member.parts if isinstance(part, ToolCall)}
+        answered = {
+            part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)
+        }
+        if not calls:
+            if whole:
+                hidden.extend((member, "its tool call is not in force") for member in members)
+            else:
+                unresolved.extend(members)
+        elif calls <= answered:
+            found.append(Unit(tuple(members)))
+        elif index == len(sequence) - 1:
+            found.append(Unit(tuple(members), complete=False))
+        else:
+            hidden.extend((member, "its tool calls were never all answered") for member in members)
+    return Units(found, hidden, unresolved)
+
+
+def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
+    """Return what a retraction of an entry takes out of force: the entry and its whole tool group."""
+    versions = {target.version}
+    if target.group is not None:
+        versions.update(entry.version for entry in members if entry.group == target.group)
+    return tuple((version, version) for version in sorted(versions))
+
+
+def shown_role(entry: Entry) -> Role | None:
+    """Return the role under which an entry is shown: a tool result without a call is shown as text of the user."""
+    if entry.role is Role.TOOL and entry.group is None:
+        return Role.USER
+    return entry.role
+
+
+def preview(content: str, length: int = 100) -> str:
+    """Return the start of a text on one line."""
+    line = " ".join(content[: 4 * length].split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"

@@ -1,0 +1,312 @@
+"""The planner: which units the model sees within a hard token budget, and why.
+
+Counts of parts do not add up to the count of the joined text: byte-pair encodings are not additive, and estimators
+round. So a plan is made with stored counts, its joined text is counted once, and while that is over the budget the
+plan is made again with that much less (decision 0004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from acms.core.history import Unit, shown_role
+from acms.model import (
+    SEPARATOR,
+    ContextItem,
+    Entry,
+    Kind,
+    Ledger,
+    Media,
+    Part,
+    Role,
+    Source,
+    ToolResult,
+    Verdict,
+    speak,
+)
+from acms.protocols import Frame, TokenCounter
+
+CUT = " […] "
+"""Stands for what was left out of a text that did not fit."""
+
+
+class TextFrame:
+    """The frame of joined text: `speaker: ` before an item and a blank line after it."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._count = counter.count
+        self._separator = counter.count(SEPARATOR)
+        self._known: dict[str | None, int] = {}
+
+    def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
+        """Return the tokens of the speaker's name and the separator."""
+        name = speaker or role
+        cost = self._known.get(name)
+        if cost is None:
+            cost = self._known[name] = self._count(speak(name, "")) + self._separator
+        return cost
+
+
+class Candidate(NamedTuple):
+    """A unit that may enter the prompt."""
+
+    unit: Unit
+    source: Source
+    #: Tokens with frames: of each entry, and of all.
+    costs: tuple[int, ...]
+    tokens: int
+    relevance: float = 0.0
+    boost: float = 0.0
+    score: float = 0.0
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Markers of all its entries."""
+        return tuple(dict.fromkeys(marker for entry in self.unit.entries for marker in entry.markers))
+
+
+class Choice(NamedTuple):
+    """A candidate, whether it is shown, and the rule that decided."""
+
+    candidate: Candidate
+    included: bool
+    rule: str
+    reason: str
+    #: Tokens the candidate may use when the rule is "cut".
+    room: int = 0
+
+
+def candidate(unit: Unit, source: Source, frame: Frame) -> Candidate:
+    """Return a unit as an unranked candidate."""
+    costs = tuple(
+        [entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in unit.entries]
+    )
+    return Candidate(unit, source, costs, sum(costs))
+
+
+def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
+    """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be."""
+    chosen: list[Choice] = []
+    left = budget
+    full = False
+    for index, one in enumerate(reversed(candidates)):
+        if index == 0:
+            rule = "latest" if one.tokens <= budget else "cut"
+            chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
+            left -= one.tokens
+        elif not full and one.tokens <= left:
+            chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
+            left -= one.tokens
+        elif not full:
+            full = True
+            chosen.append(Choice(one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"))
+        else:
+            chosen.append(Choice(one, False, "contiguous", "older than the first message that did not fit"))
+    chosen.reverse()
+    return chosen
+
+
+def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, floor: float) -> list[Choice]:
+    """Divide a budget between the past and the current episode, both oldest first.
+
+    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
+    and then newest first; then the past by score; then what is left for the current episode again. A share that is
+    not used flows on.
+    """
+    choices: dict[int, Choice] = {}
+    left = budget
+    if current:
+        latest = current[-1]
+        rule = "latest" if latest.tokens <= left else "cut"
+        choices[id(latest)] = Choice(latest, True, rule, "the latest message is always shown", left)
+        left -= latest.tokens
+    rest = sorted(current[:-1], key=lambda one: (not one.markers, -one.unit.version))
+    reserved = min(left, int(budget * floor) - (budget - left))
+    for one in rest:
+        if one.tokens <= reserved:
+            choices[id(one)] = Choice(
+                one, True, "episode", "in the current episode, within its reserved share"
+            )
+            reserved -= one.tokens
+            left -= one.tokens
+    for one in sorted(past, key=lambda one: (-one.score, -one.relevance, one.unit.version)):
+        if one.tokens <= left:
+            why = f"marked {', '.join(one.markers)}, and relevant" if one.markers else "relevant to the query"
+            choices[id(one)] = Choice(one, True, "score", why)
+            left -= one.tokens
+        else:
+            choices[id(one)] = Choice(
+                one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"
+            )
+    for one in sorted(current[:-1], key=lambda one: -one.unit.version):
+        if id(one) in choices:
+            continue
+        if one.tokens <= left:
+            choices[id(one)] = Choice(
+                one, True, "episode", "in the current episode, in the share others left"
+            )
+            left -= one.tokens
+        else:
+            choices[id(one)] = Choice(
+                one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"
+            )
+    return [choices[id(one)] for one in (*past, *current)]
+
+
+def fit(
+    choose: Callable[[int], list[Choice]], budget: int, counter: TokenCounter, frame: Frame
+) -> tuple[list[ContextItem], list[Choice]]:
+    """Choose, write and count until the items and their joined text both fit the budget.
+
+    `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
+    in the order of the choices; the one that must be shown is cut when even alone it does not fit.
+    """
+    limit = budget
+    while True:
+        choices = choose(limit)
+        items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
+        over = max(counter.count(join(items)), sum(item.token_count for item in items)) - budget
+        if over <= 0 or limit < 0:
+            return items, choices
+        limit = max(-1, limit - over)
+
+
+def join(items: Sequence[ContextItem]) -> str:
+    """Join items as `speaker: content` paragraphs; those without content are left out."""
+    return SEPARATOR.join(speak(item.actor_id or item.role, item.content) for item in items if item.content)
+
+
+def present(choice: Choice, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
+    """Write a chosen unit as items, cut when it must be."""
+    one = choice.candidate
+    items = [_item(choice, entry, cost) for entry, cost in zip(one.unit.entries, one.costs, strict=True)]
+    return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+
+
+def _item(choice: Choice, entry: Entry, tokens: int) -> ContextItem:
+    one = choice.candidate
+    return ContextItem(
+        id=entry.id,
+        version=entry.version,
+        position=entry.position,
+        role=shown_role(entry),
+        content=entry.content,
+        source=one.source,
+        score=one.score,
+        relevance=one.relevance,
+        token_count=tokens,
+        markers=entry.markers,
+        parts=entry.parts,
+        group=entry.group,
+        actor_id=entry.actor,
+        metadata=entry.metadata,
+        created_at=entry.created_at,
+        why=choice.reason,
+    )
+
+
+def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
+    """Cut the items of one unit to a budget: tool results first, calls never in part.
+
+    What does not fit at all stays as an empty item that costs nothing, so the unit is still whole and flagged.
+    """
+    left = budget - sum(item.token_count for item in items)
+    for index in sorted(range(len(items)), key=lambda index: -items[index].token_count):
+        if left >= 0:
+            break
+        item = items[index]
+        if item.role is Role.TOOL or len(items) == 1:
+            shorter = _cut_item(item, max(0, item.token_count + left), counter, frame)
+            left += item.token_count - shorter.token_count
+            items[index] = shorter
+    if left < 0:
+        return [replace(item, content="", parts=(), token_count=0, truncated=True) for item in items]
+    return items
+
+
+def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    results = [part for part in item.parts if isinstance(part, ToolResult)]
+    parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
+    framing = frame.cost(item.role, parts, item.actor_id)
+    content = cut(item.content, budget - framing, counter) if budget > framing else ""
+    if results:
+        parts = (replace(results[0], output=content), *parts[1:])
+    tokens = counter.count(content) + framing if content else min(framing if parts else 0, budget)
+    return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
+
+
+def cut(text: str, budget: int, counter: TokenCounter) -> str:
+    """Return the most of a text's head and tail, joined by a mark, that a budget holds; "" when nothing fits.
+
+    Two thirds of what is kept is head. The longest such text is found by bisection, so it ends on token boundaries.
+    """
+
+    def at(kept: int) -> str:
+        tail = kept // 3
+        return text[: kept - tail] + CUT + (text[-tail:] if tail else "")
+
+    if budget <= 0:
+        return ""
+    if len(text) <= 16 * budget and counter.count(text) <= budget:
+        return text
+    low, high = 0, min(len(text), 4)
+    while high < len(text) and counter.count(at(high)) <= budget:
+        low, high = high, min(len(text), high * 2)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if counter.count(at(middle)) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return at(low) if low and counter.count(at(low)) <= budget else ""
+
+
+def ledger(
+    choices: Sequence[Choice], hidden: Sequence[tuple[Entry, str]], warnings: Sequence[str] = ()
+) -> Ledger:
+    """Write down, when asked, every choice and every entry that was no candidate."""
+
+    def write() -> dict[str, Verdict]:
+        verdicts = {
+            entry.id: Verdict(
+                id=entry.id,
+                version=entry.version,
+                included=False,
+                rule="hidden",
+                tokens=entry.tokens,
+                reason=reason,
+            )
+            for entry, reason in hidden
+        }
+        for choice in choices:
+            one = choice.candidate
+            for entry in one.unit.entries:
+                verdicts[entry.id] = Verdict(
+                    id=entry.id,
+                    version=entry.version,
+                    included=choice.included,
+                    rule=choice.rule,
+                    source=one.source,
+                    relevance=one.relevance,
+                    boost=one.boost,
+                    score=one.score,
+                    tokens=one.tokens,
+                    reason=choice.reason,
+                )
+        return verdicts
+
+    return Ledger(write, tuple(warnings))
+
+
+def media_tokens(parts: Sequence[Part]) -> int:
+    """Return the stated tokens of the media among some parts."""
+    return sum(part.tokens for part in parts if isinstance(part, Media))
+
+
+def source_of(unit: Unit) -> Source:
+    """Return where a past unit comes from: a summary, a marked message, or one found by similarity."""
+    if any(entry.kind is Kind.SUMMARY for entry in unit.entries):
+        return Source.SUMMARY
+    return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR

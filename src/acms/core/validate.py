@@ -1,0 +1,303 @@
+"""The border: what may enter a log. Every text, number and name is checked here once and trusted inside.
+
+The same input is accepted or refused on every backend, whatever its driver would have said (T35).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from acms.errors import ValidationError
+from acms.model import (
+    Json,
+    MarkerType,
+    Media,
+    Part,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+
+if TYPE_CHECKING:
+    from enum import StrEnum
+
+#: Named limits; sizes in bytes of UTF-8, counts in items.
+MESSAGE_BYTES = 1_048_576
+NAME_CHARS = 255
+PARTS = 256
+MARKERS = 16
+BATCH = 1_000
+METADATA_BYTES = 16_384
+METADATA_KEYS = 64
+METADATA_DEPTH = 8
+PAGE = 500
+BUDGET = 100_000_000
+
+E = TypeVar("E", bound="StrEnum")
+_CUSTOM_MARKER = re.compile(r"custom:[A-Za-z0-9_.-]{1,64}\Z")
+_MARKERS = frozenset(MarkerType)
+_INT64 = 2**63
+
+
+def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
+    """Return `value` when it is a string that every backend can store unchanged."""
+    if not isinstance(value, str):
+        raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
+    if "\0" in value:
+        raise ValidationError("must not contain a NUL character", field=field)
+    if value.isascii():
+        size = len(value)
+    else:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError as error:
+            raise ValidationError("must not contain a lone surrogate", field=field) from error
+    if size > limit:
+        raise ValidationError(f"is {size} bytes long, the limit is {limit}", field=field)
+    return value
+
+
+def name(value: object, field: str) -> str:
+    """Return a non-empty name of at most 255 characters."""
+    checked = text(value, field, limit=4 * NAME_CHARS)
+    if not checked.strip():
+        raise ValidationError("must not be empty", field=field)
+    if len(checked) > NAME_CHARS:
+        raise ValidationError(f"is {len(checked)} characters long, the limit is {NAME_CHARS}", field=field)
+    return checked
+
+
+def optional_name(value: object, field: str) -> str | None:
+    """Return a name or None."""
+    return None if value is None else name(value, field)
+
+
+def choice(value: object, kind: type[E], field: str) -> E:
+    """Return the member of a closed vocabulary, matched without regard to case."""
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind(value.lower() if isinstance(value, str) else value)
+    except ValueError:
+        allowed = ", ".join(member.value for member in kind)
+        raise ValidationError(f"{value!r} is not one of {allowed}", field=field) from None
+
+
+def markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, ...] | None:
+    """Return explicit markers without repetition: built-in ones or `custom:<name>`."""
+    if values is None:
+        return None
+    if isinstance(values, str):
+        raise ValidationError("must be a list of markers, not a string", field=field)
+    found: dict[str, None] = {}
+    for value in values:
+        marker = str(value)
+        if marker not in _MARKERS and not _CUSTOM_MARKER.match(marker):
+            known = ", ".join(MarkerType)
+            raise ValidationError(f"{marker!r} is not one of {known} or custom:<name>", field=field)
+        found[marker] = None
+    if len(found) > MARKERS:
+        raise ValidationError(f"has {len(found)} markers, the limit is {MARKERS}", field=field)
+    return tuple(found)
+
+
+def budget(value: object, field: str = "token_budget") -> int:
+    """Return a token budget: a whole number, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
+    if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
+        raise ValidationError(f"must be a whole number, not {value}", field=field)
+    if value < 0:
+        raise ValidationError(f"must not be negative, was {value}", field=field)
+    if value > BUDGET:
+        raise ValidationError(f"must be at most {BUDGET}", field=field)
+    return int(value)
+
+
+def fraction(value: object, field: str) -> float:
+    """Return a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValidationError(f"must be a number from 0 to 1, was {value!r}", field=field)
+    return float(value)
+
+
+def whole(value: object, field: str, *, least: int = 0, most: int = _INT64 - 1) -> int:
+    """Return a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValidationError(f"must be a whole number, not {type(value).__name__}", field=field)
+    if not least <= value <= most:
+        raise ValidationError(f"must be from {least} to {most}, was {value}", field=field)
+    return value
+
+
+def moment(value: datetime | str, field: str = "created_at") -> datetime:
+    """Return an aware UTC time from an aware datetime or an ISO 8601 string."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise ValidationError(f"{value!r} is not an ISO 8601 time", field=field) from error
+    if not isinstance(value, datetime):
+        raise ValidationError(f"must be a datetime, not {type(value).__name__}", field=field)
+    if value.tzinfo is None:
+        raise ValidationError("must be an aware time: add a time zone", field=field)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValidationError("is out of range", field=field) from error
+
+
+def metadata(value: Mapping[str, Json] | None, field: str = "metadata") -> Mapping[str, Json]:
+    """Return a plain copy of a JSON object within the limits on size, depth and number of keys."""
+    if not value:
+        if value is None or isinstance(value, Mapping):
+            return {}
+        raise ValidationError(f"must be a mapping, not {type(value).__name__}", field=field)
+    copy = _plain(value, field, METADATA_DEPTH)
+    if not isinstance(copy, dict):
+        raise ValidationError(f"must be a mapping, not {type(value).__name__}", field=field)
+    if len(copy) > METADATA_KEYS:
+        raise ValidationError(f"has {len(copy)} keys, the limit is {METADATA_KEYS}", field=field)
+    size = len(json.dumps(copy, ensure_ascii=False).encode())
+    if size > METADATA_BYTES:
+        raise ValidationError(f"is {size} bytes of JSON, the limit is {METADATA_BYTES}", field=field)
+    return copy
+
+
+def _plain(value: object, field: str, depth: int) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return text(value, field, limit=METADATA_BYTES)
+    if isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise ValidationError("must fit 64 bits", field=field)
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValidationError(f"must be finite, was {value}", field=field)
+        return float(value)
+    if depth == 0:
+        raise ValidationError(f"is nested deeper than {METADATA_DEPTH}", field=field)
+    if isinstance(value, Mapping):
+        plain: dict[str, Json] = {}
+        for key, item in value.items():
+            plain[name(key, field)] = _plain(item, f"{field}.{key}", depth - 1)
+        return plain
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{field}[{index}]", depth - 1) for index, item in enumerate(value)]
+    raise ValidationError(f"{type(value).__name__} is not a JSON value", field=field)
+
+
+_ASSISTANT_ONLY = (ToolCall, Reasoning)
+
+
+def parts(
+    role: Role,
+    content: str,
+    given: Sequence[Part] | None,
+    tool_calls: Sequence[Mapping[str, Json]] | None,
+    tool_call_id: str | None,
+) -> tuple[tuple[Part, ...], str]:
+    """Return the parts of a message and its canonical text.
+
+    Without tools or parts the message is its text and has no parts. Otherwise `content` becomes the first part (of a
+    tool message: the output), and the canonical text is every text, call and result in order, joined by newlines.
+    """
+    text(content, "content")
+    if not given and not tool_calls and tool_call_id is None:
+        if not content.strip():
+            raise ValidationError(
+                "must not be empty",
+                field="content",
+                options=("give a text, tool_calls, tool_call_id or parts",),
+            )
+        return (), content
+    found: list[Part] = []
+    if tool_call_id is not None:
+        if role is not Role.TOOL:
+            raise ValidationError(f"belongs to role tool, not {role.value}", field="tool_call_id")
+        found.append(ToolResult(name(tool_call_id, "tool_call_id"), content))
+    elif content:
+        found.append(Text(content))
+    for index, call in enumerate(tool_calls or ()):
+        found.append(_call(call, f"tool_calls[{index}]"))
+    for index, part in enumerate(given or ()):
+        found.append(_part(part, f"parts[{index}]"))
+    if len(found) > PARTS:
+        raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    for part in found:
+        if isinstance(part, _ASSISTANT_ONLY) and role is not Role.ASSISTANT:
+            raise ValidationError(
+                f"{type(part).__name__} belongs to role assistant, not {role.value}", field="parts"
+            )
+        if isinstance(part, ToolResult) and role is not Role.TOOL:
+            raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
+    return tuple(found), text(canonical_text(found), "content")
+
+
+def canonical_text(found: Sequence[Part]) -> str:
+    """Join what a message says: texts, calls as `name(arguments)`, results. Reasoning, media and raw items are not."""
+    lines: list[str] = []
+    for part in found:
+        if isinstance(part, Text):
+            lines.append(part.text)
+        elif isinstance(part, ToolCall):
+            lines.append(f"{part.name}({part.arguments})")
+        elif isinstance(part, ToolResult):
+            lines.append(part.output)
+    return "\n".join(lines)
+
+
+def _call(call: Mapping[str, Json], field: str) -> ToolCall:
+    """Read a tool call as `{"id", "name", "arguments"}` or in the nested form of chat completions."""
+    if not isinstance(call, Mapping):
+        raise ValidationError(f"must be a mapping, not {type(call).__name__}", field=field)
+    function = call.get("function", call)
+    if not isinstance(function, Mapping):
+        raise ValidationError("must be a mapping", field=f"{field}.function")
+    arguments = function.get("arguments", "{}")
+    if isinstance(arguments, Mapping):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(
+        name(call.get("id"), f"{field}.id"),
+        name(function.get("name"), f"{field}.name"),
+        text(arguments, f"{field}.arguments"),
+    )
+
+
+def _part(part: object, field: str) -> Part:
+    if isinstance(part, Text):
+        text(part.text, f"{field}.text")
+    elif isinstance(part, Reasoning):
+        text(part.text, f"{field}.text")
+        if part.signature is not None:
+            text(part.signature, f"{field}.signature")
+    elif isinstance(part, ToolCall):
+        name(part.call_id, f"{field}.call_id")
+        name(part.name, f"{field}.name")
+        text(part.arguments, f"{field}.arguments")
+    elif isinstance(part, ToolResult):
+        name(part.call_id, f"{field}.call_id")
+        text(part.output, f"{field}.output")
+        if not isinstance(part.is_error, bool):
+            raise ValidationError("must be a bool", field=f"{field}.is_error")
+    elif isinstance(part, Media):
+        name(part.mime, f"{field}.mime")
+        text(part.ref, f"{field}.ref", limit=METADATA_BYTES)
+        text(part.sha256, f"{field}.sha256", limit=64)
+        whole(part.tokens, f"{field}.tokens", most=BUDGET)
+    elif isinstance(part, Raw):
+        name(part.vendor, f"{field}.vendor")
+        text(part.json, f"{field}.json")
+    else:
+        raise ValidationError(f"{type(part).__name__} is not a part", field=field)
+    return part

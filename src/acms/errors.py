@@ -1,0 +1,239 @@
+"""Every error ACMS raises, as one tree.
+
+    ACMSError                       code                  retryable by default
+    ├── ConfigurationError          CONFIGURATION         no
+    │   └── MissingExtraError       MISSING_EXTRA         no     an optional dependency is not installed
+    ├── ValidationError             VALIDATION            no     carries .field
+    ├── NotFoundError               NOT_FOUND             no
+    │   ├── SessionNotFoundError    SESSION_NOT_FOUND     no
+    │   ├── EpisodeNotFoundError    EPISODE_NOT_FOUND     no
+    │   └── EntryNotFoundError      ENTRY_NOT_FOUND       no
+    ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
+    │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
+    │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
+    ├── GoneError                   GONE                  no     erased, expired or deleted
+    ├── ForkDepthError              FORK_DEPTH            no     too many inherited segments: copy instead
+    ├── TokenBudgetExceededError    BUDGET_EXCEEDED       no     carries .budget and .required
+    ├── StorageError                STORAGE               no
+    │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
+    │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
+    │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
+    │   ├── CorruptRecordError      CORRUPT_RECORD        no
+    │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
+    │   └── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    └── ProviderError               PROVIDER              no     carries .provider
+
+The class docstring is the message when none is given. `code` is the name on the wire, `retryable` may be set per
+instance, `options` lists what the caller can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "ACMSError",
+    "ConfigurationError",
+    "ConflictError",
+    "CorruptRecordError",
+    "EntryNotFoundError",
+    "EpisodeNotFoundError",
+    "ForkDepthError",
+    "GoneError",
+    "HandleError",
+    "IdempotencyMismatchError",
+    "LeaseLostError",
+    "MissingExtraError",
+    "NotFoundError",
+    "ProviderError",
+    "SchemaVersionError",
+    "SessionNotFoundError",
+    "StorageBusyError",
+    "StorageError",
+    "StorageFullError",
+    "StorageReadOnlyError",
+    "TokenBudgetExceededError",
+    "ValidationError",
+]
+
+
+class ACMSError(Exception):
+    """ACMS failed."""
+
+    code: str = "ACMS"
+    #: True when the same call may succeed later and nothing was stored by this one.
+    retryable: bool = False
+
+    def __init__(
+        self, message: str | None = None, *, retryable: bool | None = None, options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message or type(self).__doc__ or self.code)
+        if retryable is not None:
+            self.retryable = retryable
+        #: What the caller can do about it, most useful first.
+        self.options: tuple[str, ...] = tuple(options)
+
+
+class ConfigurationError(ACMSError):
+    """The configuration is not valid."""
+
+    code = "CONFIGURATION"
+
+
+class MissingExtraError(ConfigurationError):
+    """An optional dependency is not installed."""
+
+    code = "MISSING_EXTRA"
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(
+            f"{package} is not installed: pip install 'acms-engine[{extra}]'",
+            options=(f"pip install 'acms-engine[{extra}]'",),
+        )
+        self.extra = extra
+
+
+class ValidationError(ACMSError):
+    """The input is not valid; nothing was stored."""
+
+    code = "VALIDATION"
+
+    def __init__(self, message: str | None = None, *, field: str = "", options: Sequence[str] = ()) -> None:
+        super().__init__(f"{field}: {message}" if field and message else message, options=options)
+        #: The argument at fault, dotted for nested ones: "metadata.run", "messages[6].content".
+        self.field = field
+
+
+class NotFoundError(ACMSError):
+    """Nothing has this name."""
+
+    code = "NOT_FOUND"
+
+
+class SessionNotFoundError(NotFoundError):
+    """No live context has this id or key."""
+
+    code = "SESSION_NOT_FOUND"
+
+
+class EpisodeNotFoundError(NotFoundError):
+    """The session has no such episode."""
+
+    code = "EPISODE_NOT_FOUND"
+
+
+class EntryNotFoundError(NotFoundError):
+    """No entry has this id."""
+
+    code = "ENTRY_NOT_FOUND"
+
+
+class ConflictError(ACMSError):
+    """The log moved on since it was read; read the head again and decide again."""
+
+    code = "CONFLICT"
+    retryable = True
+
+
+class IdempotencyMismatchError(ConflictError):
+    """This idempotency key was used before for another message; nothing was stored."""
+
+    code = "IDEMPOTENCY_MISMATCH"
+    retryable = False
+
+
+class LeaseLostError(ConflictError):
+    """The lease ran out and the job belongs to another attempt; nothing was stored."""
+
+    code = "LEASE_LOST"
+    retryable = False
+
+
+class GoneError(ACMSError):
+    """The content was erased, has expired, or its context was deleted."""
+
+    code = "GONE"
+
+
+class ForkDepthError(ACMSError):
+    """The fork would inherit too many segments; copy the context instead."""
+
+    code = "FORK_DEPTH"
+
+
+class TokenBudgetExceededError(ACMSError):
+    """What must be shown does not fit the token budget."""
+
+    code = "BUDGET_EXCEEDED"
+
+    def __init__(
+        self, message: str | None = None, *, budget: int, required: int, options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(
+            message or f"{required} tokens are required, the budget is {budget}", options=options
+        )
+        self.budget = budget
+        self.required = required
+
+
+class StorageError(ACMSError):
+    """The store failed."""
+
+    code = "STORAGE"
+
+
+class StorageBusyError(StorageError):
+    """Another process held the database for too long; nothing was written."""
+
+    code = "STORAGE_BUSY"
+    retryable = True
+
+
+class StorageFullError(StorageError):
+    """The disk is full; nothing was written and everything acknowledged before is intact."""
+
+    code = "STORAGE_FULL"
+    retryable = True
+
+
+class StorageReadOnlyError(StorageError):
+    """The store cannot be written."""
+
+    code = "STORAGE_READ_ONLY"
+
+
+class CorruptRecordError(StorageError):
+    """A stored record does not read back as it was written."""
+
+    code = "CORRUPT_RECORD"
+
+
+class SchemaVersionError(StorageError):
+    """The file was written by a newer release of ACMS; it was not touched."""
+
+    code = "SCHEMA_VERSION"
+
+
+class HandleError(StorageError):
+    """A storage handle belongs to one event loop of one process and must be open."""
+
+    code = "HANDLE"
+
+
+class ProviderError(ACMSError):
+    """A model provider failed."""
+
+    code = "PROVIDER"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        provider: str,
+        retryable: bool = False,
+        cause: Exception | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, retryable=retryable, options=options)
+        self.provider = provider
+        self.__cause__ = cause

@@ -1,0 +1,45 @@
+"""Who uses a storage handle: it is closed when its last user leaves, and opened again by the next call.
+
+A handle is used by every session made with it and by every `async with storage:` block. So a script that gives a fresh
+handle to one session needs no second `with`, and a service that opens one handle for all its sessions keeps it open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from acms.protocols import StorageBackend
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the sessions on one handle have in common."""
+
+    users: int = 0
+    #: The cache in front of the handle.
+    front: StorageBackend | None = None
+    #: One mailbox per context, so that all sessions of a process write through the same queue.
+    mailboxes: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+
+
+def shared(storage: StorageBackend) -> Shared:
+    """Return what the sessions on a handle have in common; it lives on the handle and dies with it."""
+    found: Shared | None = storage.__dict__.get("_acms_shared")
+    if found is None:
+        found = storage.__dict__["_acms_shared"] = Shared()
+    return found
+
+
+def retain(storage: StorageBackend) -> None:
+    """Count one more user of a handle."""
+    shared(storage).users += 1
+
+
+async def release(storage: StorageBackend) -> None:
+    """Count one user less, and close the handle when it was the last."""
+    state = shared(storage)
+    state.users = max(0, state.users - 1)
+    if state.users == 0:
+        await storage.aclose()

@@ -1,0 +1,1 @@
+"""Adapters to agent frameworks: each translates and never decides."""

@@ -1,0 +1,57 @@
+"""Structured logs through the standard library: silent by default, ids and counts only, never message text.
+
+logging.getLogger("acms").addHandler(handler)      # handler.setFormatter(JSONFormatter())
+with correlation("request-17"): ...                # every record inside carries correlation_id="request-17"
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["JSONFormatter", "correlation", "correlation_id"]
+
+logger = logging.getLogger("acms")
+logger.addHandler(logging.NullHandler())
+
+correlation_id: ContextVar[str | None] = ContextVar("acms_correlation_id", default=None)
+"""The id that every record of this task carries; None when there is none."""
+
+
+@contextmanager
+def correlation(id: str) -> Generator[None]:
+    """Give every record inside the block a correlation id."""
+    token = correlation_id.set(id)
+    try:
+        yield
+    finally:
+        correlation_id.reset(token)
+
+
+def log(level: int, name: str, **fields: object) -> None:
+    """Write one event by name, its data as fields."""
+    if logger.isEnabledFor(level):
+        logger.log(level, name, extra={"acms": fields, "correlation_id": correlation_id.get()})
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object per record: time, level, logger, event, correlation_id and the event's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record as one line of JSON."""
+        written: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        found = getattr(record, "correlation_id", None)
+        if found is not None:
+            written["correlation_id"] = found
+        written.update(getattr(record, "acms", {}))
+        if record.exc_info:
+            written["error"] = self.formatException(record.exc_info)
+        return json.dumps(written, default=str)

@@ -1,0 +1,257 @@
+"""One queue of writes per context and process: what is waiting is decided together and appended as one operation.
+
+Placing a message (episode, tool group) needs the end of the log. The mailbox remembers it from its last append and
+names the newest message it has seen as a precondition; when another process was first, the store refuses, the head is
+read again and the same messages are placed again (rule 1.3). Callers that are cancelled before their messages were
+taken leave no trace; after that the messages may still be stored, and repeating them with their keys is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from acms.config import RetryConfig
+from acms.core.chain import Entropy, token
+from acms.core.episodes import Place, Rules, Tail, place, tail_of
+from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError
+from acms.handles import shared
+from acms.logs import log
+from acms.model import Append, Draft, Expect, Head, Kind, Receipt, ToolCall
+from acms.protocols import StorageBackend
+
+MERGE = 512
+"""Messages one append may hold when callers are merged."""
+
+
+@dataclass(slots=True)
+class Letter:
+    """What one caller wants appended."""
+
+    drafts: Sequence[Draft]
+    rules: Rules
+    retry: RetryConfig
+    #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
+    rewrite: bool = False
+    #: Close the current episode for this reason instead of appending drafts.
+    close: str | None = None
+    #: Where the answer goes when the caller waits in the queue.
+    answer: asyncio.Future[Delivered | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The drafts as they were placed, and their part of the receipt."""
+
+    drafts: Sequence[Draft]
+    receipt: Receipt
+    #: Where they start within the receipt.
+    start: int
+
+
+class Mailbox:
+    """The writes of one context, in the order of arrival."""
+
+    def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
+        self._storage = storage
+        self._context = context
+        self._entropy = entropy
+        self._waiting: deque[Letter] = deque()
+        self._head: Head | None = None
+        self._tail = Tail()
+        self._task: asyncio.Task[None] | None = None
+        #: True while somebody delivers: then letters queue up.
+        self._busy = False
+
+    async def post(self, letter: Letter) -> Delivered | None:
+        """Deliver a letter; None when there was no open episode to close."""
+        if self._busy:
+            letter.answer = asyncio.get_running_loop().create_future()
+            self._waiting.append(letter)
+            return await letter.answer
+        # Nobody is waiting: deliver it right here, without a task and a future.
+        self._busy = True
+        try:
+            (delivered,) = await self._append([letter])
+            return delivered
+        except BaseException:
+            self._head = None  # it may or may not have been stored
+            raise
+        finally:
+            if self._waiting:
+                self._task = asyncio.get_running_loop().create_task(self._deliver())
+            else:
+                self._busy = False
+
+    async def idle(self) -> None:
+        """Wait until nothing is waiting."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    async def _deliver(self) -> None:
+        """Deliver what is waiting until nothing is."""
+        try:
+            while self._waiting:
+                letters = self._take()
+                try:
+                    if letters:
+                        self._answer(letters, await self._append(letters))
+                except IdempotencyMismatchError as error:
+                    if len(letters) == 1:
+                        _fail(letters, error)
+                    for letter in letters if len(letters) > 1 else ():
+                        try:
+                            self._answer([letter], await self._append([letter]))
+                        except Exception as own:
+                            self._head = None
+                            _fail([letter], own)
+                except Exception as error:
+                    self._head = None
+                    _fail(letters, error)
+                except BaseException as error:  # the loop is being torn down: nobody may wait for ever
+                    self._head = None
+                    _fail([*letters, *self._waiting], error)
+                    self._waiting.clear()
+                    raise
+        finally:
+            self._busy = False
+
+    def _answer(self, letters: Sequence[Letter], delivered: Sequence[Delivered | None]) -> None:
+        for letter, one in zip(letters, delivered, strict=True):
+            if letter.answer is not None and not letter.answer.done():
+                letter.answer.set_result(one)
+
+    def _take(self) -> list[Letter]:
+        """Take what can share one append: plain messages without a key twice; other letters go alone."""
+        taken: list[Letter] = []
+        keys: set[str] = set()
+        size = 0
+        while self._waiting:
+            letter = self._waiting[0]
+            if letter.answer is not None and letter.answer.cancelled():
+                self._waiting.popleft()
+                continue
+            alone = letter.rewrite or letter.close is not None
+            own = {draft.key for draft in letter.drafts if draft.key is not None}
+            if taken and (alone or own & keys or size + len(letter.drafts) > MERGE):
+                break
+            taken.append(self._waiting.popleft())
+            keys |= own
+            size += len(letter.drafts)
+            if alone:
+                break
+        return taken
+
+    async def _append(self, letters: Sequence[Letter]) -> list[Delivered | None]:
+        attempt = 0
+        while True:
+            try:
+                return await self._try(letters)
+            except IdempotencyMismatchError:
+                raise
+            except ConflictError:
+                self._head = None
+                log(logging.DEBUG, "append_conflict", context=self._context, letters=len(letters))
+            except ACMSError as error:
+                attempt += 1
+                retry = letters[0].retry
+                if not error.retryable or attempt >= retry.max_attempts:
+                    raise
+                self._head = None
+                log(logging.WARNING, "append_retry", context=self._context, code=error.code, attempt=attempt)
+                await asyncio.sleep(retry.delay(attempt, random.random()))
+
+    async def _try(self, letters: Sequence[Letter]) -> list[Delivered | None]:
+        head, tail = await self._end_of_log()
+        placed: list[Sequence[Draft]] = []
+        for letter in letters:
+            if letter.close is not None:
+                if tail.episode == 0 or tail.closed is not None:
+                    return [None]
+                placed.append([await self._closing(letter.drafts[0], tail)])
+                tail = replace(tail, closed=letter.close)
+            elif letter.rewrite:
+                placed.append(letter.drafts)
+            else:
+                for draft in letter.drafts:
+                    calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
+                    found = place(tail, draft, letter.rules, f"g_{token(self._entropy, 10)}" if calls else "")
+                    _put(draft, found)
+                    tail = found.tail
+                placed.append(letter.drafts)
+        op = Append(
+            context=self._context,
+            drafts=tuple(draft for drafts in placed for draft in drafts),
+            expect=Expect(last_message=head.last_message),
+            tail=tail.to_json(),
+        )
+        (result,) = await self._storage.append([op])
+        if isinstance(result, ACMSError):
+            raise result
+        self._head = result.head
+        self._tail = Tail.from_json(result.head.tail) if result.repeated else tail
+        delivered: list[Delivered | None] = []
+        start = 0
+        for drafts in placed:
+            delivered.append(Delivered(drafts, result, start))
+            start += len(drafts)
+        return delivered
+
+    async def _end_of_log(self) -> tuple[Head, Tail]:
+        if self._head is not None:
+            return self._head, self._tail
+        head = await self._storage.head(self._context)
+        tail = Tail.from_json(head.tail) if head.tail else Tail()
+        if not head.tail and head.messages:
+            tail = await self._rebuild(head)
+        self._head, self._tail = head, tail
+        return head, tail
+
+    async def _rebuild(self, head: Head) -> Tail:
+        """Read back to the start of the last episode: after a restore the head has no tail."""
+        size = 64
+        while True:
+            entries = await self._storage.read(
+                self._context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
+            )
+            turns = [entry.episode for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+            if len(entries) < size or (turns and turns[0] != turns[-1]):
+                return tail_of(entries)
+            size *= 2
+
+    async def _closing(self, draft: Draft, tail: Tail) -> Draft:
+        """Fill in what a manual close covers."""
+        size = max(16, 2 * tail.turns)
+        while True:
+            entries = await self._storage.read(self._context, kinds=(Kind.MESSAGE,), newest=size)
+            turns = [entry for entry in entries if not entry.replaces]
+            own = [entry.version for entry in turns if entry.episode == tail.episode]
+            if len(own) >= tail.turns or len(entries) < size:
+                return replace(draft, covers=(own[0], own[-1]), episode=tail.episode)
+            size *= 2
+
+
+def _put(draft: Draft, place: Place) -> None:
+    """Write a place into a draft: nobody else has seen it yet, and copying 24 fields costs more than all this."""
+    object.__setattr__(draft, "episode", place.episode)
+    object.__setattr__(draft, "closes", place.closes)
+    object.__setattr__(draft, "group", place.group)
+
+
+def _fail(letters: Sequence[Letter], error: BaseException) -> None:
+    for letter in letters:
+        if letter.answer is not None and not letter.answer.done():
+            letter.answer.set_exception(error)
+
+
+def mailbox(storage: StorageBackend, context: str, entropy: Entropy) -> Mailbox:
+    """Return the mailbox of a context, the same for every session of this process on this handle."""
+    boxes = shared(storage).mailboxes
+    box = boxes.get(context)
+    if box is None:
+        box = boxes[context] = Mailbox(storage, context, entropy)
+    return box

@@ -1,0 +1,185 @@
+"""The promises between rooms: what a store, a token counter and a frame must do.
+
+A storage handle is bound to one tenant and one event loop. Every key a store holds leads with (tenant, context).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from acms.errors import ACMSError
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    Json,
+    Kind,
+    Lease,
+    Page,
+    Part,
+    Receipt,
+    Retry,
+    Role,
+    Search,
+    State,
+)
+
+__all__ = ["Frame", "StorageBackend", "TokenCounter"]
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """Counts the tokens of a text."""
+
+    #: Stored with every context, so that two counters are never mixed; the class name stands in where it is missing.
+    name: str
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of `text`; 0 for an empty text, never negative."""
+        ...
+
+
+class Frame(Protocol):
+    """What a prompt format adds to the text of one message."""
+
+    def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
+        """Return the tokens added for one message, an upper bound."""
+        ...
+
+
+class StorageBackend(Protocol):
+    """Keeps logs: append-only, gap-free, atomic per operation (rules of the store in docs/architecture.md).
+
+    Unless a method says otherwise an unknown or deleted context raises `SessionNotFoundError`, bad input
+    `ValidationError`, and a failure of the medium a subclass of `StorageError`; nothing is ever half stored.
+    """
+
+    #: Owner of everything this handle reads and writes.
+    tenant: str
+    #: What an acknowledged append survives.
+    durability: Durability
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key. With `parent` it is a fork."""
+        ...
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id (also a deleted one) or by the key of a live one."""
+        ...
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        ...
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge `change` into the settings if they are still at `rev`, else `ConflictError`.
+
+        A value of None removes a name. The name "deleted" hides (True) or brings back (False) the context.
+        """
+        ...
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        ...
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, many may share a commit.
+
+        One result per operation, in order: a receipt once it is as durable as the handle says, or the error that
+        refused it. A cancelled call may still commit: repeat it with the same keys.
+        """
+        ...
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Read entries with after < version < before and version <= at, ascending.
+
+        `newest` keeps the last n of them, `limit` the first n; `kinds` selects, `replacing` keeps only entries that
+        put others out of force. Inherited entries of a fork are part of its log.
+        """
+        ...
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist; also of deleted contexts."""
+        ...
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows, replacing those of the same version, space and part; return how many were kept.
+
+        Rows of versions that are blanked are dropped silently. With `wait=False` the call returns before they are
+        durable: they ride on the next commit, or are lost in a crash and computed again.
+        """
+        ...
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space with a sequence number above `after`, in that order."""
+        ...
+
+    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+        """Return (context, version) of live messages, facts and summaries that have no row in the space."""
+        ...
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage; return how many were changed.
+
+        To ERASED also deletes keys and derived rows, and removes them from job payloads; to EXPIRED keeps derived
+        rows. Raises the epoch of the fork tree and writes an audit row in the same commit.
+        """
+        ...
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim: ids, versions, hashes and tombstones. Resumes after the last stored version.
+
+        `ConflictError` when the id or key is taken by another log, `CorruptRecordError` when the chain breaks.
+        """
+        ...
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace, best first."""
+        ...
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first, each until the lease ends; a job whose lease ended is due again."""
+        ...
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease; `LeaseLostError` when another attempt holds the job."""
+        ...
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log; `LeaseLostError` when another attempt holds the job."""
+        ...
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        ...
+
+    async def aclose(self) -> None:
+        """Flush and release everything; idempotent. A later call opens the store again."""
+        ...

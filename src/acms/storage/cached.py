@@ -1,0 +1,179 @@
+"""A cache of entries in front of a store. Entries are immutable, so it can only be short, never stale.
+
+Every read first asks the store for the head row. An entry is served from memory when the context's epoch, which rises
+with every erasure anywhere in its fork tree, is the one it was read under (rule 2.1). What is missing is read in runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from acms.errors import ValidationError
+from acms.model import Entry, Head, Kind
+from acms.protocols import StorageBackend
+from acms.storage.wrapper import WrapperStorage
+
+_ENTRY_BYTES = 1_500
+"""What an entry without text takes in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """How a cache is doing, counted in entries."""
+
+    hits: int
+    misses: int
+    bytes: int
+    contexts: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the entries that came from memory; 0 before the first read."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else 0.0
+
+
+@dataclass(slots=True)
+class _Line:
+    """The cached entries of one context under one epoch."""
+
+    epoch: int
+    entries: dict[int, Entry] = field(default_factory=dict)
+    bytes: int = 0
+    #: All replacing entries as of `rewrites`; None when not known.
+    replacing: list[Entry] | None = None
+    rewrites: int = -1
+    #: True once it was evicted: whoever still walks it no longer counts its bytes.
+    dropped: bool = False
+
+
+class CachedStorage(WrapperStorage):
+    """Keeps recently read entries in memory, the least recently used contexts go first."""
+
+    def __init__(self, inner: StorageBackend, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+        super().__init__(inner)
+        self.max_bytes = max_bytes
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    @property
+    def stats(self) -> CacheStats:
+        """Return hits, misses and size."""
+        return CacheStats(hits=self._hits, misses=self._misses, bytes=self._bytes, contexts=len(self._lines))
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Read entries, from memory where they are there."""
+        if newest is not None and limit is not None:
+            raise ValidationError("newest and limit exclude each other", field="newest")
+        head = await self.inner.head(context)
+        last = min(n for n in (head.version, at, None if before is None else before - 1) if n is not None)
+        first = max(1, after + 1)
+        if first > last:
+            return []
+        line = self._line(context, head)
+        if replacing:
+            found = [
+                entry
+                for entry in await self._replacing(context, head, line)
+                if first <= entry.version <= last and (kinds is None or entry.kind in kinds)
+            ]
+            return found[max(0, len(found) - newest) :] if newest is not None else found[:limit]
+        if kinds is not None and Kind.MESSAGE not in kinds:
+            return await self.inner.read(
+                context, at=last, after=after, kinds=kinds, newest=newest, limit=limit
+            )
+        return await self._walk(context, line, first, last, kinds, newest, limit)
+
+    def _line(self, context: str, head: Head) -> _Line:
+        line = self._lines.get(context)
+        if line is None or line.epoch != head.epoch:
+            if line is not None:
+                self._bytes -= line.bytes
+                line.dropped = True
+            line = self._lines[context] = _Line(head.epoch)
+        self._lines.move_to_end(context)
+        return line
+
+    async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
+        if head.rewrites == 0:
+            return []
+        if line.replacing is None or line.rewrites != head.rewrites:
+            line.replacing = await self.inner.read(context, at=head.version, replacing=True)
+            line.rewrites = head.rewrites
+            self._misses += len(line.replacing)
+        else:
+            self._hits += len(line.replacing)
+        return line.replacing
+
+    async def _walk(
+        self,
+        context: str,
+        line: _Line,
+        first: int,
+        last: int,
+        kinds: Sequence[Kind] | None,
+        newest: int | None,
+        limit: int | None,
+    ) -> list[Entry]:
+        """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
+        wanted = newest if newest is not None else limit
+        step = -1 if newest is not None else 1
+        version, end = (last, first - 1) if newest is not None else (first, last + 1)
+        found: list[Entry] = []
+        entries = line.entries
+        fetched = 0
+        while version != end and (wanted is None or len(found) < wanted):
+            entry = entries.get(version)
+            if entry is None:
+                run = version
+                stop = end if wanted is None else version + step * (wanted - len(found) + 8)
+                stop = max(stop, end) if step < 0 else min(stop, end)
+                while run != stop and run not in entries:
+                    run += step
+                low, high = (run + 1, version) if step < 0 else (version, run - 1)
+                missing = await self.inner.read(context, at=high, after=low - 1)
+                if len(missing) != high - low + 1:
+                    return await self.inner.read(
+                        context, at=last, after=first - 1, kinds=kinds, newest=newest, limit=limit
+                    )
+                fetched += len(missing)
+                self._keep(line, missing)
+                entry = entries[version]
+            if kinds is None or entry.kind in kinds:
+                found.append(entry)
+            version += step
+        self._misses += fetched
+        self._hits += max(0, len(found) - fetched)
+        if newest is not None:
+            found.reverse()
+        self._evict()
+        return found
+
+    def _keep(self, line: _Line, entries: Sequence[Entry]) -> None:
+        size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in entries)
+        line.entries.update({entry.version: entry for entry in entries})
+        if not line.dropped:
+            line.bytes += size
+            self._bytes += size
+
+    def _evict(self) -> None:
+        while self._bytes > self.max_bytes and self._lines:
+            _, line = self._lines.popitem(last=False)
+            self._bytes -= line.bytes
+            line.bytes = 0
+            line.dropped = True

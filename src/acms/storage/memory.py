@@ -1,0 +1,620 @@
+"""The reference store: plain Python, nothing survives the process. What it does is what every store must do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from acms import handles
+from acms.core.chain import Entropy, context_id, genesis, locate, seal, verify
+from acms.core.validate import name
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    CorruptRecordError,
+    GoneError,
+    LeaseLostError,
+    SessionNotFoundError,
+    StorageError,
+    ValidationError,
+)
+from acms.model import (
+    EMPTY,
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Draft,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Page,
+    Receipt,
+    Retry,
+    Search,
+    State,
+)
+from acms.storage import log, search
+
+_DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
+
+
+def _kept(value: Any) -> Any:
+    """Return a value of the caller as the store keeps it: a mapping as a copy that nobody can write to."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+
+@dataclass(slots=True)
+class _Log:
+    """One context and the entries it owns."""
+
+    context: Context
+    head: Head
+    entries: list[Entry] = field(default_factory=list)
+    keys: dict[str, int] = field(default_factory=dict)
+    derived: dict[tuple[str, int, int], Derived] = field(default_factory=dict)
+    epoch: int = 0
+    #: Chain value before the first entry it owns.
+    start: bytes = b""
+
+    @property
+    def first(self) -> int:
+        """Version of the first entry it owns."""
+        return 1 if self.context.fork is None else self.context.fork + 1
+
+
+class MemoryStorage:
+    """A store in memory."""
+
+    durability: Durability = "memory"
+
+    def __init__(
+        self,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self.tenant = name(tenant, "tenant")
+        self._clock = clock
+        self._entropy = entropy
+        self._logs: dict[str, _Log] = {}
+        self._jobs: dict[str, Job] = {}
+        #: One record per erasure or expiry.
+        self.audit: list[Mapping[str, Json]] = []
+
+    async def __aenter__(self) -> MemoryStorage:
+        """Use the store in a block."""
+        handles.retain(self)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Leave the block; what is stored stays."""
+        await handles.release(self)
+
+    async def aclose(self) -> None:
+        """Do nothing: what is stored stays as long as the object."""
+
+    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _log(self, context: str, *, deleted: bool = False) -> _Log:
+        found = self._logs.get(context)
+        if found is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        if found.context.deleted_at is not None and not deleted:
+            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        return found
+
+    def _by_key(self, namespace: str, key: str) -> Context | None:
+        for found in self._logs.values():
+            context = found.context
+            if (context.namespace, context.key, context.deleted_at) == (namespace, key, None):
+                return context
+        return None
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+        if context.key is not None:
+            found = self._by_key(context.namespace, context.key)
+            if found is not None:
+                return found
+        id = context_id(self._entropy)
+        new = Context(
+            id=id,
+            namespace=name(context.namespace, "namespace"),
+            key=None if context.key is None else name(context.key, "key"),
+            root=id,
+            counter=context.counter,
+            settings=_kept(context.settings),
+            created_at=context.created_at,
+        )
+        head = Head(context=id, chain=genesis(id))
+        if context.parent is not None:
+            new, head = self._forked(new, context.parent, context.fork)
+        self._logs[id] = _Log(new, head, start=head.chain)
+        return new
+
+    def _forked(
+        self, new: Context, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> tuple[Context, Head]:
+        source = self._log(parent, deleted=deleted)
+        at = source.head.version if fork is None else fork
+        if not 0 <= at <= source.head.version:
+            raise ValidationError(f"must be from 0 to {source.head.version}, was {at}", field="fork")
+        lineage = log.inherit(parent, source.context.lineage, at)
+        inherited = self._select(source, 1, at)
+        said = [entry for entry in inherited if entry.kind is Kind.MESSAGE]
+        head = Head(
+            context=new.id,
+            version=at,
+            messages=said[-1].position or 0 if said else 0,
+            tokens=said[-1].total if said else 0,
+            last_message=said[-1].id if said else None,
+            rewrites=sum(1 for entry in inherited if entry.replaces),
+            chain=inherited[-1].chain if inherited else genesis(parent),
+        )
+        return replace(new, root=source.context.root, parent=parent, fork=at, lineage=lineage), head
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+        found = self._by_key(namespace, id_or_key)
+        if found is None and id_or_key in self._logs:
+            found = self._logs[id_or_key].context
+        if found is None:
+            raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+        return found
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        ids = list(self._logs)
+        if query.after is not None:
+            if query.after not in self._logs:
+                raise SessionNotFoundError(f"no context has the id {query.after!r}")
+            ids = ids[: ids.index(query.after)]
+        found = [
+            context
+            for context in (self._logs[id].context for id in reversed(ids))
+            if (query.namespace is None or context.namespace == query.namespace)
+            and (query.parent is None or context.parent == query.parent)
+            and (query.deleted or context.deleted_at is None)
+        ]
+        more = len(found) > query.limit
+        found = found[: query.limit]
+        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        found = self._log(context, deleted=True)
+        old = found.context
+        if old.settings_rev != rev:
+            raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
+        deleted_at = old.deleted_at
+        if "deleted" in change:
+            deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
+        back = old.deleted_at is not None and deleted_at is None
+        if back and old.key is not None and self._by_key(old.namespace, old.key) is not None:
+            raise ConflictError(f"the session {old.key!r} exists again")
+        merged = {**old.settings, **{key: value for key, value in change.items() if key != "deleted"}}
+        found.context = replace(
+            old,
+            settings=_kept({key: value for key, value in merged.items() if value is not None}),
+            settings_rev=rev + 1,
+            deleted_at=deleted_at,
+        )
+        return found.context
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        return self._head(self._log(context))
+
+    def _head(self, found: _Log) -> Head:
+        return replace(found.head, epoch=self._logs[found.context.root].epoch)
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own."""
+        results: list[Receipt | ACMSError] = []
+        for op in ops:
+            try:
+                results.append(self._append(op))
+            except ACMSError as error:
+                results.append(error)
+            except (
+                TypeError,
+                ValueError,
+                OverflowError,
+                RecursionError,
+            ) as error:  # must not take neighbours along
+                refused = StorageError(f"{type(error).__name__}: {error}")
+                refused.__cause__ = error
+                results.append(refused)
+        return results
+
+    def _append(self, op: Append) -> Receipt:
+        found = self._log(op.context)
+        head = self._head(found)
+        keyed = [draft.key for draft in op.drafts if draft.key is not None]
+        if len(set(keyed)) != len(keyed):
+            raise ValidationError("is used twice in one append", field="key")
+        known = [
+            found.entries[found.keys[draft.key] - found.first] if draft.key in found.keys else None
+            for draft in op.drafts
+        ]
+        if keyed and log.repeats(op, known):
+            return log.repeated(head, [entry for entry in known if entry is not None], self.durability)
+        log.check(op, head)
+        finished = self._finishing(op)
+        position, total, last = head.messages, head.tokens, head.last_message
+        added: list[Entry] = []
+        for draft, (id, salt, digest, chain) in zip(
+            op.drafts, seal(op.context, head.version + 1, head.chain, op.drafts, self._entropy), strict=True
+        ):
+            message = draft.kind is Kind.MESSAGE
+            if message:
+                position, total, last = position + 1, total + draft.tokens, id
+            added.append(
+                Entry(
+                    **{name: _kept(getattr(draft, name)) for name in _DRAFT_FIELDS},
+                    context=op.context,
+                    version=head.version + 1 + len(added),
+                    position=position if message else None,
+                    id=id,
+                    batch=head.version + 1,
+                    total=total,
+                    salt=salt,
+                    digest=digest,
+                    chain=chain,
+                )
+            )
+        found.entries.extend(added)
+        found.keys.update({entry.key: entry.version for entry in added if entry.key is not None})
+        found.head = replace(
+            head,
+            version=head.version + len(added),
+            messages=position,
+            tokens=total,
+            last_message=last,
+            rewrites=head.rewrites + log.counts(op.drafts)[2],
+            chain=added[-1].chain if added else head.chain,
+            tail=head.tail if op.tail is None else _kept(op.tail),
+        )
+        if finished is not None:
+            self._jobs[finished.id] = finished
+        self._enqueue(op)
+        return log.receipt(
+            found.head,
+            [(entry.version, entry.id, entry.position, entry.chain) for entry in added],
+            self.durability,
+        )
+
+    def _finishing(self, op: Append) -> Job | None:
+        if op.finish is None:
+            return None
+        job = self._held(op.finish)
+        return replace(job, state=JobState.DONE, lease_until=None, updated_at=self._clock())
+
+    def _enqueue(self, op: Append) -> None:
+        now = self._clock()
+        for draft in op.jobs:
+            if any(
+                job.dedupe == draft.dedupe and job.state in (JobState.READY, JobState.RUNNING)
+                for job in self._jobs.values()
+            ):
+                continue
+            id = str(len(self._jobs) + 1)
+            self._jobs[id] = Job(
+                id=id,
+                kind=draft.kind,
+                dedupe=draft.dedupe,
+                context=op.context,
+                payload=dict(draft.payload),
+                not_before=draft.not_before or now,
+                created_at=now,
+                updated_at=now,
+            )
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Read entries, ascending; inherited ones too."""
+        if newest is not None and limit is not None:
+            raise ValidationError("newest and limit exclude each other", field="newest")
+        found = self._log(context)
+        last = found.head.version
+        if at is not None:
+            last = min(last, at)
+        if before is not None:
+            last = min(last, before - 1)
+        entries = [
+            entry
+            for entry in self._select(found, after + 1, last)
+            if (kinds is None or entry.kind in kinds) and (not replacing or entry.replaces)
+        ]
+        if newest is not None:
+            return entries[max(0, len(entries) - newest) :]
+        return entries[:limit]
+
+    def _select(self, found: _Log, first: int, last: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for owner, low, high in log.segments(found.context.id, found.context.lineage, first, last):
+            one = self._logs[owner]
+            entries.extend(one.entries[low - one.first : high - one.first + 1])
+        return entries
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist."""
+        return [self._get(id) for id in ids]
+
+    def _get(self, id: str) -> Entry | None:
+        place = locate(id)
+        found = None if place is None else self._logs.get(place[0])
+        if place is None or found is None or not found.first <= place[1] <= found.head.version:
+            return None
+        entry = found.entries[place[1] - found.first]
+        return entry if entry.id == id else None
+
+    # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows; those of blanked versions are dropped."""
+        found = self._log(context)
+        touched: dict[str, _Log] = {context: found}
+        kept = 0
+        for row in rows:
+            runs = log.segments(
+                context, found.context.lineage, row.version, min(row.version, found.head.version)
+            )
+            for owner, low, _ in runs:
+                one = touched[owner] = self._logs[owner]
+                if one.entries[low - one.first].state is State.LIVE:
+                    one.head = replace(one.head, derived=one.head.derived + 1)
+                    one.derived[row.space, row.version, row.part] = replace(row, seq=one.head.derived)
+                    kept += 1
+        return kept
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space by sequence number; of a fork's ancestors first."""
+        found = self._log(context)
+        last = found.head.version if at is None else min(at, found.head.version)
+        rows: list[Derived] = []
+        for owner, low, high in log.segments(context, found.context.lineage, 1, last):
+            own = self._logs[owner].derived.values()
+            rows.extend(
+                sorted(
+                    (
+                        row
+                        for row in own
+                        if row.space == space and row.seq > after and low <= row.version <= high
+                    ),
+                    key=lambda row: row.seq,
+                )
+            )
+        return rows
+
+    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+        """Return live messages, facts and summaries that have no row in the space."""
+        return [
+            (id, entry.version)
+            for id, found in self._logs.items()
+            if found.context.deleted_at is None and context in (None, id)
+            for entry in found.entries
+            if entry.state is State.LIVE
+            and entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+            and entry.content
+            and not any(of == space and version == entry.version for of, version, _ in found.derived)
+        ][:limit]
+
+    # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage."""
+        if to is State.LIVE:
+            raise ValidationError("must be expired or erased", field="to")
+        found = self._log(context, deleted=True)
+        tree = [one for one in self._logs.values() if one.context.root == found.context.root]
+        names = {one.context.id for one in tree}
+        changed: list[int] = []
+        for owner, low, high in log.segments(context, found.context.lineage, 1, found.head.version):
+            one = self._logs[owner]
+            for version in sorted({version for version in versions if low <= version <= high}):
+                entry = one.entries[version - one.first]
+                if entry.state is to or entry.state is State.ERASED:
+                    continue
+                erased = to is State.ERASED
+                one.entries[version - one.first] = replace(
+                    entry,
+                    content="",
+                    parts=(),
+                    data=EMPTY,
+                    metadata=EMPTY,
+                    salt=None,
+                    key=None if erased else entry.key,
+                    state=to,
+                )
+                if erased:
+                    one.keys.pop(entry.key or "", None)
+                    one.derived = {place: row for place, row in one.derived.items() if row.version != version}
+                    for id, job in self._jobs.items():
+                        if job.context in names and entry.id in job.payload.get("ids", ()):
+                            self._jobs[id] = replace(job, payload=EMPTY)
+                changed.append(version)
+        if changed:
+            for one in tree:
+                one.head = replace(one.head, rewrites=one.head.rewrites + 1)
+            self._logs[found.context.root].epoch += 1
+            self.audit.append(
+                {"context": context, "action": to.value, "versions": changed, "detail": dict(audit)}
+            )
+        return len(changed)
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim; resumes after the last stored version."""
+        found = self._restored(context)
+        async for entry in entries:
+            if entry.context != context.id or entry.version < found.first:
+                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+            if entry.version <= found.head.version:
+                if entry.version == found.head.version and entry.chain != found.head.chain:
+                    raise ConflictError(f"{context.id} holds another log")
+                continue
+            same = [other for other in found.entries[-1000:] if other.batch == entry.batch]
+            before = found.entries[-len(same) - 1].chain if len(found.entries) > len(same) else found.start
+            for version, wrong in verify([*same, entry], head=before, version=entry.version - len(same) - 1):
+                raise CorruptRecordError(f"version {version} of {context.id}: {wrong}")
+            messages, tokens, rewrites = log.counts([entry])
+            found.entries.append(entry)
+            if entry.key is not None:
+                found.keys[entry.key] = entry.version
+            found.head = replace(
+                found.head,
+                version=entry.version,
+                messages=found.head.messages + messages,
+                tokens=found.head.tokens + tokens,
+                last_message=entry.id if messages else found.head.last_message,
+                rewrites=found.head.rewrites + rewrites,
+                chain=entry.chain,
+                tail=EMPTY,
+            )
+
+    def _restored(self, context: Context) -> _Log:
+        found = self._logs.get(context.id)
+        if found is not None:
+            here = found.context
+            if (here.namespace, here.key, here.lineage, here.created_at) != (
+                context.namespace,
+                context.key,
+                context.lineage,
+                context.created_at,
+            ):
+                raise ConflictError(f"{context.id} is another context here")
+            return found
+        if (
+            context.key is not None
+            and context.deleted_at is None
+            and self._by_key(context.namespace, context.key)
+        ):
+            raise ConflictError(
+                f"the session {context.key!r} exists here with another id",
+                options=("restore into another store",),
+            )
+        head = Head(context=context.id, chain=genesis(context.id))
+        if context.parent is not None:
+            if context.parent not in self._logs:
+                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
+            _, head = self._forked(context, context.parent, context.fork, deleted=True)
+        found = self._logs[context.id] = _Log(context, head, start=head.chain)
+        return found
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace."""
+        rows: list[tuple[str, int, str, str, str]] = []
+        vectors: list[tuple[str, int, bytes]] = []
+        for id, found in self._logs.items():
+            if found.context.namespace != query.namespace or found.context.deleted_at is not None:
+                continue
+            for entry in found.entries:
+                marked = entry.kind is Kind.MESSAGE and entry.markers
+                if entry.state is State.LIVE and (entry.kind in (Kind.FACT, Kind.SUMMARY) or marked):
+                    rows.append((id, entry.version, entry.kind.value, entry.id[-6:], entry.content))
+            vectors.extend(
+                (id, row.version, row.data) for row in found.derived.values() if row.space == query.space
+            )
+        return search.hits(query, rows, vectors)
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _held(self, lease: Lease) -> Job:
+        job = self._jobs.get(lease.job.id)
+        if job is None:
+            raise GoneError(f"job {lease.job.id} does not exist")
+        if job.attempt != lease.attempt or job.state is not JobState.RUNNING:
+            raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+        return job
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+        now = self._clock()
+        due = [
+            job
+            for job in self._jobs.values()
+            if job.kind in kinds
+            and job.not_before <= now
+            and (
+                job.state is JobState.READY
+                or (job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until <= now)
+            )
+        ]
+        found: list[Lease] = []
+        for job in sorted(due, key=lambda job: (job.not_before, int(job.id)))[:limit]:
+            taken = replace(
+                job, state=JobState.RUNNING, attempt=job.attempt + 1, lease_until=now + lease, updated_at=now
+            )
+            self._jobs[job.id] = taken
+            found.append(Lease(job=taken, attempt=taken.attempt, until=now + lease))
+        return found
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+        now = self._clock()
+        job = self._jobs[lease.job.id] = replace(self._held(lease), lease_until=now + by, updated_at=now)
+        return replace(lease, job=job, until=now + by)
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+        job = self._jobs.get(lease.job.id)
+        if job is None:
+            raise GoneError(f"job {lease.job.id} does not exist")
+        if job.attempt != lease.attempt:
+            raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+        state, error, due = JobState.DONE, None, job.not_before
+        if isinstance(outcome, Retry):
+            state, error, due = JobState.READY, outcome.error, outcome.not_before
+        elif isinstance(outcome, Failed):
+            state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
+        job = replace(
+            job, state=state, error=error, not_before=due, lease_until=None, updated_at=self._clock()
+        )
+        self._jobs[job.id] = job
+        return job
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        found = [
+            job
+            for job in sorted(self._jobs.values(), key=lambda job: -int(job.id))
+            if (not query.ids or job.id in query.ids)
+            and (query.context is None or job.context == query.context)
+            and (not query.states or job.state in query.states)
+            and (query.after is None or int(job.id) < log.job_number(query.after))
+        ]
+        more = len(found) > query.limit
+        found = found[: query.limit]
+        return Page(items=tuple(found), next_after=found[-1].id if more else None)

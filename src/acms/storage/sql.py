@@ -1,0 +1,251 @@
+"""Rows to entries and back, once for every SQL dialect; queries from `sql/<dialect>.sql` by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from acms.core.chain import entry_id, moment
+from acms.core.wire import dump, load_mapping, parts_from_json, parts_to_json, spans_from_json
+from acms.errors import CorruptRecordError
+from acms.model import (
+    Context,
+    Draft,
+    Entry,
+    Job,
+    JobState,
+    Json,
+    Kind,
+    Origin,
+    Part,
+    Privacy,
+    Role,
+    State,
+)
+
+_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
+"""What reading a row that nobody of ours wrote may raise."""
+
+VERSION_BITS = 32
+VERSION_MASK = (1 << VERSION_BITS) - 1
+
+
+@cache
+def queries(dialect: str) -> Mapping[str, str]:
+    """Return the named queries of a dialect, fragments filled in."""
+    source = files("acms.storage").joinpath(f"sql/{dialect}.sql").read_text(encoding="utf-8")
+    blocks = re.split(r"^-- (name|fragment): (\w+)\n", source, flags=re.MULTILINE)[1:]
+    found: dict[str, str] = {}
+    fragments: dict[str, str] = {}
+    for what, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        text = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+        if what == "fragment":
+            fragments[name] = text
+        else:
+            found[name] = re.sub(r"@(\w+)", lambda match: fragments[match[1]], text)
+    return found
+
+
+@cache
+def migrations(dialect: str) -> Sequence[tuple[int, str, str]]:
+    """Return (version, checksum, script) of the numbered migrations of a dialect, in order."""
+    found: list[tuple[int, str, str]] = []
+    for file in files("acms.storage").joinpath("sql").iterdir():
+        match = re.fullmatch(rf"{dialect}_(\d+)\.sql", file.name)
+        if match:
+            script = file.read_text(encoding="utf-8")
+            found.append((int(match[1]), sha256(script.encode()).hexdigest(), script))
+    return sorted(found)
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+_ROLES: Mapping[str | None, Role | None] = {None: None, **{role.value: role for role in Role}}
+_ORIGINS = {origin.value: origin for origin in Origin}
+_PRIVACY: Mapping[str | None, Privacy] = {None: Privacy.ALLOW, **{level.value: level for level in Privacy}}
+_STATES: Mapping[str | None, State] = {None: State.LIVE, **{state.value: state for state in State}}
+
+
+def write_parts(parts: Sequence[Part], content: str) -> str | None:
+    """Write parts without repeating a text that is the whole content."""
+    if not parts:
+        return None
+    written = parts_to_json(parts)
+    for item in written:
+        for field in ("text", "output"):
+            if item.get(field) == content and item["type"] in ("text", "tool_result"):
+                del item[field]
+    return dump(written)
+
+
+def read_parts(written: str, content: str) -> tuple[Part, ...]:
+    """Read parts back."""
+    items: list[dict[str, Json]] = json.loads(written)
+    for item in items:
+        if item["type"] == "text":
+            item.setdefault("text", content)
+        elif item["type"] == "tool_result":
+            item.setdefault("output", content)
+    return parts_from_json(items)
+
+
+def draft_columns(draft: Draft) -> tuple[Any, ...]:
+    """Return the columns of an entry that come from its draft: from `origin` up to and including `metadata`."""
+    return (
+        draft.origin.value,
+        None if draft.privacy is Privacy.ALLOW else draft.privacy.value,
+        draft.role.value if draft.role is not None else None,
+        draft.actor,
+        dump(draft.markers) if draft.markers else None,
+        draft.detected,
+        draft.episode,
+        draft.closes,
+        draft.group,
+        dump(draft.covers) if draft.covers else None,
+        dump(draft.replaces) if draft.replaces else None,
+        dump(draft.sources) if draft.sources else None,
+        dump(dict(draft.data)) if draft.data else None,
+        dump(dict(draft.metadata)) if draft.metadata else None,
+    )
+
+
+def read_entry(row: Sequence[Any], context: str) -> Entry:
+    """Build an entry from the columns of the fragment `entry`; `CorruptRecordError` when they make no sense."""
+    (
+        number,
+        kind_name,
+        position,
+        nonce,
+        batch,
+        total,
+        created_at,
+        tokens,
+        origin,
+        privacy,
+        role,
+        actor,
+        markers,
+        detected,
+        episode,
+        closes,
+        group,
+        covers,
+        replaces,
+        sources,
+        data,
+        metadata,
+        state,
+        salt,
+        digest,
+        chain,
+        key,
+        parts,
+        content,
+    ) = row
+    version = number & VERSION_MASK
+    try:
+        if (
+            type(content) is not str
+            or type(nonce) is not str
+            or type(tokens) is not int
+            or type(total) is not int
+        ):
+            raise TypeError("a column has the wrong type")
+        kind = _KINDS[kind_name]
+        return Entry(
+            kind=kind,
+            content=content,
+            key=key,
+            created_at=moment(created_at),
+            tokens=tokens,
+            origin=_ORIGINS[origin],
+            privacy=_PRIVACY[privacy],
+            role=_ROLES[role],
+            actor=actor,
+            parts=read_parts(parts, content) if parts is not None else (),
+            markers=tuple(json.loads(markers)) if markers is not None else (),
+            detected=bool(detected),
+            episode=episode,
+            closes=closes,
+            group=group,
+            covers=None if covers is None else spans_from_json([json.loads(covers)])[0],
+            replaces=() if replaces is None else spans_from_json(json.loads(replaces)),
+            sources=() if sources is None else tuple(json.loads(sources)),
+            data=load_mapping(data),
+            metadata=load_mapping(metadata),
+            context=context,
+            version=version,
+            position=position,
+            id=entry_id(kind, context, version, nonce),
+            batch=batch,
+            total=total,
+            salt=salt,
+            digest=digest,
+            chain=chain,
+            state=_STATES[state],
+        )
+    except (*_NONSENSE, CorruptRecordError) as error:
+        raise CorruptRecordError(
+            f"entry {version} of {context} does not read back: {error}",
+            options=("acms verify", "restore the file from a backup"),
+        ) from error
+
+
+def read_context(row: Sequence[Any]) -> Context:
+    """Build a context from the columns of the fragment `context`."""
+    _ref, id, namespace, key, root, parent, fork, lineage, counter, settings, rev, created_at, deleted_at = (
+        row
+    )
+    try:
+        return Context(
+            id=id,
+            namespace=namespace,
+            key=key,
+            root=root,
+            parent=parent,
+            fork=fork,
+            lineage=read_lineage(lineage),
+            counter=counter,
+            settings=load_mapping(settings),
+            settings_rev=rev,
+            created_at=moment(created_at),
+            deleted_at=None if deleted_at is None else moment(deleted_at),
+        )
+    except _NONSENSE as error:
+        raise CorruptRecordError(f"context {id} does not read back: {error}") from error
+
+
+def read_lineage(written: str) -> tuple[tuple[str, int], ...]:
+    """Read the inherited segments of a context."""
+    try:
+        return (
+            tuple((str(owner), int(upto)) for owner, upto in json.loads(written)) if written != "[]" else ()
+        )
+    except _NONSENSE as error:
+        raise CorruptRecordError(f"a lineage does not read back: {error}") from error
+
+
+def read_job(row: Sequence[Any]) -> Job:
+    """Build a job from the columns of the fragment `job`."""
+    id, kind, dedupe, context, payload, state, attempt, not_before, lease, error, created_at, updated_at = row
+    try:
+        return Job(
+            id=str(id),
+            kind=kind,
+            dedupe=dedupe,
+            context=context,
+            payload=load_mapping(payload),
+            state=JobState(state),
+            attempt=attempt,
+            not_before=moment(not_before),
+            lease_until=None if lease is None else moment(lease),
+            error=error,
+            created_at=moment(created_at),
+            updated_at=moment(updated_at),
+        )
+    except _NONSENSE as nonsense:
+        raise CorruptRecordError(f"job {id} does not read back: {nonsense}") from nonsense

@@ -1,0 +1,244 @@
+-- Named queries of the SQLite store. A dialect has the same names. `@name` is the fragment of that name.
+
+-- fragment: entry
+e.row, e.kind, e.position, e.nonce, e.batch, e.total, e.created_at, e.tokens, e.origin, e.privacy, e.role, e.actor,
+       e.markers, e.detected, e.episode, e.closes, e.grp, e.covers, e.replaces, e.sources, e.data, e.metadata, e.state,
+       e.salt, e.digest, e.chain, e.key, e.parts, e.content
+
+-- fragment: context
+ref, id, namespace, key, (SELECT r.id FROM contexts r WHERE r.ref = c.root), parent, fork, lineage, counter,
+       settings, settings_rev, created_at, deleted_at
+
+-- fragment: job
+id, kind, dedupe, context, payload, state, attempt, not_before, lease, error, created_at, updated_at
+
+-- name: context_by_id
+SELECT @context
+FROM contexts c WHERE tenant = ? AND id = ?;
+
+-- name: context_by_key
+SELECT @context
+FROM contexts c WHERE tenant = ? AND namespace = ? AND key = ? AND deleted_at IS NULL;
+
+-- name: contexts
+SELECT @context
+FROM contexts c
+WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace) AND (:parent IS NULL OR parent = :parent)
+  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+ORDER BY ref DESC LIMIT :limit;
+
+-- name: insert_context
+INSERT INTO contexts (tenant, id, namespace, key, root, parent, fork, lineage, counter, settings, settings_rev,
+                      created_at, deleted_at, version, messages, tokens, last_message, rewrites, chain)
+VALUES (:tenant, :id, :namespace, :key, :root, :parent, :fork, :lineage, :counter, :settings, :settings_rev,
+        :created_at, :deleted_at, :version, :messages, :tokens, :last_message, :rewrites, :chain);
+
+-- name: root_itself
+UPDATE contexts SET root = ref WHERE ref = ?;
+
+-- name: ref
+SELECT ref FROM contexts WHERE tenant = ? AND id = ?;
+
+-- name: update_settings
+UPDATE contexts SET settings = ?, settings_rev = settings_rev + 1, deleted_at = ? WHERE ref = ?;
+
+-- name: head
+SELECT c.ref, c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_message, c.rewrites, c.derived, r.epoch,
+       c.chain, c.tail
+FROM contexts c JOIN contexts r ON r.ref = c.root
+WHERE c.tenant = ? AND c.id = ?;
+
+-- The append. SQLite has one writer, so inside BEGIN IMMEDIATE the head is read, checked and written:
+--   head, key_versions, insert_entry per entry, insert_key per key, advance, insert_job per job, finish_job.
+-- PostgreSQL does the same in one statement that locks the context row; the client sends digests, and per draft the
+-- prefix SHA-256(d1 ‖ … ‖ dk), so the chain needs no recursion and no version has to be known beforehand:
+--
+--   WITH given AS (                                   -- one row per draft: ordinal, nonce, digest, prefix, columns …
+--     SELECT * FROM unnest($drafts) WITH ORDINALITY
+--   ), u AS (
+--     UPDATE contexts SET version = version + $n, messages = messages + $m, tokens = tokens + $t,
+--            last_message = …, rewrites = rewrites + $r, tail = coalesce($tail, tail),
+--            chain = sha256(chain || $last_prefix)
+--     WHERE tenant_id = $tenant AND context_id = $context AND deleted_at IS NULL
+--       AND ($any_last OR last_message IS NOT DISTINCT FROM $expect_last)
+--       AND ($any_rewrites OR rewrites = $expect_rewrites)
+--       AND NOT EXISTS (SELECT 1 FROM entries WHERE tenant_id = $tenant AND context_id = $context AND key = ANY($keys))
+--     RETURNING version - $n AS base, messages - $m AS said, tokens - $t AS total, $old_chain AS head
+--   ), e AS (
+--     INSERT INTO entries SELECT $tenant, $context, u.base + ordinal, …, sha256(u.head || given.prefix) FROM u, given
+--     RETURNING version, chain
+--   ), j AS (
+--     INSERT INTO jobs SELECT … FROM u, unnest($jobs) ON CONFLICT DO NOTHING
+--   ), f AS (
+--     UPDATE jobs SET state = 'done' FROM u WHERE tenant_id = $tenant AND id = $job AND attempt = $attempt
+--       AND state = 'running' RETURNING 1
+--   )
+--   SELECT e.*, CASE WHEN $job IS NOT NULL AND (SELECT count(*) FROM f) = 0 THEN 1 / 0 END FROM e ORDER BY version;
+--
+-- (`$old_chain` is `chain` before the update: RETURNING OLD.chain from PostgreSQL 18, a locking sub-select before.)
+-- No row back means refused: the client reads the head and the keys to say why. A unique index on
+-- (tenant_id, context_id, key) makes two concurrent first uses of a key one row and one violation, which is re-read.
+-- Lock order everywhere: contexts, then jobs.
+
+-- name: key_version
+SELECT version FROM keys WHERE ref = ? AND key = ?;
+
+-- name: insert_key
+INSERT INTO keys (ref, key, version) VALUES (?, ?, ?);
+
+-- name: insert_entry
+INSERT INTO entries (row, kind, position, nonce, batch, total, created_at, tokens, origin, privacy, role, actor,
+                     markers, detected, episode, closes, grp, covers, replaces, sources, data, metadata, state, salt,
+                     digest, chain, key, parts, content)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: advance
+UPDATE contexts SET version = ?, messages = ?, tokens = ?, last_message = ?, rewrites = ?, chain = ?, tail = ?
+WHERE ref = ? AND version = ? AND chain = ? AND rewrites = ? AND derived = ? AND deleted_at IS NULL
+  AND (SELECT epoch FROM contexts r WHERE r.ref = contexts.root) = ?;
+
+-- name: advance_restored
+UPDATE contexts SET version = ?, messages = ?, tokens = ?, last_message = ?, rewrites = ?, chain = ?, tail = NULL
+WHERE ref = ?;
+
+-- name: entries_forward
+SELECT @entry
+FROM entries e
+WHERE e.row BETWEEN :first AND :last AND (:kinds IS NULL OR e.kind IN (SELECT value FROM json_each(:kinds)))
+ORDER BY e.row LIMIT :limit;
+
+-- name: entries_backward
+SELECT @entry
+FROM entries e
+WHERE e.row BETWEEN :first AND :last AND (:kinds IS NULL OR e.kind IN (SELECT value FROM json_each(:kinds)))
+ORDER BY e.row DESC LIMIT :limit;
+
+-- name: others_forward
+SELECT @entry
+FROM entries e INDEXED BY entries_other
+WHERE e.kind <> 'message' AND e.row BETWEEN :first AND :last AND e.kind IN (SELECT value FROM json_each(:kinds))
+ORDER BY e.row LIMIT :limit;
+
+-- name: others_backward
+SELECT @entry
+FROM entries e INDEXED BY entries_other
+WHERE e.kind <> 'message' AND e.row BETWEEN :first AND :last AND e.kind IN (SELECT value FROM json_each(:kinds))
+ORDER BY e.row DESC LIMIT :limit;
+
+-- name: replacing_forward
+SELECT @entry
+FROM entries e INDEXED BY entries_replacing
+WHERE e.replaces IS NOT NULL AND e.row BETWEEN :first AND :last
+  AND (:kinds IS NULL OR e.kind IN (SELECT value FROM json_each(:kinds)))
+ORDER BY e.row LIMIT :limit;
+
+-- name: replacing_backward
+SELECT @entry
+FROM entries e INDEXED BY entries_replacing
+WHERE e.replaces IS NOT NULL AND e.row BETWEEN :first AND :last
+  AND (:kinds IS NULL OR e.kind IN (SELECT value FROM json_each(:kinds)))
+ORDER BY e.row DESC LIMIT :limit;
+
+-- name: count_replacing
+SELECT count(*) FROM entries INDEXED BY entries_replacing WHERE replaces IS NOT NULL AND row BETWEEN ? AND ?;
+
+-- name: blank_entry
+UPDATE entries SET state = ?1, content = '', parts = NULL, data = NULL, metadata = NULL, salt = NULL,
+       key = CASE WHEN ?1 = 'erased' THEN NULL ELSE key END
+WHERE row = ?2;
+
+-- name: forget_key
+DELETE FROM keys WHERE ref = ? AND key = ?;
+
+-- name: forget_derived
+DELETE FROM derived WHERE ref = ? AND version = ?;
+
+-- A job of any context of the fork tree may name the entry.
+-- name: forget_payload
+UPDATE jobs SET payload = NULL
+WHERE tenant = ?1 AND context IN (SELECT id FROM contexts WHERE root = (SELECT root FROM contexts WHERE ref = ?2))
+  AND EXISTS (SELECT 1 FROM json_each(jobs.payload, '$.ids') WHERE value = ?3);
+
+-- name: raise_epoch
+UPDATE contexts SET epoch = epoch + 1 WHERE ref = (SELECT root FROM contexts WHERE ref = ?);
+
+-- In every context of the fork tree: a worker of a fork must notice that what it read was blanked (T07).
+-- name: count_rewrite
+UPDATE contexts SET rewrites = rewrites + 1 WHERE root = (SELECT root FROM contexts WHERE ref = ?);
+
+-- name: insert_audit
+INSERT INTO audit (tenant, context, action, versions, detail, created_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: state
+SELECT coalesce(state, 'live'), key FROM entries WHERE row = ?;
+
+-- name: put_derived
+INSERT INTO derived (ref, space, version, part, seq, start, "end", data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (ref, space, version, part)
+DO UPDATE SET seq = excluded.seq, start = excluded.start, "end" = excluded."end", data = excluded.data;
+
+-- name: count_derived
+UPDATE contexts SET derived = ? WHERE ref = ?;
+
+-- name: derived
+SELECT version, part, start, "end", data, seq FROM derived
+WHERE ref = ? AND space = ? AND seq > ? AND version BETWEEN ? AND ? ORDER BY seq;
+
+-- name: missing
+SELECT c.id, e.row & 4294967295
+FROM contexts c JOIN entries e ON e.row BETWEEN (c.ref << 32) AND (c.ref << 32 | 4294967295)
+WHERE c.tenant = :tenant AND c.deleted_at IS NULL AND (:context IS NULL OR c.id = :context)
+  AND e.state IS NULL AND e.kind IN ('message', 'fact', 'summary') AND e.content <> ''
+  AND NOT EXISTS (SELECT 1 FROM derived d WHERE d.ref = c.ref AND d.space = :space AND d.version = e.row & 4294967295)
+ORDER BY e.row LIMIT :limit;
+
+-- name: searchable
+SELECT c.id, e.row & 4294967295, e.kind, e.nonce, e.content
+FROM contexts c JOIN entries e ON e.row BETWEEN (c.ref << 32) AND (c.ref << 32 | 4294967295)
+WHERE c.tenant = ? AND c.namespace = ? AND c.deleted_at IS NULL AND e.state IS NULL
+  AND (e.kind IN ('fact', 'summary') OR (e.kind = 'message' AND e.markers IS NOT NULL))
+ORDER BY e.row;
+
+-- name: searchable_vectors
+SELECT c.id, d.version, d.data
+FROM contexts c JOIN derived d ON d.ref = c.ref AND d.space = ?
+WHERE c.tenant = ? AND c.namespace = ? AND c.deleted_at IS NULL
+ORDER BY d.ref, d.version, d.part;
+
+-- name: insert_job
+INSERT INTO jobs (tenant, context, kind, dedupe, payload, not_before, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: finish_job
+UPDATE jobs SET state = 'done', lease = NULL, updated_at = ?
+WHERE tenant = ? AND id = ? AND attempt = ? AND state = 'running' RETURNING id;
+
+-- name: due_jobs
+SELECT id FROM jobs
+WHERE tenant = :tenant AND kind IN (SELECT value FROM json_each(:kinds)) AND not_before <= :now
+  AND (state = 'ready' OR (state = 'running' AND lease <= :now))
+ORDER BY not_before, id LIMIT :limit;
+
+-- name: claim_job
+UPDATE jobs SET state = 'running', attempt = attempt + 1, lease = ?, updated_at = ? WHERE tenant = ? AND id = ?;
+
+-- name: extend_job
+UPDATE jobs SET lease = ?, updated_at = ?
+WHERE tenant = ? AND id = ? AND attempt = ? AND state = 'running' RETURNING id;
+
+-- name: settle_job
+UPDATE jobs SET state = ?, error = ?, not_before = ?, lease = NULL, updated_at = ?
+WHERE tenant = ? AND id = ? AND attempt = ? RETURNING id;
+
+-- name: job
+SELECT @job
+FROM jobs WHERE tenant = ? AND id = ?;
+
+-- name: jobs
+SELECT @job
+FROM jobs
+WHERE tenant = :tenant AND (:context IS NULL OR context = :context)
+  AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+  AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+  AND (:after IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit;

@@ -1,0 +1,1327 @@
+"""The embedded store: one SQLite file, safe for many sessions and processes.
+
+One writer thread takes everything that is waiting, runs each operation in a savepoint of one transaction, commits once
+(`synchronous=FULL`: an acknowledged message survives a power cut) and answers all callers. Small reads run on the event
+loop from a connection of their own, since a WAL reader never waits; large ones run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import apsw
+
+from acms import handles
+from acms.core.chain import Entropy, context_id, genesis, locate, micros, moment, seal, verify
+from acms.core.validate import name
+from acms.core.wire import dump, load_mapping
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    CorruptRecordError,
+    GoneError,
+    HandleError,
+    LeaseLostError,
+    SchemaVersionError,
+    SessionNotFoundError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+    ValidationError,
+)
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Page,
+    Receipt,
+    Retry,
+    Search,
+    State,
+)
+from acms.storage import log, search
+from acms.storage.sql import (
+    VERSION_BITS,
+    VERSION_MASK,
+    draft_columns,
+    migrations,
+    queries,
+    read_context,
+    read_entry,
+    read_job,
+    read_lineage,
+    write_parts,
+)
+
+T = TypeVar("T")
+Row = Sequence[Any]
+
+APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
+INLINE_ROWS = 512
+"""Reads of at most this many entries run on the event loop."""
+GROUP = 1024
+"""Operations one transaction may hold."""
+RIDE_SECONDS = 0.05
+"""How long derived rows that nobody waits for may wait for another commit."""
+RESTORE_BATCH = 1000
+HEADS = 4096
+"""Heads the writer remembers, so that an append need not read the one it left."""
+
+
+_open_files: list[tuple[int, int]] = []
+"""Device and inode of the files this process has open, once per open handle."""
+_inherited: set[tuple[int, int]] = set()
+"""The files that were open when this process was forked from its parent."""
+
+
+def _forked() -> None:
+    """Keep SQLite away from the files of the parent.
+
+    SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
+    connection to the same file would believe it is protected, and the parent's close would delete the WAL under it.
+    """
+    _inherited.update(_open_files)
+    _open_files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Work:
+    """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
+
+    __slots__ = ("done", "functions", "future")
+
+    def __init__(
+        self, functions: Sequence[Callable[[apsw.Connection], Any]], future: asyncio.Future[list[Any]] | None
+    ) -> None:
+        self.functions = functions
+        self.future = future
+        self.done: list[Any] = []
+
+
+@dataclass(slots=True)
+class _State:
+    """What exists while the file is open."""
+
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    writer: apsw.Connection
+    reader: apsw.Connection
+    large: apsw.Connection
+    lock: asyncio.Lock
+    file: tuple[int, int] | None
+    queue: SimpleQueue[_Work | None] = field(default_factory=SimpleQueue)
+    thread: threading.Thread | None = None
+    riders: list[Callable[[apsw.Connection], Any]] = field(default_factory=list)
+    ride: asyncio.TimerHandle | None = None
+
+
+class SQLiteStorage:
+    """A store in one SQLite file.
+
+    `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
+    be). `read_only` never creates, migrates or changes anything, also on a read-only file system.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tenant: str = "default",
+        durability: Durability = "disk",
+        read_only: bool = False,
+        busy_seconds: float = 10.0,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        if durability not in ("disk", "relaxed"):
+            raise ValidationError("must be disk or relaxed", field="durability")
+        self.path = Path(path)
+        self.tenant = name(tenant, "tenant")
+        self.durability: Durability = durability
+        self.read_only = read_only
+        self._busy = int(busy_seconds * 1000)
+        self._clock = clock
+        self._entropy = entropy
+        self._sql = queries("sqlite")
+        #: Context → (ref, head) as this writer left it; only the writer thread touches it.
+        self._heads: dict[str, tuple[int, Head]] = {}
+        self._state: _State | None = None
+        self._opening: asyncio.Task[_State] | None = None
+        #: Two event loops run in two threads.
+        self._guard = threading.Lock()
+
+    async def __aenter__(self) -> SQLiteStorage:
+        """Keep the handle open until the block ends."""
+        handles.retain(self)
+        await self._open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle."""
+        await handles.release(self)
+
+    # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _open(self) -> _State:
+        """Return the open state, opening the file on first use; refuse another process or event loop."""
+        state = self._state
+        if state is not None:
+            if state.pid != os.getpid():
+                raise HandleError(
+                    "this handle was opened before os.fork(): SQLite files break when both processes use it",
+                    options=("close it before os.fork() and open the store in the child process",),
+                )
+            if state.loop is not asyncio.get_running_loop():
+                if not state.loop.is_closed():
+                    raise HandleError(
+                        "this handle belongs to another event loop", options=("open one handle per event loop",)
+                    )
+                self._abandon(state)
+            else:
+                return state
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            opening = self._opening
+            if opening is not None and opening.get_loop() is not loop:
+                if not opening.get_loop().is_closed():
+                    raise HandleError(
+                        "another event loop is opening this handle", options=("open one handle per event loop",)
+                    )
+                opening = None
+            if opening is None:
+                opening = self._opening = loop.create_task(self._start(loop))
+        try:
+            state = await asyncio.shield(opening)
+        finally:
+            if opening.done() and self._opening is opening:
+                self._opening = None
+        # Someone may have closed the handle before this caller was resumed.
+        return state if self._state is state else await self._open()
+
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> _State:
+        connections = await asyncio.to_thread(self._connect)
+        state = _State(os.getpid(), loop, *connections, asyncio.Lock(), self._identity())
+        if state.file is not None:
+            _open_files.append(state.file)
+        if not self.read_only:
+            state.thread = threading.Thread(target=self._write_loop, args=(state,), name="acms-writer", daemon=True)
+            state.thread.start()
+        self._state = state
+        return state
+
+    def _connect(self) -> tuple[apsw.Connection, apsw.Connection, apsw.Connection]:
+        with _translated(self.path):
+            if self._identity() in _inherited:
+                raise HandleError(
+                    f"{self.path} was open when this process was forked: messages would be lost",
+                    options=("close every handle before os.fork()", "start the process by spawn or exec"),
+                )
+            if self.read_only:
+                opened: list[apsw.Connection] = []
+                try:
+                    first = self._connect_read_only(opened)
+                    self._check_schema(first)
+                    return first, self._connect_read_only(opened), self._connect_read_only(opened)
+                except BaseException:
+                    for connection in opened:
+                        connection.close()
+                    self._tidy()
+                    raise
+            if not self.path.parent.is_dir():
+                raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
+            _check_header(self.path)
+            writer = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            try:
+                writer.set_busy_timeout(self._busy)
+                self._check_schema(writer)
+                if writer.readonly("main"):
+                    raise StorageReadOnlyError(f"{self.path} cannot be written", options=("open it with ?mode=ro",))
+                self._use_wal(writer)
+                writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
+                writer.pragma("trusted_schema", False)
+                self._migrate(writer)
+                return writer, self._connect_reader(), self._connect_reader()
+            except BaseException:
+                # Closing would move the commits of a WAL into a file that was just refused.
+                writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, self._wal_size() > 0)
+                writer.close()
+                raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _use_wal(self, writer: apsw.Connection) -> None:
+        """Switch a fresh file to WAL; SQLite does not wait here when two processes do so at once, so we do."""
+        if writer.pragma("journal_mode") == "wal":
+            return
+        deadline = time.monotonic() + self._busy / 1000
+        while True:
+            try:
+                writer.pragma("journal_mode", "wal")
+                return
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _wal_size(self) -> int:
+        """Return how many bytes of commits lie beside the file; 0 when there is no WAL."""
+        try:
+            return self.path.with_name(self.path.name + "-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _connect_reader(self) -> apsw.Connection:
+        reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        reader.set_busy_timeout(self._busy)
+        reader.pragma("query_only", True)
+        return reader
+
+    def _connect_read_only(self, opened: list[apsw.Connection]) -> apsw.Connection:
+        _check_header(self.path)
+        if not self.path.is_file():
+            raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
+        try:
+            reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+            opened.append(reader)
+            reader.set_busy_timeout(self._busy)
+            reader.pragma("user_version")
+            return reader
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError):
+            if self._wal_size() > 0:
+                raise StorageReadOnlyError(
+                    f"{self.path.name}-wal holds commits that cannot be read here: the file system is read-only",
+                    options=("copy both files to a writable folder",),
+                ) from None
+            uri = f"{self.path.absolute().as_uri()}?immutable=1"
+            return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+    def _tidy(self) -> None:
+        """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
+        wal = self.path.with_name(self.path.name + "-wal")
+        if wal.is_file() and self._wal_size() == 0 and os.access(self.path, os.W_OK):
+            with suppress(apsw.Error):
+                connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+                try:
+                    connection.pragma("user_version")
+                finally:
+                    connection.close()
+
+    def _check_schema(self, connection: apsw.Connection) -> None:
+        """Refuse a file of another application or of a newer release, before anything is written."""
+        known = len(migrations("sqlite"))
+        with connection:  # one snapshot: another process may be creating the file right now
+            version = int(connection.pragma("user_version"))
+            application = connection.pragma("application_id")
+            tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0])
+        if application != APPLICATION_ID and (application or tables):
+            raise StorageError(
+                f"{self.path} is a database of another application; it was not touched",
+                options=("choose another path",),
+            )
+        if version > known:
+            raise SchemaVersionError(
+                f"{self.path} has schema {version}, this release knows up to {known}; it was not touched",
+                options=("upgrade acms-engine",),
+            )
+        if self.read_only and version < known:
+            raise SchemaVersionError(
+                f"{self.path} has schema {version}, this release reads {known}", options=("open it writable once",)
+            )
+
+    def _migrate(self, writer: apsw.Connection) -> None:
+        """Apply what is missing, each migration in its own transaction; another process may win the race."""
+        known = migrations("sqlite")
+        if writer.pragma("user_version") == len(known):
+            return
+        for version, checksum, script in known:
+            writer.execute("BEGIN IMMEDIATE").fetchall()
+            try:
+                if int(writer.pragma("user_version")) < version:
+                    for _ in writer.execute(script):
+                        pass
+                    writer.execute(
+                        "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, micros(self._clock()))
+                    ).fetchall()
+                    writer.pragma("application_id", APPLICATION_ID)
+                    writer.pragma("user_version", version)
+                writer.execute("COMMIT").fetchall()
+            except BaseException:
+                with suppress(apsw.Error):
+                    writer.execute("ROLLBACK").fetchall()
+                raise
+
+    async def aclose(self) -> None:
+        """Finish what is queued and close the file."""
+        if self._opening is not None:
+            with suppress(ACMSError):
+                await self._open()
+        state, self._state = self._state, None
+        if state is None or state.pid != os.getpid():
+            return
+        if state.ride is not None:
+            state.ride.cancel()
+        if state.thread is not None:
+            state.queue.put(None)
+            await asyncio.to_thread(state.thread.join)
+        async with state.lock:
+            self._close(state)
+
+    def _close(self, state: _State) -> None:
+        for connection in (state.large, state.reader, state.writer):
+            with suppress(apsw.Error):
+                connection.close()
+        if state.file in _open_files:
+            _open_files.remove(state.file)
+        if self.read_only:
+            self._tidy()
+
+    def _abandon(self, state: _State) -> None:
+        """Close what an event loop that ended without `aclose` left open."""
+        self._state = None
+        if state.thread is not None:
+            state.queue.put(None)
+            state.thread.join()
+        self._close(state)
+
+    # ── the writer thread ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_loop(self, state: _State) -> None:
+        queue = state.queue
+        last = False
+        while not last:
+            works: list[_Work] = []
+            work = queue.get()
+            size = 0
+            while True:
+                if work is None:
+                    last = True
+                    break
+                works.append(work)
+                size += len(work.functions)
+                if size >= GROUP:
+                    break
+                try:
+                    work = queue.get_nowait()
+                except Empty:
+                    break
+            riders, state.riders = state.riders, []
+            if riders:
+                works.append(_Work(riders, None))
+            if not works:
+                continue
+            error = self._commit(state.writer, works)
+            if error is not None:
+                for work in works:
+                    work.done = [error] * len(work.functions)
+            with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+                state.loop.call_soon_threadsafe(_answer, works)
+
+    def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
+        """Run all works in one transaction; return the error that spoiled all of it, if any."""
+        alone = len(works) == 1 and len(works[0].functions) == 1
+        try:
+            with _translated(self.path):
+                writer.execute("BEGIN IMMEDIATE").fetchall()
+                try:
+                    for work in works:
+                        work.done = [self._attempt(writer, function, alone) for function in work.functions]
+                    writer.execute("COMMIT").fetchall()
+                except BaseException:
+                    self._heads.clear()
+                    if writer.in_transaction:
+                        writer.execute("ROLLBACK").fetchall()
+                    raise
+        except ACMSError as error:
+            return error
+        except Exception as error:
+            return _unexpected(error)
+        return None
+
+    def _attempt(
+        self, writer: apsw.Connection, function: Callable[[apsw.Connection], Any], alone: bool
+    ) -> Any:
+        """Run one function so that a refusal undoes only what it did itself."""
+        if not alone:
+            writer.execute("SAVEPOINT op")
+        try:
+            result = function(writer)
+        except ACMSError as error:
+            result = error
+        except apsw.ConstraintError as error:
+            result = ConflictError(f"another writer was first: {error}")
+            result.__cause__ = error
+        except apsw.Error:  # of the medium: it spoils the whole commit
+            raise
+        except Exception as error:  # of what the caller gave: it must not take its neighbours along
+            result = _unexpected(error)
+        if isinstance(result, ACMSError):
+            self._heads.clear()
+            if alone:
+                writer.execute("ROLLBACK").fetchall()
+                writer.execute("BEGIN").fetchall()
+            else:
+                writer.execute("ROLLBACK TO op").fetchall()
+        if not alone:
+            writer.execute("RELEASE op").fetchall()
+        return result
+
+    async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
+        state = await self._open()
+        if state.thread is None:
+            raise StorageReadOnlyError(f"{self.path} was opened read-only")
+        future: asyncio.Future[list[Any]] = state.loop.create_future()
+        state.queue.put(_Work(functions, future))
+        return await future
+
+    async def _write(self, function: Callable[[apsw.Connection], T]) -> T:
+        (result,) = await self._write_all([function])
+        if isinstance(result, ACMSError):
+            raise result
+        return result
+
+    async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
+        state = await self._open()
+        if not large:
+            with _translated(self.path):
+                return function(state.reader)
+        async with state.lock:
+            with _translated(self.path):
+                return await asyncio.to_thread(function, state.large)
+
+    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> list[Row]:
+        return connection.execute(self._sql[query], parameters).fetchall()
+
+    def _row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
+        rows = connection.execute(self._sql[query], parameters).fetchall()
+        return rows[0] if rows else None
+
+    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+
+        def work(connection: apsw.Connection) -> Context:
+            if context.key is not None:
+                row = self._row(connection, "context_by_key", (self.tenant, context.namespace, context.key))
+                if row is not None:
+                    return read_context(row)
+            id = context_id(self._entropy)
+            values: dict[str, Any] = {
+                "tenant": self.tenant,
+                "id": id,
+                "namespace": name(context.namespace, "namespace"),
+                "key": None if context.key is None else name(context.key, "key"),
+                "root": 0,
+                "parent": None,
+                "fork": None,
+                "lineage": "[]",
+                "counter": context.counter,
+                "settings": dump(dict(context.settings)) if context.settings else None,
+                "settings_rev": 0,
+                "created_at": micros(context.created_at),
+                "deleted_at": None,
+                "version": 0,
+                "messages": 0,
+                "tokens": 0,
+                "last_message": None,
+                "rewrites": 0,
+                "chain": genesis(id),
+            }
+            if context.parent is not None:
+                values.update(self._forked(connection, context.parent, context.fork))
+            connection.execute(self._sql["insert_context"], values).fetchall()
+            if context.parent is None:
+                connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()
+            row = self._row(connection, "context_by_id", (self.tenant, id))
+            assert row is not None
+            return read_context(row)
+
+        return await self._write(work)
+
+    def _forked(
+        self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> dict[str, Any]:
+        """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
+        ref, head, lineage = self._head(connection, parent, deleted=deleted)
+        at = head.version if fork is None else fork
+        if not 0 <= at <= head.version:
+            raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
+        inherited = log.inherit(parent, lineage, at)
+        newest = self._select(connection, parent, lineage, ref, 1, at, newest=1)
+        said = self._select(connection, parent, lineage, ref, 1, at, newest=1, kinds=(Kind.MESSAGE,))
+        rewrites = 0
+        for owner, first, last in log.segments(parent, lineage, 1, at):
+            base = self._ref(connection, owner) << VERSION_BITS
+            row = self._row(connection, "count_replacing", (base | first, base | last))
+            assert row is not None
+            rewrites += row[0]
+        root = next(iter(connection.execute("SELECT root FROM contexts WHERE ref = ?", (ref,))))[0]
+        return {
+            "root": root,
+            "parent": parent,
+            "fork": at,
+            "lineage": dump(inherited),
+            "version": at,
+            "messages": said[0].position if said else 0,
+            "tokens": said[0].total if said else 0,
+            "last_message": said[0].id if said else None,
+            "rewrites": rewrites,
+            "chain": newest[0].chain if newest else genesis(parent),
+        }
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+
+        def work(connection: apsw.Connection) -> Context:
+            row = self._row(connection, "context_by_key", (self.tenant, namespace, id_or_key))
+            row = row or self._row(connection, "context_by_id", (self.tenant, id_or_key))
+            if row is None:
+                raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+            return read_context(row)
+
+        return await self._read(work)
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+
+        def work(connection: apsw.Connection) -> Page[Context]:
+            after: int | None = None
+            if query.after is not None:
+                row = self._row(connection, "ref", (self.tenant, query.after))
+                if row is None:
+                    raise SessionNotFoundError(f"no context has the id {query.after!r}")
+                after = row[0]
+            values = {
+                "tenant": self.tenant,
+                "namespace": query.namespace,
+                "parent": query.parent,
+                "deleted": query.deleted,
+                "after": after,
+                "limit": query.limit + 1,
+            }
+            found = [read_context(row) for row in self._rows(connection, "contexts", values)]
+            more = len(found) > query.limit
+            found = found[: query.limit]
+            return Page(items=tuple(found), next_after=found[-1].id if more else None)
+
+        return await self._read(work)
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+
+        def work(connection: apsw.Connection) -> Context:
+            row = self._row(connection, "context_by_id", (self.tenant, context))
+            if row is None:
+                raise SessionNotFoundError(f"no context has the id {context!r}")
+            old = read_context(row)
+            if old.settings_rev != rev:
+                raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
+            deleted_at = old.deleted_at
+            if "deleted" in change:
+                deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
+            merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
+            merged = {key: value for key, value in merged.items() if value is not None}
+            connection.execute(
+                self._sql["update_settings"],
+                (dump(merged) if merged else None, None if deleted_at is None else micros(deleted_at), row[0]),
+            ).fetchall()
+            row = self._row(connection, "context_by_id", (self.tenant, context))
+            assert row is not None
+            return read_context(row)
+
+        return await self._write(work)
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _head(
+        self, connection: apsw.Connection, context: str, *, deleted: bool = False
+    ) -> tuple[int, Head, tuple[tuple[str, int], ...]]:
+        row = self._row(connection, "head", (self.tenant, context))
+        if row is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        ref, deleted_at, lineage, version, messages, tokens, last, rewrites, derived, epoch, chain, tail = row
+        if deleted_at is not None and not deleted:
+            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        head = Head(
+            context=context,
+            version=version,
+            messages=messages,
+            tokens=tokens,
+            last_message=last,
+            rewrites=rewrites,
+            derived=derived,
+            epoch=epoch,
+            chain=chain,
+            tail=dict(load_mapping(tail)),
+        )
+        return ref, head, read_lineage(lineage)
+
+    def _ref(self, connection: apsw.Connection, context: str) -> int:
+        row = self._row(connection, "ref", (self.tenant, context))
+        if row is None:
+            raise CorruptRecordError(f"the ancestor {context} is missing")
+        return int(row[0])
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        return await self._read(lambda connection: self._head(connection, context)[1])
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, all waiting ones share a commit."""
+        return await self._write_all([partial(self._append, op=op) for op in ops])
+
+    def _append(self, connection: apsw.Connection, op: Append) -> Receipt:
+        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
+        # A tail that is kept must be read: another handle may have changed it without a new version.
+        known = self._heads.get(op.context) if op.tail is not None else None
+        if known is not None:
+            try:
+                receipt = self._append_at(connection, op, *known)
+            except ACMSError:
+                if op.context not in self._heads:
+                    raise  # the head was right: it was refused for what came after
+                receipt = None  # the head may have moved on: ask it before refusing
+            if receipt is not None:
+                return receipt
+        ref, head, _ = self._head(connection, op.context)
+        receipt = self._append_at(connection, op, ref, head)
+        if receipt is None:
+            raise ConflictError("the head moved inside a transaction")
+        return receipt
+
+    def _append_at(self, connection: apsw.Connection, op: Append, ref: int, head: Head) -> Receipt | None:
+        """Append behind a head; None when the log is not there any more."""
+        keys = [draft.key for draft in op.drafts if draft.key is not None]
+        if keys:
+            if len(set(keys)) != len(keys):
+                raise ValidationError("is used twice in one append", field="key")
+            stored = [
+                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
+                for draft in op.drafts
+            ]
+            if log.repeats(op, stored):
+                head = self._head(connection, op.context)[1]
+                return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
+        log.check(op, head)
+        base, batch, position, total = ref << VERSION_BITS, head.version + 1, head.messages, head.tokens
+        rows: list[tuple[Any, ...]] = []
+        ids: list[str] = []
+        positions: list[int | None] = []
+        chains: list[bytes] = []
+        last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
+        for draft, (id, salt, digest, chain) in zip(
+            op.drafts, seal(op.context, batch, head.chain, op.drafts, self._entropy), strict=True
+        ):
+            version += 1
+            place: int | None = None
+            if draft.kind is Kind.MESSAGE:
+                position += 1
+                place, last, total = position, id, total + draft.tokens
+            if draft.replaces:
+                rewrites += 1
+            rows.append(
+                (
+                    base | version, draft.kind.value, place, id[-6:], batch, total, micros(draft.created_at), draft.tokens,
+                    *draft_columns(draft),
+                    None, salt, digest, chain, draft.key, write_parts(draft.parts, draft.content), draft.content,
+                )  # fmt: skip
+            )
+            ids.append(id)
+            positions.append(place)
+            chains.append(chain)
+        if version > VERSION_MASK:
+            raise ValidationError("the log is full", field="drafts")
+        tail = head.tail if op.tail is None else op.tail
+        connection.execute(
+            self._sql["advance"],
+            (
+                version, position, total, last, rewrites, chain, dump(tail) if tail else None,
+                ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
+            ),
+        )  # fmt: skip
+        if not connection.changes():
+            return None
+        self._heads.pop(op.context, None)
+        if len(rows) == 1:
+            connection.execute(self._sql["insert_entry"], rows[0])
+        else:
+            connection.executemany(self._sql["insert_entry"], rows)
+        if keys:
+            for draft, offset in zip(op.drafts, range(batch, version + 1), strict=True):
+                if draft.key is not None:
+                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
+        if op.jobs or op.finish is not None:
+            self._enqueue(connection, op)
+        head = Head(
+            context=op.context,
+            version=version,
+            messages=position,
+            tokens=total,
+            last_message=last,
+            rewrites=rewrites,
+            derived=head.derived,
+            epoch=head.epoch,
+            chain=chain,
+            tail=tail,
+        )
+        if len(self._heads) >= HEADS and op.context not in self._heads:
+            self._heads.clear()
+        self._heads[op.context] = (ref, head)
+        return Receipt(
+            head=head,
+            versions=(batch, version),
+            ids=tuple(ids),
+            positions=tuple(positions),
+            chains=tuple(chains),
+            durability=self.durability,
+        )
+
+    def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
+        row = self._row(connection, "key_version", (ref, key))
+        if row is None:
+            return None
+        found = self._row(
+            connection, "entries_forward", _range(ref, row[0], row[0], kinds=None, limit=1)
+        )
+        return None if found is None else read_entry(found, context)
+
+    def _enqueue(self, connection: apsw.Connection, op: Append) -> None:
+        now = micros(self._clock())
+        if op.finish is not None:  # first: a job may enqueue its successor under its own name
+            lease = op.finish
+            row = self._row(connection, "finish_job", (now, self.tenant, log.job_number(lease.job.id), lease.attempt))
+            if row is None:
+                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+        for job in op.jobs:
+            due = now if job.not_before is None else micros(job.not_before)
+            payload = dump(dict(job.payload)) if job.payload else None
+            connection.execute(
+                self._sql["insert_job"], (self.tenant, op.context, job.kind, job.dedupe, payload, due, now, now)
+            ).fetchall()
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Read entries, ascending; inherited ones too."""
+        if newest is not None and limit is not None:
+            raise ValidationError("newest and limit exclude each other", field="newest")
+
+        def work(connection: apsw.Connection) -> list[Entry]:
+            ref, head, lineage = self._head(connection, context)
+            last = head.version
+            if at is not None:
+                last = min(last, at)
+            if before is not None:
+                last = min(last, before - 1)
+            return self._select(
+                connection, context, lineage, ref, after + 1, last,
+                kinds=kinds, replacing=replacing, newest=newest, limit=limit,
+            )  # fmt: skip
+
+        bounded = min(n for n in (newest, limit, INLINE_ROWS + 1) if n is not None)
+        if before is not None or at is not None:
+            bounded = min(bounded, min(n for n in (before, at) if n is not None) - after)
+        return await self._read(work, large=bounded > INLINE_ROWS)
+
+    def _select(
+        self,
+        connection: apsw.Connection,
+        context: str,
+        lineage: Sequence[tuple[str, int]],
+        ref: int,
+        first: int,
+        last: int,
+        *,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Walk the segments of a lineage, from the end that the limit counts from."""
+        table = "replacing" if replacing else "entries"
+        if kinds is not None and not replacing and Kind.MESSAGE not in kinds:
+            table = "others"
+        left = newest if newest is not None else limit
+        runs = log.segments(context, lineage, first, last)
+        found: list[Entry] = []
+        for owner, low, high in reversed(runs) if newest is not None else runs:
+            number = ref if owner == context else self._ref(connection, owner)
+            parameters = _range(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
+            query = f"{table}_{'backward' if newest is not None else 'forward'}"
+            found.extend([read_entry(row, owner) for row in connection.execute(self._sql[query], parameters)])
+            if left is not None and len(found) >= left:
+                break
+        if newest is not None:
+            found.reverse()
+        return found
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist."""
+
+        def work(connection: apsw.Connection) -> list[Entry | None]:
+            found: list[Entry | None] = []
+            for id in ids:
+                place = locate(id)
+                row = None if place is None or place[1] > VERSION_MASK else self._row(
+                    connection, "ref", (self.tenant, place[0])
+                )
+                if place is None or row is None:
+                    found.append(None)
+                    continue
+                stored = self._row(connection, "entries_forward", _range(row[0], place[1], place[1], None, 1))
+                entry = None if stored is None else read_entry(stored, place[0])
+                found.append(entry if entry is not None and entry.id == id else None)
+            return found
+
+        return await self._read(work, large=len(ids) > INLINE_ROWS)
+
+    # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows; those of blanked versions are dropped."""
+
+        def work(connection: apsw.Connection) -> int:
+            ref, head, lineage = self._head(connection, context)
+            owners = {
+                version: owner
+                for owner, low, high in log.segments(context, lineage, 1, head.version)
+                for version in {row.version for row in rows}
+                if low <= version <= high
+            }
+            heads: dict[str, tuple[int, int]] = {context: (ref, head.derived)}
+            kept = 0
+            for row in rows:
+                owner = owners.get(row.version)
+                if owner is None:
+                    continue
+                if owner not in heads:
+                    number, of, _ = self._head(connection, owner, deleted=True)
+                    heads[owner] = (number, of.derived)
+                number, seq = heads[owner]
+                state = self._row(connection, "state", (number << VERSION_BITS | row.version,))
+                if state is None or state[0] != State.LIVE:
+                    continue
+                seq += 1
+                heads[owner] = (number, seq)
+                values = (number, row.space, row.version, row.part, seq, row.start, row.end, row.data)
+                connection.execute(self._sql["put_derived"], values).fetchall()
+                kept += 1
+            for number, seq in heads.values():
+                connection.execute(self._sql["count_derived"], (seq, number)).fetchall()
+            return kept
+
+        if wait:
+            return await self._write(work)
+        state = await self._open()
+        if state.thread is None:
+            raise StorageReadOnlyError(f"{self.path} was opened read-only")
+        state.riders.append(work)
+        if state.ride is None or state.ride.when() < state.loop.time():
+            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work((), None))
+        return len(rows)
+
+    async def derived(self, context: str, space: str, *, after: int = 0, at: int | None = None) -> list[Derived]:
+        """Return the derived rows of one space by sequence number; of a fork's ancestors first."""
+
+        def work(connection: apsw.Connection) -> list[Derived]:
+            _, head, lineage = self._head(connection, context)
+            last = head.version if at is None else min(at, head.version)
+            found: list[Derived] = []
+            for owner, low, high in log.segments(context, lineage, 1, last):
+                for version, part, start, end, data, seq in self._rows(
+                    connection, "derived", (self._ref(connection, owner), space, after, low, high)
+                ):
+                    found.append(
+                        Derived(version=version, space=space, part=part, start=start, end=end, data=data, seq=seq)
+                    )
+            return found
+
+        return await self._read(work, large=True)
+
+    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+        """Return live messages, facts and summaries that have no row in the space."""
+        values = {"tenant": self.tenant, "context": context, "space": space, "limit": limit}
+        return await self._read(
+            lambda connection: [(id, version) for id, version in self._rows(connection, "missing", values)], large=True
+        )
+
+    # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────
+
+    async def blank(self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]) -> int:
+        """Delete the content of entries for ever, in every lineage."""
+        if to is State.LIVE:
+            raise ValidationError("must be expired or erased", field="to")
+
+        def work(connection: apsw.Connection) -> int:
+            ref, head, lineage = self._head(connection, context, deleted=True)
+            changed: list[int] = []
+            for owner, low, high in log.segments(context, lineage, 1, head.version):
+                number = self._ref(connection, owner)
+                for version in sorted({version for version in versions if low <= version <= high}):
+                    row = number << VERSION_BITS | version
+                    found = self._row(connection, "entries_forward", _range(number, version, version, None, 1))
+                    if found is None:
+                        continue
+                    entry = read_entry(found, owner)
+                    if entry.state is to or entry.state is State.ERASED:
+                        continue
+                    connection.execute(self._sql["blank_entry"], (to.value, row)).fetchall()
+                    if to is State.ERASED:
+                        if entry.key is not None:
+                            connection.execute(self._sql["forget_key"], (number, entry.key)).fetchall()
+                        connection.execute(self._sql["forget_derived"], (number, version)).fetchall()
+                        connection.execute(self._sql["forget_payload"], (self.tenant, ref, entry.id)).fetchall()
+                    changed.append(version)
+            if changed:
+                connection.execute(self._sql["count_rewrite"], (ref,)).fetchall()
+                connection.execute(self._sql["raise_epoch"], (ref,)).fetchall()
+                detail = dump(dict(audit)) if audit else None
+                values = (self.tenant, context, to.value, dump(changed), detail, micros(self._clock()))
+                connection.execute(self._sql["insert_audit"], values).fetchall()
+            return len(changed)
+
+        return await self._write(work)
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
+        head = await self._write(lambda connection: self._restore_context(connection, context))
+        batch: list[Entry] = []
+        start = 1 if context.fork is None else context.fork + 1
+        async for entry in entries:
+            if entry.context != context.id or entry.version < start:
+                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+            if entry.version <= head.version:
+                if entry.version == head.version and entry.chain != head.chain:
+                    raise ConflictError(f"{context.id} holds another log")
+                continue
+            batch.append(entry)
+            if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
+                whole = [entry for entry in batch if entry.batch != batch[-1].batch]
+                head = await self._restore_batch(context, whole)
+                batch = batch[len(whole) :]
+        if batch:
+            await self._restore_batch(context, batch)
+
+    def _restore_context(self, connection: apsw.Connection, context: Context) -> Head:
+        row = self._row(connection, "context_by_id", (self.tenant, context.id))
+        if row is not None:
+            found = read_context(row)
+            same = (found.namespace, found.key, found.lineage, found.created_at)
+            if same != (context.namespace, context.key, context.lineage, context.created_at):
+                raise ConflictError(f"{context.id} is another context here")
+            return self._head(connection, context.id, deleted=True)[1]
+        if context.key is not None and context.deleted_at is None:
+            taken = self._row(connection, "context_by_key", (self.tenant, context.namespace, context.key))
+            if taken is not None:
+                raise ConflictError(
+                    f"the session {context.key!r} exists here with another id", options=("restore into another store",)
+                )
+        values: dict[str, Any] = {
+            "tenant": self.tenant,
+            "id": context.id,
+            "namespace": context.namespace,
+            "key": context.key,
+            "root": 0,
+            "parent": None,
+            "fork": None,
+            "lineage": "[]",
+            "version": 0,
+            "messages": 0,
+            "tokens": 0,
+            "last_message": None,
+            "rewrites": 0,
+            "chain": genesis(context.id),
+        }
+        if context.parent is not None:
+            if self._row(connection, "ref", (self.tenant, context.parent)) is None:
+                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
+            values.update(self._forked(connection, context.parent, context.fork, deleted=True))
+        values.update(
+            counter=context.counter,
+            settings=dump(dict(context.settings)) if context.settings else None,
+            settings_rev=context.settings_rev,
+            created_at=micros(context.created_at),
+            deleted_at=None if context.deleted_at is None else micros(context.deleted_at),
+        )
+        connection.execute(self._sql["insert_context"], values).fetchall()
+        if context.parent is None:
+            connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()
+        return self._head(connection, context.id, deleted=True)[1]
+
+    async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> Head:
+        context = restored.id
+
+        def work(connection: apsw.Connection) -> Head:
+            ref, head, lineage = self._head(connection, context, deleted=True)
+            begun: list[Entry] = []
+            chain, last = head.chain, head.version
+            if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
+                last = entries[0].batch - 1
+                before = self._select(connection, context, lineage, ref, last, last)
+                chain = before[0].chain if before else genesis(restored.parent or context)
+                begun = self._select(connection, context, lineage, ref, last + 1, head.version)
+            for version, wrong in verify([*begun, *entries], head=chain, version=last):
+                raise CorruptRecordError(f"version {version} of {context}: {wrong}")
+            messages, tokens, rewrites = log.counts(entries)
+            connection.executemany(
+                self._sql["insert_entry"],
+                [
+                    (
+                        ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
+                        entry.batch, entry.total, micros(entry.created_at), entry.tokens,
+                        *draft_columns(entry),
+                        None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
+                        entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
+                    )
+                    for entry in entries
+                ],
+            )  # fmt: skip
+            for entry in entries:
+                if entry.key is not None:
+                    connection.execute(self._sql["insert_key"], (ref, entry.key, entry.version)).fetchall()
+            said = [entry.id for entry in entries if entry.kind is Kind.MESSAGE]
+            last = said[-1] if said else head.last_message
+            values = (
+                entries[-1].version, head.messages + messages, head.tokens + tokens, last,
+                head.rewrites + rewrites, entries[-1].chain, ref,
+            )  # fmt: skip
+            connection.execute(self._sql["advance_restored"], values).fetchall()
+            return self._head(connection, context, deleted=True)[1]
+
+        return await self._write(work)
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace."""
+
+        def work(connection: apsw.Connection) -> list[Hit]:
+            rows = self._rows(connection, "searchable", (self.tenant, query.namespace))
+            vectors: list[tuple[str, int, bytes]] = []
+            if query.vector is not None and query.space is not None:
+                vectors = [
+                    (id, version, data)
+                    for id, version, data in self._rows(
+                        connection, "searchable_vectors", (query.space, self.tenant, query.namespace)
+                    )
+                ]
+            return search.hits(query, rows, vectors)
+
+        return await self._read(work, large=True)
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+
+        def work(connection: apsw.Connection) -> list[Lease]:
+            now = micros(self._clock())
+            until = now + lease // timedelta(microseconds=1)
+            values = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+            found: list[Lease] = []
+            for (id,) in self._rows(connection, "due_jobs", values):
+                connection.execute(self._sql["claim_job"], (until, now, self.tenant, id)).fetchall()
+                job = self._job(connection, id)
+                found.append(Lease(job=job, attempt=job.attempt, until=moment(until)))
+            return found
+
+        return await self._write(work)
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+
+        def work(connection: apsw.Connection) -> Lease:
+            now = micros(self._clock())
+            until = now + by // timedelta(microseconds=1)
+            number = log.job_number(lease.job.id)
+            row = self._row(connection, "extend_job", (until, now, self.tenant, number, lease.attempt))
+            if row is None:
+                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+            return replace(lease, job=self._job(connection, row[0]), until=moment(until))
+
+        return await self._write(work)
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+
+        def work(connection: apsw.Connection) -> Job:
+            now = micros(self._clock())
+            number = log.job_number(lease.job.id)
+            job = self._job(connection, number)
+            state, error, due = JobState.DONE, None, micros(job.not_before)
+            if isinstance(outcome, Retry):
+                state, error, due = JobState.READY, outcome.error, micros(outcome.not_before)
+            elif isinstance(outcome, Failed):
+                state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
+            values = (state.value, error, due, now, self.tenant, number, lease.attempt)
+            if self._row(connection, "settle_job", values) is None:
+                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+            return self._job(connection, number)
+
+        return await self._write(work)
+
+    def _job(self, connection: apsw.Connection, id: int) -> Job:
+        row = self._row(connection, "job", (self.tenant, id))
+        if row is None:
+            raise GoneError(f"job {id} does not exist")
+        return read_job(row)
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        values = {
+            "tenant": self.tenant,
+            "context": query.context,
+            "ids": dump([log.job_number(id) for id in query.ids]) if query.ids else None,
+            "states": dump([state.value for state in query.states]) if query.states else None,
+            "after": None if query.after is None else log.job_number(query.after),
+            "limit": query.limit + 1,
+        }
+        rows = await self._read(lambda connection: self._rows(connection, "jobs", values))
+        found = [read_job(row) for row in rows[: query.limit]]
+        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    # ── maintenance of the file ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def backup(self, to: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
+        target = Path(to)
+        if target.exists():
+            raise StorageError(f"{target} exists", options=("choose another name",))
+
+        def work(source: apsw.Connection) -> None:
+            destination = apsw.Connection(str(target))
+            try:
+                with destination.backup("main", source, "main") as copy:
+                    while not copy.done:
+                        copy.step(512)
+                        if progress is not None:
+                            progress(copy.page_count - copy.remaining, copy.page_count)
+            finally:
+                destination.close()
+
+        await self._read(work, large=True)
+
+    async def integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        rows = await self._read(lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True)
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def _range(ref: int, first: int, last: int, kinds: Sequence[Kind] | None, limit: int) -> dict[str, Any]:
+    base = ref << VERSION_BITS
+    return {
+        "first": base | first,
+        "last": base | last,
+        "kinds": None if kinds is None else dump([kind.value for kind in kinds]),
+        "limit": limit,
+    }
+
+
+def _answer(works: Sequence[_Work]) -> None:
+    for work in works:
+        if work.future is not None and not work.future.done():
+            work.future.set_result(work.done)
+
+
+def _unexpected(error: Exception) -> ACMSError:
+    bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
+    found = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file that is no SQLite database, before SQLite opens it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(16)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except IsADirectoryError as error:
+        raise StorageError(f"{path} is a folder", options=("name a file in it",)) from error
+    except PermissionError as error:
+        raise StorageReadOnlyError(
+            f"{path} cannot be read: {error.strerror}", options=("check its permissions",)
+        ) from error
+    if header and header != b"SQLite format 3\0":
+        raise CorruptRecordError(
+            f"{path} is not an SQLite database; it was not touched",
+            options=("choose another path", "restore the file from a backup"),
+        )
+
+
+class _translated:
+    """Turn the errors of SQLite into ours."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
+            raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
+        if isinstance(error, UnicodeEncodeError | OverflowError):  # a name or number that nothing stored can have
+            raise _unexpected(error) from error
+        if error is None or isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
+            return
+        raise self._ours(error) from error
+
+    def _ours(self, error: BaseException) -> StorageError:
+        text = f"{self.path}: {error}"
+        if isinstance(error, apsw.FullError):
+            return StorageFullError(
+                f"{text}; nothing of this commit was written", options=("free some space and repeat the call",)
+            )
+        if isinstance(error, apsw.BusyError | apsw.LockedError):
+            return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
+        short = isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_SHORT_READ
+        if short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
+        if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError | PermissionError):
+            return StorageReadOnlyError(text, options=("check the permissions of the folder", "open it with ?mode=ro"))
+        return StorageError(text)

@@ -1,0 +1,159 @@
+"""The same ACMS for blocking code: every verb runs on one event loop in a background thread.
+
+    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session:
+        session.ingest("user", "…")
+
+All blocking sessions of a process share that loop, so they can share a storage handle. Not for use inside a running
+event loop: await `acms.ACMS` there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from acms import session as _async
+from acms import view as _view
+from acms.config import ACMSConfig
+from acms.errors import HandleError
+from acms.model import MessageReceipt
+from acms.protocols import StorageBackend, TokenCounter
+from acms.storage.cached import CacheStats
+
+__all__ = ["ACMS", "View"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Portal:
+    """One event loop in a daemon thread, started by its first call and again after `os.fork()`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end; interrupting the caller cancels it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise HandleError(
+                "acms.sync blocks the event loop it is called from", options=("await acms.ACMS",)
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self._running())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pid = os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="acms-portal", daemon=True).start()
+            return self._loop
+
+
+_portal = _Portal()
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[View, P], R]:
+    @wraps(method)
+    def call(self: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return _portal.run(method(self.inner, *args, **kwargs))
+
+    return call
+
+
+class View:
+    """A session as it was at a version, for blocking code."""
+
+    def __init__(self, session: _view.View) -> None:
+        self.inner = session
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        return self.inner.session_id
+
+    recall = _blocking(_view.View.recall)
+    window = _blocking(_view.View.window)
+    messages = _blocking(_view.View.messages)
+    entries = _blocking(_view.View.entries)
+    history = _blocking(_view.View.history)
+    episodes = _blocking(_view.View.episodes)
+    get = _blocking(_view.View.get)
+    get_session_stats = _blocking(_view.View.get_session_stats)
+
+
+class ACMS(View):
+    """Session-scoped context manager for agents, for blocking code; see `acms.ACMS`."""
+
+    inner: _async.ACMS
+
+    def __init__(
+        self,
+        session_id: str,
+        storage: StorageBackend,
+        embedder: None = None,
+        *,
+        reflector: None = None,
+        token_counter: TokenCounter | None = None,
+        config: ACMSConfig | None = None,
+        namespace: str = "default",
+    ) -> None:
+        super().__init__(
+            _async.ACMS(
+                session_id,
+                storage,
+                embedder,
+                reflector=reflector,
+                token_counter=token_counter,
+                config=config,
+                namespace=namespace,
+            )
+        )
+
+    def __enter__(self) -> ACMS:
+        """Open the session."""
+        _portal.run(self.inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the session."""
+        self.close()
+
+    def at(self, version: int) -> View:
+        """Return a read-only view of the session as if its log ended at a version."""
+        return View(self.inner.at(version))
+
+    @property
+    def cache(self) -> CacheStats | None:
+        """Return how the cache in front of the storage is doing; None when it is off."""
+        return self.inner.cache
+
+    @property
+    def last_receipt(self) -> MessageReceipt | None:
+        """What the last ingested message became; None before the first one."""
+        return self.inner.last_receipt
+
+    ingest = _blocking(_async.ACMS.ingest)
+    ingest_many = _blocking(_async.ACMS.ingest_many)
+    close_episode = _blocking(_async.ACMS.close_episode)
+    retract = _blocking(_async.ACMS.retract)
+    replace = _blocking(_async.ACMS.replace)
+    clear = _blocking(_async.ACMS.clear)
+    close = _blocking(_async.ACMS.close)

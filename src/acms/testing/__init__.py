@@ -1,0 +1,34 @@
+"""Suites that are shipped for third parties: a backend that passes them keeps the store's promise.
+
+They need pytest and hypothesis, which the package itself does not; so they are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acms.testing.storage import ManualClock, StorageBackendTests, sound
+    from acms.testing.story import StorageStory, run_story
+
+__all__ = ["ManualClock", "StorageBackendTests", "StorageStory", "run_story", "sound"]
+
+_ROOMS = {
+    "ManualClock": "storage",
+    "StorageBackendTests": "storage",
+    "StorageStory": "story",
+    "run_story": "story",
+    "sound": "storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a suite on first use, with pytest's explanations of failed assertions."""
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    pytest.register_assert_rewrite(f"{__name__}.{room}")
+    return getattr(import_module(f"{__name__}.{room}"), name)

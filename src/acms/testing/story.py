@@ -1,0 +1,552 @@
+"""Random stories told to a store and to plain lists: whatever happened, both must tell the same afterwards.
+
+Few contexts, so that their fates cross: an entry is inherited by a fork, replaced in the parent, erased through the
+grandchild, and the whole tree moves to another store. After every step the whole state is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from acms.core.history import Cover, effective, group_spans, units
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    IdempotencyMismatchError,
+    LeaseLostError,
+    SessionNotFoundError,
+    ValidationError,
+)
+from acms.model import (
+    Append,
+    ContextDraft,
+    Derived,
+    Draft,
+    Entry,
+    Expect,
+    JobDraft,
+    Kind,
+    Origin,
+    Receipt,
+    Role,
+    State,
+    ToolCall,
+    ToolResult,
+)
+from acms.protocols import StorageBackend
+from acms.testing.books import Book, Cell, Tree, check_units, ids, in_force, spans
+from acms.testing.storage import WHEN, carry, drafted, noted, said, sound, summed_up, taken_back
+
+__all__ = ["StorageStory", "run_story"]
+
+Factory = Callable[[], AbstractAsyncContextManager[StorageBackend]]
+
+MOST_BOOKS = 6
+SPACES = ("s", "t")
+
+
+# ── the story ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+anyone = st.integers(0, 99)
+"""Chooses one of what there is: the number modulo how many there are."""
+
+messages = st.builds(
+    said,
+    st.sampled_from(["", "yes", "a longer text", "\u00fc\U0001f600"]),
+    tokens=st.integers(0, 5),
+    role=st.sampled_from([Role.USER, Role.ASSISTANT]),
+    metadata=st.sampled_from([{}, {"run": 1}]),
+    markers=st.sampled_from([(), ("goal",)]),
+)
+
+
+class StorageStory(RuleBasedStateMachine):
+    """A story: rules that write, invariants that read everything."""
+
+    #: Makes a fresh, empty store.
+    factory: Factory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.books: list[Book] = []
+        self.counter = 0
+        self.moves = 0
+
+    def run(self, coroutine: Any) -> Any:
+        """Wait for the store."""
+        return self.runner.run(coroutine)
+
+    @initialize()
+    def open(self) -> None:
+        """Open the store and begin a first context."""
+        self.store: StorageBackend = self.run(self.stack.enter_async_context(type(self).factory()))
+        self.begin("k0", "default")
+
+    def teardown(self) -> None:
+        """Close the store."""
+        try:
+            self.run(self.stack.aclose())
+        finally:
+            self.runner.close()
+
+    # ── who and what ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def live(self) -> list[Book]:
+        """Return the contexts that are not deleted."""
+        return [book for book in self.books if not book.deleted]
+
+    def book(self, number: int) -> Book:
+        """Return one of the live contexts."""
+        books = self.live()
+        return books[number % len(books)]
+
+    def number(self) -> int:
+        """Return a number that was not used in this story."""
+        self.counter += 1
+        return self.counter
+
+    def tried(self, book: Book, *drafts: Draft, **options: Any) -> Receipt | ACMSError:
+        """Append and return what the store says."""
+        (result,) = self.run(self.store.append([Append(context=book.id, drafts=drafts, **options)]))
+        return result
+
+    def append(self, book: Book, *drafts: Draft, **options: Any) -> Receipt:
+        """Append what must be accepted, and write it into the book."""
+        result = self.tried(book, *drafts, **options)
+        return self.accept(book, drafts, result, options.get("tail"))
+
+    def accept(
+        self,
+        book: Book,
+        drafts: Sequence[Draft],
+        result: Receipt | ACMSError,
+        tail: dict[str, Any] | None = None,
+    ) -> Receipt:
+        """Write an accepted append into the book; it must be what the drafts said at the next versions."""
+        assert isinstance(result, Receipt), result
+        assert not result.repeated
+        length = len(book.cells)
+        assert result.versions == (length + 1, length + len(drafts))
+        added: list[Entry] = self.run(self.store.read(book.id, after=length))
+        assert [drafted(entry) for entry in added] == list(drafts)
+        assert {(entry.context, entry.batch, entry.state) for entry in added} <= {
+            (book.id, length + 1, State.LIVE)
+        }
+        assert (ids(added), [entry.chain for entry in added]) == ([*result.ids], [*result.chains])
+        for draft, entry in zip(drafts, added, strict=True):
+            cell = Cell(entry)
+            book.cells.append(cell)
+            if draft.key is not None:
+                book.keys[draft.key] = cell
+            book.rewrites += bool(draft.replaces)
+            book.views[entry.version] = ids(in_force(book.entries))
+        if tail is not None:
+            book.tail = tail
+        return result
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: len(self.books) < MOST_BOOKS)
+    @rule(key=st.sampled_from(["k0", "k1", None]), namespace=st.sampled_from(["default", "n"]))
+    def begin(self, key: str | None, namespace: str) -> None:
+        """Create a context, or get the live one of that key."""
+        draft = ContextDraft(key=key, namespace=namespace, counter="words", created_at=WHEN)
+        context = self.run(self.store.create(draft))
+        for book in self.live():
+            if key is not None and (book.context.key, book.context.namespace) == (key, namespace):
+                assert context.id == book.id
+                return
+        assert context.id not in {book.id for book in self.books}
+        self.books.append(Book(context, Tree(), views={0: []}))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, draft=messages, tail=st.sampled_from([None, {}, {"n": 1}]))
+    def say(self, which: int, draft: Draft, tail: dict[str, Any] | None) -> None:
+        """Append one message."""
+        self.append(self.book(which), draft, tail=tail)
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, drafts=st.lists(messages, min_size=2, max_size=6))
+    def say_many(self, which: int, drafts: list[Draft]) -> None:
+        """Append several messages and a fact as one operation."""
+        self.append(self.book(which), *drafts, noted("a fact among them"))
+
+    @precondition(lambda self: self.live())
+    @rule(
+        which=anyone,
+        said_before=st.lists(
+            st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "y"])),
+            min_size=1,
+            max_size=2,
+            unique_by=lambda pair: pair[0],
+        ),
+    )
+    def say_with_keys(self, which: int, said_before: list[tuple[str, str]]) -> None:
+        """Append under keys that may have been used: all new, all repeats, or a mistake."""
+        book = self.book(which)
+        drafts = [said(body, key=key) for key, body in said_before]
+        known = [book.keys.get(key) for key, _ in said_before]
+        result = self.tried(book, *drafts)
+        if not any(known):
+            self.accept(book, drafts, result)
+            return
+        cells = [cell for cell in known if cell is not None]
+        same = len(cells) == len(drafts) and all(
+            cell.entry.state is not State.LIVE or cell.entry.content == draft.content
+            for cell, draft in zip(cells, drafts, strict=True)
+        )
+        if not same:
+            assert isinstance(result, IdempotencyMismatchError), result
+            return
+        assert isinstance(result, Receipt), result
+        assert result.repeated
+        entries = [cell.entry for cell in cells]
+        assert list(result.ids) == ids(entries)
+        assert list(result.positions) == [entry.position for entry in entries]
+        assert list(result.chains) == [entry.chain for entry in entries]
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, seen=anyone, off=st.sampled_from([None, -1, 0, 1]), draft=messages)
+    def expect(self, which: int, seen: int, off: int | None, draft: Draft) -> None:
+        """Append behind a message that may not be the newest any more, expecting rewrites that may be others."""
+        book = self.book(which)
+        heard = [None, *(entry.id for entry in book.entries if entry.kind is Kind.MESSAGE)]
+        last = heard[-1 - seen % min(3, len(heard))]
+        expect = Expect(last_message=last, rewrites=None if off is None else book.rewrites + off)
+        result = self.tried(book, draft, expect=expect)
+        if last == heard[-1] and not off:
+            self.accept(book, [draft], result)
+        else:
+            assert isinstance(result, ConflictError), result
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, other=anyone, good=messages, bad_first=st.booleans())
+    def say_with_refused_neighbours(self, which: int, other: int, good: Draft, bad_first: bool) -> None:
+        """Append to two contexts in one call, with refused operations between."""
+        one, two = self.book(which), self.book(other)
+        bad = [
+            Append(
+                context=one.id, drafts=(said("bad"), said("worse", replaces=((1, 10_000),))), tail={"bad": 1}
+            ),
+            Append(context=two.id, drafts=(said("bad"),), expect=Expect(rewrites=10_000)),
+        ]
+        ops = [Append(context=one.id, drafts=(good,)), Append(context=two.id, drafts=(said("second"),))]
+        order = [bad[0], ops[0], bad[1], ops[1]] if bad_first else [ops[0], bad[0], ops[1], bad[1]]
+        results = dict(zip(map(id, order), self.run(self.store.append(order)), strict=True))
+        assert isinstance(results[id(bad[0])], ValidationError)
+        assert isinstance(results[id(bad[1])], ConflictError)
+        if one is two:
+            self.accept_pair(one, (good, said("second")), [results[id(op)] for op in ops])
+        else:
+            self.accept(one, [good], results[id(ops[0])])
+            self.accept(two, [said("second")], results[id(ops[1])])
+
+    def accept_pair(
+        self, book: Book, drafts: tuple[Draft, Draft], results: Sequence[Receipt | ACMSError]
+    ) -> None:
+        """Write two appends of one call to one context into the book."""
+        length = len(book.cells)
+        added: list[Entry] = self.run(self.store.read(book.id, after=length))
+        assert [drafted(entry) for entry in added] == list(drafts)
+        assert [entry.batch for entry in added] == [length + 1, length + 2]
+        for entry, result in zip(added, results, strict=True):
+            assert isinstance(result, Receipt), result
+            assert result.ids == (entry.id,)
+            book.cells.append(Cell(entry))
+            book.views[entry.version] = ids(in_force(book.entries))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, old=anyone, draft=messages)
+    def edit(self, which: int, old: int, draft: Draft) -> None:
+        """Replace a message, which is then read at its place."""
+        book = self.book(which)
+        targets = [
+            entry for entry in in_force(book.entries) if entry.kind is Kind.MESSAGE and entry.group is None
+        ]
+        if targets:
+            edited = targets[old % len(targets)]
+            hidden = {version for first, last in edited.replaces for version in range(first, last + 1)}
+            self.append(book, replace(draft, replaces=spans({edited.version, *hidden})))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, old=anyone)
+    def retract(self, which: int, old: int) -> None:
+        """Take something back, with its whole tool group; what it stood for is in force again."""
+        book = self.book(which)
+        targets = [entry for entry in book.entries if entry.replaces] + in_force(book.entries)
+        if targets:
+            found = group_spans(targets[old % len(targets)], book.entries)
+            self.append(book, replace(taken_back(), replaces=found))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, start=anyone, length=st.integers(1, 4))
+    def sum_up(self, which: int, start: int, length: int) -> None:
+        """Let a summary stand for some units, earlier summaries among them."""
+        book = self.book(which)
+        found = [unit for unit in units(in_force(book.entries), whole=True).units if unit.complete]
+        if not found:
+            return
+        start %= len(found)
+        covered = [entry for unit in found[start : start + length] for entry in unit.entries]
+        versions = {entry.version for entry in covered}
+        for entry in covered:
+            for first, last in entry.replaces:
+                versions.update(range(first, last + 1))
+        self.append(book, summed_up(min(versions), max(versions), replaces=spans(versions)))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, calls=st.integers(1, 2))
+    def call_tools(self, which: int, calls: int) -> None:
+        """Ask for tools to be run."""
+        group = f"g{self.number()}"
+        parts = tuple(ToolCall(f"{group}.{n}", "look") for n in range(calls))
+        self.append(
+            self.book(which), said("", role=Role.ASSISTANT, origin=Origin.ASSISTANT, group=group, parts=parts)
+        )
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, call=anyone)
+    def answer_tool(self, which: int, call: int) -> None:
+        """Answer a tool call that is still open in this context."""
+        book = self.book(which)
+        parts = [(entry.group, part) for entry in in_force(book.entries) for part in entry.parts]
+        answered = {part.call_id for _, part in parts if isinstance(part, ToolResult)}
+        still_open = [
+            (group, part.call_id)
+            for group, part in parts
+            if isinstance(part, ToolCall) and part.call_id not in answered
+        ]
+        if still_open:
+            group, call_id = still_open[call % len(still_open)]
+            result = ToolResult(call_id, "found")
+            self.append(book, said("found", role=Role.TOOL, origin=Origin.TOOL, group=group, parts=(result,)))
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, draft=messages)
+    def work(self, which: int, draft: Draft) -> None:
+        """Enqueue a job, lose it, and let the loser and the owner both finish it."""
+        book, name = self.book(which), f"job {self.number()}"
+        self.append(book, jobs=(JobDraft(kind=name, dedupe=name),))
+        (stale,) = self.run(self.store.claim([name], lease=timedelta(0)))
+        (owner,) = self.run(self.store.claim([name], lease=timedelta(days=1)))
+        assert isinstance(self.tried(book, said("too late"), tail={"late": 1}, finish=stale), LeaseLostError)
+        self.append(book, draft, finish=owner)
+        assert isinstance(self.tried(book, said("twice"), finish=owner), LeaseLostError)
+
+    @precondition(lambda self: self.live())
+    @rule(
+        which=anyone, version=anyone, space=st.sampled_from(SPACES), data=st.sampled_from([b"", b"1", b"2"])
+    )
+    def derive(self, which: int, version: int, space: str, data: bytes) -> None:
+        """Store derived rows of one entry, and of one that does not exist."""
+        book = self.book(which)
+        version = 1 + version % (len(book.cells) + 1)
+        rows = [Derived(version=version, space=space, part=part, data=data) for part in (0, version % 2)]
+        kept = self.run(self.store.put_derived(book.id, rows))
+        cell = book.cells[version - 1] if version <= len(book.cells) else None
+        if cell is None or cell.entry.state is not State.LIVE:
+            assert kept == 0
+        else:
+            assert kept == len(rows)
+            cell.derived.update({(space, row.part): row.data for row in rows})
+
+    # ── fates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.live() and len(self.books) < MOST_BOOKS)
+    @rule(which=anyone, at=anyone, newest=st.booleans())
+    def fork(self, which: int, at: int, newest: bool) -> None:
+        """Fork anywhere."""
+        parent = self.book(which)
+        at = len(parent.cells) if newest else at % (len(parent.cells) + 1)
+        draft = ContextDraft(counter="words", created_at=WHEN, parent=parent.id, fork=None if newest else at)
+        context = self.run(self.store.create(draft))
+        assert (context.parent, context.fork, context.root) == (parent.id, at, parent.context.root)
+        child = Book(context, parent.tree, parent.cells[:at], parent)
+        child.rewrites = sum(bool(entry.replaces) for entry in child.entries)
+        child.views = {version: view for version, view in parent.views.items() if version <= at}
+        self.books.append(child)
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone)
+    def fork_too_far(self, which: int) -> None:
+        """Ask for a fork at a version that is not there."""
+        book = self.book(which)
+        draft = ContextDraft(counter="words", created_at=WHEN, parent=book.id, fork=len(book.cells) + 1)
+        try:
+            self.run(self.store.create(draft))
+        except ValidationError:
+            return
+        raise AssertionError("a fork of the future was accepted")
+
+    @rule(which=anyone, chosen=st.sets(anyone, max_size=3), to=st.sampled_from([State.EXPIRED, State.ERASED]))
+    def blank(self, which: int, chosen: set[int], to: State) -> None:
+        """Expire or erase entries, also through a fork and in a deleted context."""
+        book = self.books[which % len(self.books)]
+        versions = sorted({1 + number % (len(book.cells) + 1) for number in chosen})
+        changed = 0
+        for version in versions:
+            if version > len(book.cells):
+                continue
+            cell = book.cells[version - 1]
+            if cell.entry.state in (to, State.ERASED):
+                continue
+            changed += 1
+            erased = to is State.ERASED
+            if erased:
+                for any_book in self.books:
+                    any_book.keys = {key: one for key, one in any_book.keys.items() if one is not cell}
+                cell.derived.clear()
+            cell.entry = replace(
+                cell.entry, content="", parts=(), data={}, metadata={}, salt=None, state=to,
+                key=None if erased else cell.entry.key,
+            )  # fmt: skip
+        audit = {"by": "the story"}
+        assert self.run(self.store.blank(book.id, versions, to=to, audit=audit)) == changed
+        if changed:
+            book.tree.epoch += 1
+            for relative in self.books:
+                if relative.tree is book.tree:
+                    relative.rewrites += 1
+                    relative.views.clear()  # an erased summary counts as undone, in the past too
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone)
+    def delete(self, which: int) -> None:
+        """Hide a context."""
+        book = self.book(which)
+        self.run(self.store.settings(book.id, {"deleted": True}, rev=book.rev))
+        book.deleted, book.rev = True, book.rev + 1
+
+    @precondition(lambda self: any(book.deleted for book in self.books))
+    @rule(which=anyone)
+    def undelete(self, which: int) -> None:
+        """Bring a context back, unless its key is taken."""
+        hidden = [book for book in self.books if book.deleted]
+        book = hidden[which % len(hidden)]
+        name = (book.context.key, book.context.namespace)
+        taken = name[0] is not None and name in {(b.context.key, b.context.namespace) for b in self.live()}
+        try:
+            self.run(self.store.settings(book.id, {"deleted": False}, rev=book.rev))
+        except ConflictError:
+            assert taken
+        else:
+            assert not taken
+            book.deleted, book.rev = False, book.rev + 1
+
+    @rule()
+    def reopen(self) -> None:
+        """Close the store; the next call opens it again."""
+        self.run(self.store.aclose())
+
+    @precondition(lambda self: self.moves < 2 and not any(book.deleted for book in self.books))
+    @rule()
+    def move(self) -> None:
+        """Restore everything in a fresh store and go on there."""
+        self.moves += 1
+        target = self.run(self.stack.enter_async_context(type(self).factory()))
+        self.run(carry(self.store, target, *(book.context for book in self.books)))
+        self.store = target
+        for book in self.books:
+            book.rewrites = sum(bool(entry.replaces) for entry in book.entries)
+            book.tree.epoch, book.tail = 0, {}
+            for cell in book.cells:
+                cell.derived.clear()
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.live())
+    @rule(which=anyone, at=anyone)
+    def look_back(self, which: int, at: int) -> None:
+        """Read a context as it was: the same as then, and the same as its parent had it."""
+        book = self.book(which)
+        at %= len(book.cells) + 1
+        view = self.view(book, at)
+        assert view == ids(in_force(book.entries[:at]))
+        assert view == book.views.get(at, view), "what was in force at a version has changed"
+        parent = book.parent
+        if parent is not None and not parent.deleted and at <= (book.context.fork or 0):
+            assert view == self.view(parent, at), "a fork sees its past otherwise than its parent"
+
+    def view(self, book: Book, at: int) -> list[str]:
+        """Return what the store says was in force at a version."""
+        entries = self.run(self.store.read(book.id, at=at))
+        assert entries == book.entries[:at]
+        cover = Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
+        sequence = effective(entries, cover)
+        check_units(sequence)
+        return ids(sequence)
+
+    @invariant()
+    def the_store_tells_the_same_story(self) -> None:
+        """Compare everything."""
+        for book in self.books:
+            self.run(self.hidden(book) if book.deleted else self.compare(book))
+
+    async def hidden(self, book: Book) -> None:
+        """Assert that a deleted context cannot be read, and that its entries are still there."""
+        for call in (self.store.head(book.id), self.store.read(book.id)):
+            try:
+                await call
+            except SessionNotFoundError:
+                continue
+            raise AssertionError("a deleted context was read")
+        assert await self.store.get(ids(book.entries)) == book.entries
+
+    async def compare(self, book: Book) -> None:
+        """Assert that a context is what its book says."""
+        entries = await sound(self.store, book.id)
+        assert entries == book.entries
+        assert await self.store.get(ids(entries)) == entries
+        head = await self.store.head(book.id)
+        assert (head.version, head.rewrites, head.epoch) == (len(entries), book.rewrites, book.tree.epoch)
+        assert dict(head.tail) == book.tail
+        for space in SPACES:
+            rows = {(row.version, row.part): row.data for row in await self.store.derived(book.id, space)}
+            assert rows == {
+                (cell.entry.version, part): data
+                for cell in book.cells
+                for (of, part), data in cell.derived.items()
+                if of == space
+            }
+        replacing = await self.store.read(book.id, replacing=True)
+        assert replacing == [entry for entry in entries if entry.replaces]
+        sequence = effective(entries, Cover(replacing))
+        assert ids(sequence) == ids(in_force(entries))
+        check_units(sequence)
+
+
+def run_story(factory: Factory, *, max_examples: int = 40, steps: int = 25, **options: Any) -> None:
+    """Tell a number of random stories to fresh stores; raise at the first contradiction, with the shortest story found.
+
+    `factory` returns an async context manager that yields a store, such as the store itself. `options` are more
+    settings of Hypothesis, such as `derandomize=True`.
+    """
+    story = type("Story", (StorageStory,), {"factory": staticmethod(factory)})
+    run_state_machine_as_test(
+        story,
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            **options,
+        ),
+    )

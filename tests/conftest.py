@@ -1,0 +1,31 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent.parent
+
+# CI tries the same examples each time, so a red run can be run again; elsewhere every run tries new ones.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("dev", deadline=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Async tests run on asyncio, the one loop ACMS promises."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real conversations: $ACMS_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("ACMS_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no conversations in {folder}: set ACMS_DATA to a folder that has them")
+    return folder

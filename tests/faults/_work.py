@@ -1,0 +1,90 @@
+"""What the fault tests write, and what must be true of every file afterwards. Also used by the helper processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+from acms.core.chain import genesis, verify
+from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
+from acms.storage.sqlite import SQLiteStorage
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+SIZES = (20, 200, 700, 2_000, 9_000)
+
+
+def content(key: str) -> str:
+    """Return the text that belongs to a key, so that a reader knows what the writer must have stored."""
+    start = sha256(key.encode()).hexdigest()
+    size = SIZES[int(start[:4], 16) % len(SIZES)]
+    return f"{key} {(start * (size // 64 + 1))[:size]}"
+
+
+def draft(key: str) -> Draft:
+    """Return the message that belongs to a key."""
+    return Draft(content=content(key), key=key, created_at=NOW, tokens=len(key))
+
+
+def op(context: str, keys: Sequence[str]) -> Append:
+    """Return one append of the messages that belong to some keys."""
+    return Append(context=context, drafts=tuple(draft(key) for key in keys))
+
+
+def batch(key: str, rng: random.Random) -> list[str]:
+    """Return the keys of one append: mostly one message, sometimes three."""
+    return [key] if rng.random() < 0.7 else [f"{key}.{n}" for n in range(3)]
+
+
+async def contexts(storage: SQLiteStorage, count: int) -> list[str]:
+    """Return the ids of contexts that all writers of a file share."""
+    return [
+        (await storage.create(ContextDraft(key=f"shared-{n}", counter="chars", created_at=NOW))).id
+        for n in range(count)
+    ]
+
+
+async def add(storage: SQLiteStorage, context: str, *keys: str) -> Receipt:
+    """Append the messages of some keys, or raise what refused them."""
+    (result,) = await storage.append([op(context, keys)])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+async def sound(storage: SQLiteStorage) -> dict[str, list[Entry]]:
+    """Assert every promise a file must keep whatever happened to it; return the entries of each context.
+
+    SQLite finds nothing wrong, versions have no gaps, the chain verifies, the head is what the rows say, a key has
+    one row, and each message is the text of its key.
+    """
+    assert await storage.integrity() == []
+    found: dict[str, list[Entry]] = {}
+    everything: list[Context] = list((await storage.contexts(ContextQuery(deleted=True, limit=1000))).items)
+    for context in everything:
+        entries = found[context.id] = await storage.read(context.id)
+        head = await storage.head(context.id)
+        assert [entry.version for entry in entries] == list(range(1, len(entries) + 1))
+        assert list(verify(entries, head=genesis(context.id), version=0)) == []
+        said = [entry for entry in entries if entry.kind is Kind.MESSAGE]
+        assert head.version == len(entries)
+        assert head.messages == len(said)
+        assert head.tokens == sum(entry.tokens for entry in said)
+        assert head.last_message == (said[-1].id if said else None)
+        assert head.chain == (entries[-1].chain if entries else genesis(context.id))
+        assert [entry.position for entry in said] == list(range(1, len(said) + 1))
+        keys = [entry.key for entry in entries if entry.key is not None]
+        assert len(set(keys)) == len(keys)
+        assert [entry.content for entry in entries if entry.key] == [content(key) for key in keys]
+    return found
+
+
+async def sound_file(path: Path) -> dict[str, list[Entry]]:
+    """Open a file, assert every promise, close it."""
+    storage = SQLiteStorage(path)
+    try:
+        return await sound(storage)
+    finally:
+        await storage.aclose()

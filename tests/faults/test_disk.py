@@ -1,0 +1,309 @@
+"""T19: disks that are full or fail, at every single call; and what a failed commit means for those who shared it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import pytest
+
+from acms.errors import ACMSError, ConflictError, StorageError, StorageFullError
+from acms.model import Append, ContextDraft, Expect, Receipt
+from acms.storage.sqlite import SQLiteStorage
+
+from ._vfs import FaultyVFS, checkpoint_every, failing
+from ._work import NOW, add, contexts, draft, op, sound, sound_file
+
+TOGETHER = 50
+
+
+async def many(storage: SQLiteStorage, context: str, keys: list[str]) -> list[Receipt | ACMSError]:
+    """Append one message per key, all at once, each by its own call."""
+
+    async def one(key: str) -> Receipt | ACMSError:
+        (result,) = await storage.append([op(context, [key])])
+        return result
+
+    return list(await asyncio.gather(*(one(key) for key in keys)))
+
+
+async def keys_of(storage: SQLiteStorage, context: str) -> list[str | None]:
+    return [entry.key for entry in await storage.read(context)]
+
+
+FAULTS: dict[str, tuple[set[str], Callable[[], None], type[StorageError]]] = {
+    "full": ({"write -wal"}, failing(apsw.FullError), StorageFullError),
+    "write": ({"write -wal"}, failing(apsw.IOError, apsw.SQLITE_IOERR_WRITE), StorageError),
+    "sync": ({"sync -wal"}, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), StorageError),
+    "read": ({"read"}, failing(apsw.IOError, apsw.SQLITE_IOERR_READ), StorageError),
+}
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "until-repaired"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
+    tmp_path: Path, fault: str, stays: bool
+) -> None:
+    kinds, act, expected = FAULTS[fault]
+    path = tmp_path / "a.db"
+    failed = 0
+    with FaultyVFS() as vfs:
+        storage = SQLiteStorage(path)
+        (context,) = await contexts(storage, 1)
+        acked: list[str | None] = []
+        for nth in range(1, 200):
+            if fault == "read":  # nothing is read that is still cached: begin with an empty cache
+                await storage.aclose()
+                await storage.head(context)
+            vfs.arm(kinds, nth, act, times=None if stays else 1)
+            keys = [f"{nth}-{n}" for n in range(8)]
+            results = await many(storage, context, keys)
+            refused = [key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)]
+            for result in results:
+                if isinstance(result, ACMSError):
+                    assert type(result) is expected
+                    assert result.retryable is (expected is StorageFullError)
+            acked += [key for key in keys if key not in refused]
+            if stays and fault != "read":  # reading goes on while nothing can be written
+                assert await keys_of(storage, context) == acked
+            tripped = vfs.disarm()
+            assert await keys_of(storage, context) == acked
+            if refused:
+                failed += 1
+                again = await many(storage, context, refused)
+                assert all(isinstance(result, Receipt) and not result.repeated for result in again)
+                acked += refused
+                assert await keys_of(storage, context) == acked
+            if not tripped:
+                break
+        else:
+            pytest.fail("the appends never came to an end")
+        await sound(storage)
+        await storage.aclose()
+    assert failed > 0
+    assert [entry.key for entry in (await sound_file(path))[context]] == acked
+
+
+async def test_T19_a_failed_sync_of_a_commit_is_the_error_of_all_who_shared_it(tmp_path: Path) -> None:
+    with FaultyVFS() as vfs:
+        storage = SQLiteStorage(tmp_path / "a.db")
+        (context,) = await contexts(storage, 1)
+        await add(storage, context, "before")
+        # The writer is kept busy by the first call's commit, so the rest shares the next ones.
+        vfs.arm({"sync -wal"}, 1, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC), times=None)
+        results = await many(storage, context, [f"{n}" for n in range(TOGETHER)])
+        assert vfs.disarm() < TOGETHER
+        assert [type(result) for result in results] == [StorageError] * TOGETHER
+        assert await keys_of(storage, context) == ["before"]
+        results = await many(storage, context, [f"{n}" for n in range(TOGETHER)])
+        assert all(isinstance(result, Receipt) for result in results)
+        await sound(storage)
+        await storage.aclose()
+
+
+async def test_T19_a_checkpoint_that_fails_costs_no_acknowledged_message(tmp_path: Path) -> None:
+    """The WAL is moved into the file after a commit; when that fails the commit is still a commit."""
+    path = tmp_path / "a.db"
+    for number, fault in enumerate((failing(apsw.FullError), failing(apsw.IOError, apsw.SQLITE_IOERR_WRITE))):
+        with FaultyVFS() as vfs, checkpoint_every(20):
+            storage = SQLiteStorage(path)
+            (context,) = await contexts(storage, 1)
+            acked = await keys_of(storage, context)
+            vfs.arm({"write a.db", "sync a.db"}, 3, fault, times=None)
+            results = await many(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
+            refused = [result for result in results if not isinstance(result, Receipt)]
+            assert vfs.disarm() > 0
+            acked += [f"{number}-{n}" for n, result in enumerate(results) if isinstance(result, Receipt)]
+            stored = await keys_of(storage, context)
+            assert set(acked) <= set(stored)
+            assert all(isinstance(result, StorageError) for result in refused)
+            again = await many(storage, context, [f"{number}-{n}" for n in range(TOGETHER)])
+            assert all(isinstance(result, Receipt) for result in again)
+            await sound(storage)
+            await storage.aclose()
+    assert len((await sound_file(path))[context]) == 2 * TOGETHER
+
+
+@pytest.mark.parametrize("fault", ["full", "write"])
+async def test_T19_a_fault_at_the_nth_call_of_a_first_opening_leaves_a_file_that_opens(
+    tmp_path: Path, fault: str
+) -> None:
+    _, act, expected = FAULTS[fault]
+    descriptors = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    with FaultyVFS() as vfs:
+        for nth in range(1, 200):
+            path = tmp_path / f"{nth}.db"
+            storage = SQLiteStorage(path)
+            vfs.arm({"write", "sync"}, nth, act, times=None)
+            try:
+                await contexts(storage, 1)
+            except StorageError as error:
+                assert type(error) in (expected, StorageError)
+            tripped = vfs.disarm()
+            (context,) = await contexts(storage, 1)
+            await add(storage, context, "works")
+            assert [list(map(str, await keys_of(storage, context)))] == [["works"]]
+            await storage.aclose()
+            if not tripped:
+                break
+        else:
+            pytest.fail("the opening never came to an end")
+    assert nth > 10
+    if descriptors:
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+# ── a real full disk ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB, where the tests may mount one."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(where)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+async def test_T19_a_full_disk_refuses_appends_until_there_is_space(small_disk: Path) -> None:
+    path, ballast = small_disk / "a.db", small_disk / "ballast"
+    ballast.write_bytes(bytes(1_000_000))
+    storage = SQLiteStorage(path)
+    (context,) = await contexts(storage, 1)
+    acked: list[str | None] = []
+    for _ in range(2):  # full, space again, full again
+        refused: list[str] = []
+        while not refused:
+            keys = [f"{len(acked)}-{n}" for n in range(TOGETHER)]
+            results = await many(storage, context, keys)
+            acked += [key for key, result in zip(keys, results, strict=True) if isinstance(result, Receipt)]
+            refused = [key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)]
+            errors = [result for result in results if not isinstance(result, Receipt)]
+            assert all(type(error) is StorageFullError and error.retryable for error in errors)
+        assert len(acked) > TOGETHER
+        assert await keys_of(storage, context) == acked
+        await sound(storage)
+        if ballast.exists():
+            ballast.unlink()
+            results = await many(storage, context, refused)
+            assert all(isinstance(result, Receipt) and not result.repeated for result in results)
+            acked += refused
+            assert await keys_of(storage, context) == acked
+    await storage.aclose()
+    # Also a process that starts while the disk is full can read.
+    assert [entry.key for entry in (await sound_file(path))[context]] == acked
+
+
+async def test_T19_a_store_cannot_be_begun_on_a_full_disk_and_says_so(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(4_000_000))
+    storage = SQLiteStorage(small_disk / "a.db")
+    with pytest.raises(StorageFullError):
+        await contexts(storage, 1)
+    ballast.unlink()
+    (context,) = await contexts(storage, 1)
+    await add(storage, context, "works")
+    await storage.aclose()
+
+
+# ── one refused operation among many ────────────────────────────────────────────────────────────────────────────────
+
+
+def _stale(context: str) -> Append:
+    return replace(op(context, ["bad"]), expect=Expect(last_message="m_nobody_1_000000"))
+
+
+def _constraint(context: str) -> Append:
+    return replace(op(context, ["bad"]), drafts=(replace(draft("bad"), episode=cast(int, None)),))
+
+
+def _unwritable(context: str) -> Append:
+    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), metadata={"a": object()})))
+
+
+def _surrogate(context: str) -> Append:
+    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), content="\ud800")))
+
+
+def _huge(context: str) -> Append:
+    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), tokens=2**70)))
+
+
+def _unknown(context: str) -> Append:
+    return op("c_0000000000000000", ["bad"])
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (_stale, ConflictError),
+        (_constraint, ConflictError),
+        (_unwritable, ACMSError),
+        (_surrogate, ACMSError),
+        (_huge, ACMSError),
+        (_unknown, ACMSError),
+    ],
+    ids=["stale", "constraint", "unwritable", "surrogate", "huge", "unknown-context"],
+)
+@pytest.mark.parametrize("place", [0, 25, 49])
+async def test_T05_a_refused_operation_never_takes_its_neighbours(
+    tmp_path: Path, bad: Callable[[str], Append], expected: type[ACMSError], place: int
+) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    (context,) = await contexts(storage, 1)
+    ops = [op(context, [f"{n}"]) for n in range(TOGETHER)]
+    ops[place] = bad(context)
+    in_one_call = await storage.append(ops)
+    ops = [op(context, [f"again-{n}"]) for n in range(TOGETHER)]
+    ops[place] = bad(context)
+    each = await asyncio.gather(*(storage.append([each]) for each in ops))
+    for results in (in_one_call, [result for (result,) in each]):
+        assert isinstance(results[place], expected)
+        assert [n for n, result in enumerate(results) if not isinstance(result, Receipt)] == [place]
+    stored = await keys_of(storage, context)
+    assert len(stored) == 2 * (TOGETHER - 1)
+    assert not {"bad", "fine"} & set(stored)
+    (alone,) = await storage.append([bad(context)])
+    assert isinstance(alone, expected)
+    await add(storage, context, "after")
+    await sound(storage)
+    await storage.aclose()
+
+
+async def test_T19_no_answer_before_the_commit_is_on_the_disk(tmp_path: Path) -> None:
+    """Every answer must come after the sync of the commit that holds it."""
+    with FaultyVFS() as vfs:
+        storage = SQLiteStorage(tmp_path / "a.db")
+        (context,) = await contexts(storage, 1)
+        for n in range(20):
+            before = vfs.calls["sync"]
+            await add(storage, context, f"{n}")
+            assert vfs.calls["sync"] > before
+        await storage.aclose()
+
+
+async def test_T19_creating_a_context_fails_and_works_like_an_append(tmp_path: Path) -> None:
+    with FaultyVFS() as vfs:
+        storage = SQLiteStorage(tmp_path / "a.db")
+        await contexts(storage, 1)
+        vfs.arm({"write -wal"}, 1, failing(apsw.FullError), times=None)
+        wanted: Any = ContextDraft(key="new", counter="chars", created_at=NOW)
+        with pytest.raises(StorageFullError):
+            await storage.create(wanted)
+        vfs.disarm()
+        context = await storage.create(wanted)
+        await add(storage, context.id, "works")
+        await sound(storage)
+        await storage.aclose()

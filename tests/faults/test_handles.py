@@ -1,0 +1,401 @@
+"""T06 and the life of a handle: cancelled calls, forked processes, several event loops, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from acms.errors import ACMSError, HandleError
+from acms.model import Receipt
+from acms.storage.sqlite import SQLiteStorage
+
+from ._process import finish, python
+from ._work import add, contexts, op, sound, sound_file
+
+# ── T06: cancelled at every step ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def cancel_after(storage: SQLiteStorage, context: str, keys: list[str], steps: int) -> bool:
+    """Start an append and cancel it after some steps of the loop; return whether it had been answered by then."""
+    task = asyncio.create_task(storage.append([op(context, keys)]))
+    for _ in range(steps):
+        await asyncio.sleep(0)  # one step of the loop
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return False
+    return True
+
+
+async def all_or_nothing(storage: SQLiteStorage, context: str, keys: list[str]) -> bool:
+    """Assert that an append is there in full or not at all, and that a retry makes it one row a key."""
+    # The writer works in the order of its queue: what was handed over before this has been decided after it.
+    await add(storage, context, f"barrier {keys[0]}")
+    before = [entry for entry in await storage.read(context) if entry.key in keys]
+    assert len(before) in (0, len(keys))
+    (result,) = await storage.append([op(context, keys)])
+    assert isinstance(result, Receipt)
+    assert result.repeated is bool(before)
+    if before:
+        assert result.ids == tuple(entry.id for entry in before)
+        assert result.versions == (before[0].version, before[-1].version)
+    after = [entry for entry in await storage.read(context) if entry.key in keys]
+    assert [entry.id for entry in after] == list(result.ids)
+    return bool(before)
+
+
+def steps() -> list[int]:
+    """Every step at first, then fewer: a commit takes the writer thread thousands of idle steps of the loop."""
+    return [*range(40), *(2**n for n in range(6, 20))]
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["open-handle", "unopened-handle"])
+async def test_T06_an_append_cancelled_at_any_step_is_there_in_full_or_not_at_all(
+    tmp_path: Path, opened: bool
+) -> None:
+    path = tmp_path / "a.db"
+    storage = SQLiteStorage(path)
+    (context,) = await contexts(storage, 1)
+    stored: list[bool] = []
+    for count in steps():
+        if not opened:
+            await storage.aclose()
+        keys = [f"{count}-{n}" for n in range(3)]
+        answered = await cancel_after(storage, context, keys, count)
+        stored.append(await all_or_nothing(storage, context, keys))
+        if answered:
+            assert stored[-1]
+            break
+    else:
+        pytest.fail("the append was never answered")
+    assert not stored[0]  # cancelled before it began
+    await sound(storage)
+    await storage.aclose()
+    await sound_file(path)
+
+
+async def test_T06_an_append_cancelled_at_each_of_its_awaits_driven_by_hand(tmp_path: Path) -> None:
+    """The same without chance: the coroutine is resumed await by await, and the n-th one is where it is cancelled."""
+    path = tmp_path / "a.db"
+    storage = SQLiteStorage(path)
+    (context,) = await contexts(storage, 1)
+    for opened in (True, False):
+        for nth in range(10):
+            if not opened:
+                await storage.aclose()
+            keys = [f"{opened}-{nth}-{n}" for n in range(3)]
+            coroutine = storage.append([op(context, keys)]).__await__()
+            awaits = 0
+            try:
+                waiting = coroutine.send(None)
+                while awaits < nth:
+                    awaits += 1
+                    await asyncio.wait([waiting])
+                    waiting._asyncio_future_blocking = False
+                    waiting = coroutine.send(None)
+                with pytest.raises(asyncio.CancelledError):
+                    coroutine.throw(asyncio.CancelledError())
+            except StopIteration:
+                break
+            finally:
+                coroutine.close()
+            await all_or_nothing(storage, context, keys)
+        assert awaits == nth
+        assert nth >= (1 if opened else 2)
+    await sound(storage)
+    await storage.aclose()
+
+
+async def test_T06_a_cancelled_call_does_not_disturb_those_it_shares_a_commit_with(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    (context,) = await contexts(storage, 1)
+    for round in range(20):
+        tasks = [asyncio.create_task(storage.append([op(context, [f"{round}-{n}"])])) for n in range(30)]
+        for _ in range(round % 5):
+            await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, list) and isinstance(result[0], Receipt) for result in results[1::2])
+    found = await sound(storage)
+    assert {f"{r}-{n}" for r in range(20) for n in range(1, 30, 2)} <= {entry.key for entry in found[context]}
+    await storage.aclose()
+
+
+async def test_T06_a_cancelled_opening_can_be_repeated(tmp_path: Path) -> None:
+    for count in range(12):
+        storage = SQLiteStorage(tmp_path / f"{count}.db")
+        task = asyncio.create_task(contexts(storage, 1))
+        for _ in range(count):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        (context,) = await contexts(storage, 1)
+        assert (await add(storage, context, "works")).versions == (1, 1)
+        await storage.aclose()
+        await storage.aclose()
+
+
+async def test_T06_a_cancelled_close_leaves_nothing_open(tmp_path: Path) -> None:
+    for count in range(6):
+        path = tmp_path / f"{count}.db"
+        storage = SQLiteStorage(path)
+        (context,) = await contexts(storage, 1)
+        await add(storage, context, "kept")
+        task = asyncio.create_task(storage.aclose())
+        for _ in range(count):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert [entry.key for entry in await storage.read(context)] == ["kept"]
+        await storage.aclose()
+        await sound_file(path)
+
+
+# ── closing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_T06_closing_is_idempotent_and_a_later_call_opens_again(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    await storage.aclose()
+    (context,) = await contexts(storage, 1)
+    await asyncio.gather(storage.aclose(), storage.aclose(), storage.aclose())
+    await add(storage, context, "again")
+    await storage.aclose()
+    await storage.aclose()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["open-handle", "unopened-handle"])
+async def test_T06_calls_around_a_close_are_all_answered(tmp_path: Path, opened: bool) -> None:
+    """A call that meets a closing handle is answered before the close or opens the store again; it never hangs."""
+    storage = SQLiteStorage(tmp_path / "a.db")
+    (context,) = await contexts(storage, 1)
+    for round in range(10):
+        if not opened:
+            await storage.aclose()
+        first = [add(storage, context, f"{round}-a{n}") for n in range(3)]
+        second = [add(storage, context, f"{round}-b{n}") for n in range(3)]
+        reads = [storage.read(context) for _ in range(3)]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*first, storage.aclose(), *second, *reads)
+    await sound(storage)
+    assert (await storage.head(context)).version == 60
+    await storage.aclose()
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_T06_fifty_handles_leave_no_file_and_no_thread_behind(tmp_path: Path) -> None:
+    async def once(n: int) -> None:
+        storage = SQLiteStorage(tmp_path / "a.db", read_only=n % 5 == 4)
+        if not storage.read_only:
+            (context,) = await contexts(storage, 1)
+            await add(storage, context, f"{n}")
+        await storage.context("shared-0")
+        assert await storage.integrity() == []
+        await storage.aclose()
+        broken = SQLiteStorage(tmp_path / "no" / "a.db")
+        with pytest.raises(ACMSError):
+            await broken.context("shared-0")
+        await broken.aclose()
+
+    asyncio.run(once(0))
+    before = descriptors(), threading.active_count()
+    for n in range(1, 51):
+        asyncio.run(once(n))
+    assert (descriptors(), threading.active_count()) == before
+
+
+# ── event loops ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_T06_a_handle_belongs_to_one_living_event_loop(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    (context,) = first.run_until_complete(contexts(storage, 1))
+    for call in (storage.read, storage.head):
+        with pytest.raises(HandleError, match="event loop") as caught:
+            second.run_until_complete(call(context))
+        assert caught.value.options
+    with pytest.raises(HandleError):
+        second.run_until_complete(add(storage, context, "refused"))
+    first.run_until_complete(add(storage, context, "first"))
+    first.run_until_complete(first.shutdown_default_executor())
+    first.close()
+    second.run_until_complete(add(storage, context, "second"))  # the first has ended: the handle is free
+    found = second.run_until_complete(sound(storage))
+    assert [entry.key for entry in found[context]] == ["first", "second"]
+    second.run_until_complete(storage.aclose())
+    second.run_until_complete(second.shutdown_default_executor())
+    second.close()
+
+
+def test_T06_two_event_loops_that_open_a_handle_at_once_do_not_share_it(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+    start = threading.Barrier(2)
+    results: list[str] = []
+
+    def run(key: str) -> None:
+        async def use() -> None:
+            start.wait()
+            (context,) = await contexts(storage, 1)
+            await add(storage, context, key)
+            results.append("ok")
+
+        with asyncio.Runner() as runner:
+            try:
+                runner.run(use())
+            except HandleError:
+                results.append("refused")
+            start.wait()  # neither loop ends before the other was answered
+
+    threads = [threading.Thread(target=run, args=(key,)) for key in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(results) == ["ok", "refused"]
+    asyncio.run(storage.aclose())
+    (entries,) = asyncio.run(sound_file(tmp_path / "a.db")).values()
+    assert len(entries) == 1
+    assert [thread for thread in threading.enumerate() if thread.name == "acms-writer"] == []
+
+
+def test_T06_a_handle_works_again_after_its_loop_ended_without_a_close(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+
+    async def use(key: str) -> int:
+        (context,) = await contexts(storage, 1)
+        await add(storage, context, key)
+        return (await storage.head(context)).version
+
+    assert [asyncio.run(use(f"{n}")) for n in range(5)] == [1, 2, 3, 4, 5]
+    asyncio.run(storage.aclose())
+    assert [thread for thread in threading.enumerate() if thread.name == "acms-writer"] == []
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_T06_a_loop_that_ended_in_the_middle_of_an_append_leaves_all_or_nothing(tmp_path: Path) -> None:
+    storage = SQLiteStorage(tmp_path / "a.db")
+
+    async def begin(context: str, keys: list[str], steps: int) -> None:
+        task = asyncio.create_task(storage.append([op(context, keys)]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert task is not None  # asyncio.run cancels what still runs
+
+    async def new() -> str:
+        return (await contexts(storage, 1))[0]
+
+    context = asyncio.run(new())
+    for steps in range(8):
+        keys = [f"{steps}-{n}" for n in range(3)]
+        asyncio.run(begin(context, keys, steps))
+        asyncio.run(all_or_nothing(storage, context, keys))
+    asyncio.run(storage.aclose())
+    asyncio.run(sound_file(tmp_path / "a.db"))
+
+
+# ── fork ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FORK = """
+import asyncio, os, sys, threading
+from pathlib import Path
+from acms.errors import HandleError
+from acms.storage.sqlite import SQLiteStorage
+from tests.faults._work import add, contexts, sound
+
+path, what = Path(sys.argv[1]), sys.argv[2]
+storage, unopened = SQLiteStorage(path), SQLiteStorage(path)
+loop = asyncio.new_event_loop()
+if what != "unopened":
+    (context,) = loop.run_until_complete(contexts(storage, 1))
+    loop.run_until_complete(add(storage, context, "parent before"))
+if what == "closed":
+    loop.run_until_complete(storage.aclose())
+to_child, to_parent = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    async def use(handle):
+        try:
+            (context,) = await contexts(handle, 1)
+            await add(handle, context, "child")
+            return "ok"
+        except HandleError as error:
+            assert error.options
+            return "HandleError"
+        finally:
+            await handle.aclose()
+    answers = [asyncio.run(use(handle)) for handle in (storage, unopened)]
+    if what == "parent-closes":
+        os.write(to_parent[1], b"x")
+        os.read(to_child[0], 1)
+        answers.append(asyncio.run(use(SQLiteStorage(path))))
+    print(*answers, flush=True)
+    sys.exit(0)  # the interpreter ends in order, and closes what it can
+if what == "parent-closes":
+    os.read(to_parent[0], 1)
+    loop.run_until_complete(storage.aclose())
+    os.write(to_child[1], b"x")
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+(context,) = loop.run_until_complete(contexts(storage, 1))
+loop.run_until_complete(add(storage, context, "parent after"))
+found = loop.run_until_complete(sound(storage))[context]
+loop.run_until_complete(storage.aclose())
+print(*(entry.key.replace(" ", "-") for entry in found), flush=True)
+"""
+
+
+def fork(path: Path, what: str) -> tuple[list[str], list[str]]:
+    """Run the script above; return what the child was answered, and the keys found afterwards."""
+    # Python 3.12 warns of os.fork() beside threads; that is what is tested.
+    process = python("-W", "ignore", "-c", FORK, str(path), what)
+    assert process.stdout is not None
+    lines = process.stdout.read().splitlines()
+    assert finish(process) == 0
+    child, parent = (line.split() for line in lines)
+    return child, parent
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="forks")
+
+
+@needs_fork
+def test_T06_a_handle_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+    child, parent = fork(tmp_path / "a.db", "open")
+    assert child[0] == "HandleError"
+    assert parent == ["parent-before", "parent-after"]
+
+
+@needs_fork
+def test_T06_a_file_that_was_open_during_a_fork_is_refused_in_the_child_by_every_handle(tmp_path: Path) -> None:
+    """SQLite's own notes on who locks the file are inherited and wrong: an acknowledged message would be lost."""
+    assert fork(tmp_path / "a.db", "open") == (["HandleError"] * 2, ["parent-before", "parent-after"])
+
+
+@needs_fork
+def test_T06_a_child_never_loses_a_message_because_its_parent_closes(tmp_path: Path) -> None:
+    child, parent = fork(tmp_path / "a.db", "parent-closes")
+    assert child == ["HandleError"] * 3
+    assert parent == ["parent-before", "parent-after"]
+
+
+@needs_fork
+@pytest.mark.parametrize("what", ["unopened", "closed"])
+def test_T06_a_handle_that_was_not_open_during_a_fork_works_in_the_child(tmp_path: Path, what: str) -> None:
+    child, parent = fork(tmp_path / "a.db", what)
+    assert child == ["ok", "ok"]
+    assert parent == [*(["parent-before"] if what == "closed" else []), "child", "parent-after"]

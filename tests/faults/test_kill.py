@@ -1,0 +1,222 @@
+"""T08: processes killed under load and while they open a file.
+
+    pytest -m faults tests/faults      the long loops: 100 kills, 20 killed openings
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+import pytest
+
+from acms.errors import ACMSError
+from acms.storage.sqlite import SQLiteStorage
+
+from ._process import finish, writer
+from ._work import add, contexts, op, sound, sound_file
+
+WRITERS = 4
+ROUNDS_PER_FILE = 5  # keeps the files small enough to be read whole after every kill
+
+
+@dataclass
+class Notes:
+    """What the writers said: which appends they began, and what was acknowledged."""
+
+    tried: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    acked: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, file: Path) -> None:
+        """Read the notes of one writer; a last line cut short by the kill does not count."""
+        for line in file.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):
+                continue
+            what, context, *rest = line.split()
+            if what == "try":
+                keys = tuple(rest[0].split(","))
+                self.tried[context, keys[0]] = keys
+            elif what == "ack":
+                version, id, key = rest
+                self.acked[context, key] = (int(version), id)
+            else:
+                self.errors.append(line)
+
+    def unknown(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return (context, keys) of the appends whose answer nobody saw."""
+        return [
+            (context, keys)
+            for (context, _), keys in self.tried.items()
+            if any((context, key) not in self.acked for key in keys)
+        ]
+
+
+async def kill_round(path: Path, folder: Path, seed: int, notes: Notes) -> tuple[int, int, int]:
+    """Let four processes write, kill them all at once, check everything; return (acks, unknown, found stored)."""
+    rng = random.Random(seed)
+    files = [folder / f"notes-{seed}-{n}" for n in range(WRITERS)]
+    processes = [writer("write", path, file, f"w{n}", str(seed)) for n, file in enumerate(files)]
+    before = len(notes.acked)
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    time.sleep(rng.uniform(0.0, 0.3))  # the moment of the kill, not a wait for anything
+    for process in rng.sample(processes, WRITERS):
+        os.kill(process.pid, signal.SIGKILL)
+    assert [finish(process) for process in processes] == [-signal.SIGKILL] * WRITERS
+    for file in files:
+        notes.add(file)
+    assert notes.errors == []
+
+    storage = SQLiteStorage(path)
+    try:
+        started = time.monotonic()
+        ids = await contexts(storage, 1)
+        await storage.head(ids[0])
+        assert time.monotonic() - started < 5
+        found = await sound(storage)
+        for (context, key), (version, id) in notes.acked.items():
+            entry = found[context][version - 1]
+            assert (entry.key, entry.id) == (key, id), f"seed {seed}: an acknowledged message is lost"
+
+        unknown = notes.unknown()
+        stored = {(entry.context, entry.key) for entries in found.values() for entry in entries}
+        results = await storage.append([op(context, keys) for context, keys in unknown])
+        landed = 0
+        for (context, keys), result in zip(unknown, results, strict=True):
+            assert not isinstance(result, ACMSError)
+            there = {(context, key) in stored for key in keys}
+            assert len(there) == 1, f"seed {seed}: {keys} were stored in part"
+            assert result.repeated is there.pop()
+            landed += result.repeated
+            for version, id, key in zip(
+                range(result.versions[0], result.versions[1] + 1), result.ids, keys, strict=True
+            ):
+                notes.acked[context, key] = (version, id)
+        found = await sound(storage)  # also: one row per key
+        rows = Counter((entry.context, entry.key) for entries in found.values() for entry in entries)
+        for (context, key), (version, id) in notes.acked.items():
+            assert rows[context, key] == 1
+            assert found[context][version - 1].id == id
+        # Nothing appears that nobody asked for.
+        assert sum(rows.values()) == sum(len(keys) for keys in notes.tried.values())
+    finally:
+        await storage.aclose()
+    return len(notes.acked) - before, len(unknown), landed
+
+
+async def kill_rounds(folder: Path, rounds: int) -> None:
+    acked = unknown = landed = 0
+    notes = Notes()
+    for number in range(rounds):
+        if number % ROUNDS_PER_FILE == 0:
+            notes = Notes()
+        result = await kill_round(folder / f"{number // ROUNDS_PER_FILE}.db", folder, number, notes)
+        acked, unknown, landed = acked + result[0], unknown + result[1], landed + result[2]
+    print(f"{rounds} kills of {WRITERS} writers: {acked} messages acknowledged, 0 lost; "
+          f"{unknown} appends without an answer, {landed} of them were stored")  # fmt: skip
+    assert acked > rounds * WRITERS
+
+
+async def test_T08_sigkill_loses_no_acknowledged_message(tmp_path: Path) -> None:
+    await kill_rounds(tmp_path, 6)
+
+
+@pytest.mark.faults
+async def test_T08_a_hundred_sigkills_lose_no_acknowledged_message(tmp_path: Path) -> None:
+    await kill_rounds(tmp_path, 100)
+
+
+async def killed_openings(folder: Path, moments: list[int]) -> int:
+    """Kill a process at given calls of its first opening of a file; return how many were over before."""
+    survived = 0
+    for nth in moments:
+        path = folder / f"fresh-{nth}.db"
+        process = writer("die", path, str(nth))
+        assert process.stdout is not None
+        if process.stdout.readline() == "survived\n":
+            survived += 1
+            assert finish(process) == 0
+        else:
+            assert finish(process) == -signal.SIGKILL
+        storage = SQLiteStorage(path)
+        try:
+            (context,) = await contexts(storage, 1)
+            receipt = await add(storage, context, "first")
+            assert receipt.versions == (1, 1)
+        finally:
+            await storage.aclose()
+        assert await sound_file(path)
+    return survived
+
+
+async def test_T08_a_killed_first_opening_leaves_a_file_that_opens(tmp_path: Path) -> None:
+    await killed_openings(tmp_path, random.Random(8).sample(range(1, 50), 5))
+
+
+@pytest.mark.faults
+async def test_T08_twenty_killed_first_openings_leave_files_that_open(tmp_path: Path) -> None:
+    # The first opening changes the disk about 50 times; past the last of them the process lives.
+    survived = await killed_openings(tmp_path, [*range(1, 58, 3), 1000])
+    assert survived >= 1
+
+
+def test_T08_processes_that_open_a_fresh_file_at_once_all_work(tmp_path: Path) -> None:
+    processes = [writer("open") for _ in range(WRITERS)]
+    try:
+        for number in range(12):
+            for n, process in enumerate(processes):
+                assert process.stdin is not None
+                process.stdin.write(f"{tmp_path / f'{number}.db'} key-{n}\n")
+            for process in processes:  # all lines lie ready before the first is read
+                assert process.stdin is not None
+                process.stdin.flush()
+            answers = [process.stdout.readline() for process in processes if process.stdout is not None]
+            assert answers == ["ok\n"] * WRITERS
+    finally:
+        codes = [finish(process) for process in processes]
+    assert codes == [0] * WRITERS
+
+
+async def test_T08_a_second_process_may_migrate_between_two_looks_at_the_header(tmp_path: Path) -> None:
+    """The checks of a fresh file must see one state of it, not a fresh half and a migrated half."""
+    path = tmp_path / "fresh.db"
+    seen: list[str] = []
+    other = writer("open")
+    assert other.stdin is not None
+    assert other.stdout is not None
+
+    def trace(cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
+        if "sqlite_master" in statement and not seen:
+            seen.append(statement)
+            other.stdin.write(f"{path} other\n")
+            other.stdin.flush()
+            # It answers at once when nothing keeps it from writing, and else waits for this process.
+            select.select([other.stdout], [], [], 1)
+        return True
+
+    def hook(connection: apsw.Connection) -> None:
+        connection.exec_trace = trace
+
+    apsw.connection_hooks.append(hook)
+    try:
+        storage = SQLiteStorage(path)
+        try:
+            (context,) = await contexts(storage, 1)
+            await add(storage, context, "own")
+        finally:
+            await storage.aclose()
+    finally:
+        apsw.connection_hooks.remove(hook)
+    assert seen
+    assert other.stdout.readline() == "ok\n"
+    assert finish(other) == 0
+    assert {entry.key for entry in (await sound_file(path))[context]} == {"other", "own"}

@@ -1,0 +1,84 @@
+"""Few dependencies, and a missing extra says what to install."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+_HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def _without(hidden: set[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python that does not have some packages."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", _HIDE.format(hidden=hidden) + code],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_at_most_eight_direct_dependencies() -> None:
+    assert len(PROJECT["dependencies"]) <= 8
+
+
+def test_what_is_installed_is_what_is_declared() -> None:
+    assert version("acms-engine") == PROJECT["version"]
+    core = [name for name in requires("acms-engine") or () if "extra ==" not in name]
+    assert sorted(core) == sorted(PROJECT["dependencies"])
+
+
+def test_all_holds_every_extra() -> None:
+    extras = PROJECT["optional-dependencies"]
+    found = re.fullmatch(r"acms-engine\[(.+)\]", extras["all"][0])
+    assert found
+    assert set(found[1].split(",")) == set(extras) - {"all"}
+
+
+def test_the_core_works_without_any_extra() -> None:
+    done = _without(
+        {"typer", "rich", "agents", "openai"},
+        """
+import asyncio
+from acms import ACMS, open_storage
+
+async def main():
+    async with ACMS("s", open_storage("memory://")) as session:
+        await session.ingest("user", "We chose PostgreSQL for orders.")
+        items = await session.recall("orders", token_budget=100)
+        print(items[0].content)
+
+asyncio.run(main())
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "We chose PostgreSQL for orders.\n", "")
+
+
+@pytest.mark.parametrize("hidden", ["typer", "rich"])
+def test_the_shell_names_its_extra(hidden: str) -> None:
+    done = _without(
+        {hidden}, "import sys; sys.argv = ['acms', 'demo']\nfrom acms.cli import main; sys.exit(main())"
+    )
+    assert done.returncode == 1
+    assert "pip install 'acms-engine[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_openai_agents_adapter_needs_nothing_but_the_core() -> None:
+    done = _without({"agents", "openai"}, "import acms.integrations.openai_agents")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,110 @@
+"""The documentation is true: its Python runs, its links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in (*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/**/*.md"))) if page.is_file()]
+WITH_CODE = [page for page in PAGES if page.name == "README.md" or page.is_relative_to(ROOT / "docs")]
+
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
+#: A block that cannot run says why: ```python no-run: needs a model server
+_NO_RUN = re.compile(r"no-run:? +\S.{7,}")
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, info, code) of every Python block."""
+    text = page.read_text(encoding="utf-8")
+    for match in _FENCE.finditer(text):
+        language, _, info = match["info"].strip().partition(" ")
+        if language in ("python", "py"):
+            indent = len(match["indent"])
+            code = "".join(line[indent:] or "\n" for line in match["body"].splitlines(keepends=True))
+            yield text.count("\n", 0, match.start()) + 2, info.strip(), code
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(_blocks(page))], ids=_name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the blocks of a page in order, in one namespace and an empty folder; `await` works at top level."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ACMS_DB", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    with asyncio.Runner() as runner:
+        for line, info, source in _blocks(page):
+            if info:
+                assert _NO_RUN.fullmatch(info), (
+                    f"{_name(page)}:{line}: {info!r} is neither empty nor 'no-run: why'"
+                )
+                continue
+            code = compile(
+                "\n" * (line - 1) + source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            )
+            if code.co_flags & inspect.CO_COROUTINE:
+
+                async def block(code: object = code) -> None:
+                    await eval(code, namespace)
+
+                runner.run(block())
+            else:
+                exec(code, namespace)
+
+
+def _slugs(page: Path) -> set[str]:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-")
+        for heading in _HEADING.findall(text)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
+    broken: list[str] = []
+    for target in _LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        there = file.is_relative_to(ROOT) and file.exists()
+        if not there or (anchor and file.suffix == ".md" and anchor not in _slugs(file)):
+            broken.append(target)
+    assert not broken
+
+
+def test_decisions_are_short_numbered_and_listed() -> None:
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(record.name[:4]) for record in records] == list(range(1, len(records) + 1))
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for record in records:
+        text = record.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 35, record.name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"], (
+            record.name
+        )
+        assert f"decisions/{record.name}" in index, f"{record.name} is not in docs/index.md"
+
+
+def test_decisions_named_in_code_exist() -> None:
+    known = {record.name[:4] for record in (ROOT / "docs" / "decisions").glob("*.md")}
+    for file in (ROOT / "src").rglob("*"):
+        if file.suffix in (".py", ".sql"):
+            named = set(re.findall(r"decision (\d{4})", file.read_text(encoding="utf-8")))
+            assert named <= known, file.name

@@ -1,0 +1,137 @@
+"""The rooms: sizes, named queries, purity of the core, one test command."""
+
+from __future__ import annotations
+
+import ast
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from acms.storage import sql
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "acms"
+
+MOST_LINES = 600
+#: Files allowed to be longer, with the most lines they may have. This list only shrinks.
+LONGER = {"model.py": 760, "storage/sqlite.py": 1330, "testing/storage.py": 1900}
+
+
+def test_no_file_is_long() -> None:
+    lengths = {
+        file.relative_to(SRC).as_posix(): len(file.read_text(encoding="utf-8").splitlines())
+        for file in SRC.rglob("*.py")
+    }
+    assert {name: n for name, n in lengths.items() if n > LONGER.get(name, MOST_LINES)} == {}
+    done = [name for name in LONGER if lengths.get(name, 0) <= MOST_LINES]
+    assert not done, "short again: take it off the list"
+
+
+# ── queries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_DIALECTS = sorted(
+    file.stem for file in (SRC / "storage" / "sql").glob("*.sql") if not re.search(r"_\d+$", file.stem)
+)
+
+
+def _texts(node: ast.AST, assigned: dict[str, list[ast.expr]]) -> set[str]:
+    """Return the strings an expression can be: constants, either branch of an `if`, f-strings of those."""
+    if isinstance(node, ast.Constant):
+        return {node.value} if isinstance(node.value, str) else set()
+    if isinstance(node, ast.FormattedValue):
+        return _texts(node.value, assigned)
+    if isinstance(node, ast.IfExp):
+        return _texts(node.body, assigned) | _texts(node.orelse, assigned)
+    if isinstance(node, ast.Name):
+        return set().union(*(_texts(value, assigned) for value in assigned.get(node.id, ())))
+    if isinstance(node, ast.JoinedStr):
+        return set(map("".join, product(*(_texts(part, assigned) for part in node.values))))
+    return set()
+
+
+def _queries_of(dialect: str) -> tuple[set[str], set[str]]:
+    """Return (every string in a backend's code, every one it looks up as a query)."""
+    nodes = list(ast.walk(ast.parse((SRC / "storage" / f"{dialect}.py").read_text(encoding="utf-8"))))
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned.setdefault(node.targets[0].id, []).append(node.value)
+    said: set[str] = set()
+    asked: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            said |= _texts(node, assigned)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("_sql"):
+            asked |= _texts(node.slice, assigned)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("self._row", "self._rows"):
+            asked |= _texts(node.args[1], assigned)
+    return said, asked
+
+
+@pytest.mark.parametrize("dialect", _DIALECTS)
+def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
+    written = set(sql.queries(dialect))
+    said, asked = _queries_of(dialect)
+    assert not written - said, "nothing uses these"
+    assert asked, "the queries are looked up as self._sql[name]"
+    assert not asked - written, "these do not exist"
+
+
+def test_dialects_have_the_same_queries() -> None:
+    names = {dialect: set(sql.queries(dialect)) for dialect in _DIALECTS}
+    assert len({frozenset(found) for found in names.values()}) == 1, names
+
+
+def test_no_query_name_is_written_twice() -> None:
+    for dialect in _DIALECTS:
+        text = (SRC / "storage" / "sql" / f"{dialect}.sql").read_text(encoding="utf-8")
+        code = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
+        fragments = re.findall(r"^-- fragment: (\w+)", text, re.MULTILINE)
+        queries = re.findall(r"^-- name: (\w+)", text, re.MULTILINE)
+        assert len(queries) == len(set(queries))
+        assert set(re.findall(r"@(\w+)", code)) == set(fragments)
+
+
+# ── the core ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("file", sorted((SRC / "core").glob("*.py")), ids=lambda file: file.name)
+def test_the_core_is_pure(file: Path) -> None:
+    """What an import contract cannot see: no await, no clock through datetime, no file, no print."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        where = f"{file.name}:{getattr(node, 'lineno', 0)}"
+        assert not isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith), where
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("open", "print", "input", "breakpoint", "__import__"), where
+            assert called.rpartition(".")[2] not in ("now", "utcnow", "today"), where
+
+
+# ── manners ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_left_for_later() -> None:
+    mark = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+    left: list[str] = []
+    for folder in ("src", "tests", "benchmarks", "examples"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in (".py", ".sql") and mark.search(file.read_text(encoding="utf-8")):
+                left.append(file.relative_to(ROOT).as_posix())
+    assert not left
+
+
+def test_readme_and_ci_run_the_same_command() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = [line for line in script.splitlines() if "uv run --locked" in line]
+    assert len(commands) == 1
+    assert commands[0] in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_readme_and_workflow_run_the_same_demo() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    found = re.search(r"^ *- run: (.*acms demo)$", workflow, re.MULTILINE)
+    assert found
+    assert found[1] in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert "- run: bash .ci/run" in workflow

@@ -1,0 +1,620 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from typer.testing import CliRunner, Result
+
+from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
+from acms.cli import base
+from acms.cli.commands import app
+from acms.storage import SQLiteStorage
+
+COMMANDS = (
+    "backup", "demo", "export", "history", "import", "messages", "recall", "restore", "sessions", "stats", "verify",
+    "window",
+)  # fmt: skip
+DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
+ANSI = "\x1b"
+BOXES = re.compile(r"[\u2500-\u257f]")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ACMS_DB", "ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    return base.file_url(tmp_path / "test.db")
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, (result.output, result.exception)
+    assert ANSI not in result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def call(*arguments: str) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "acms.cli", *arguments], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+@pytest.fixture
+def demo(db: str) -> str:
+    run("import", str(DEMO), "--db", db)
+    return db
+
+
+# ── help and usage ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_command_is_there() -> None:
+    listed = re.findall(r"^  ([a-z]+)  ", run("--help").stdout.partition("Commands:")[2], re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_and_the_common_options(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert f"Example:  acms {command}" in text
+    assert "--json" in text
+    assert "--db" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_guide_shows_every_command(command: str) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "cli.md"
+    assert re.search(rf"^(?:cat .* \| )?acms {command}\b", guide.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("recall",),
+        ("recall", "s"),
+        ("recall", "s", "q", "--budget", "-1"),
+        ("recall", "s", "q", "--budget", "many"),
+        ("recall", "s", "q", "--min-relevance", "2"),
+        ("history", "s", "--limit", "0"),
+        ("window", "s", "--colour"),
+        ("import", "/absent/file.json"),
+        ("import", "-"),
+    ],
+)
+def test_wrong_usage_leaves_with_2(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr
+
+
+def test_version_and_no_arguments() -> None:
+    assert run("--version").stdout.strip()
+    assert "Commands:" in CliRunner().invoke(app, []).output
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+READING = (
+    ("recall", "nobody", "q"),
+    ("messages", "nobody", "q"),
+    ("window", "nobody"),
+    ("history", "nobody"),
+    ("stats", "nobody"),
+    ("export", "nobody"),
+    ("verify", "nobody"),
+)
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: arguments[0])
+def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--db", demo, code=1)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error SESSION_NOT_FOUND: no session is named 'nobody'")
+    assert "try: acms sessions" in result.stderr
+    error = json.loads(run(*arguments, "--db", demo, "--json", code=1).stderr)["error"]
+    assert error["code"] == "SESSION_NOT_FOUND"
+    assert error["retryable"] is False
+    assert error["options"]
+    run(arguments[0], "demo", *arguments[2:], "--db", demo, "--namespace", "other", code=1)
+
+
+def test_typed_errors(demo: str, tmp_path: Path) -> None:
+    error = json.loads(run("window", "demo", "--db", demo, "--at", "999", "--json", code=1).stderr)["error"]
+    assert (error["code"], error["field"]) == ("VALIDATION", "at")
+    assert "CONFIGURATION" in run("sessions", "--db", "mysql://x", code=1).stderr
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"role": "user", "content": "a"}\n{"role": "us', encoding="utf-8")
+    assert (
+        "error VALIDATION: bad.jsonl:2: is not JSON" in run("import", str(bad), "--db", demo, code=1).stderr
+    )
+    assert "bad" not in [one["session"] for one in call("sessions", "--db", demo)["sessions"]], (
+        "nothing was stored"
+    )
+    assert "CORRUPT_RECORD" in run("restore", str(bad), "--db", demo, code=1).stderr
+    bad.write_text("no database at all, but long enough", encoding="utf-8")
+    assert "CORRUPT_RECORD" in run("sessions", "--db", base.file_url(bad), code=1).stderr
+    assert "exists" in run("backup", str(bad), "--db", demo, code=1).stderr
+    assert "CONFIGURATION" in run("backup", str(tmp_path / "x"), "--db", "memory://", code=1).stderr
+
+
+def test_an_unexpected_error_is_no_traceback(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(View, "window", broken)
+    assert "error ACMS: ZeroDivisionError: oops" in run("window", "demo", "--db", demo, code=1).stderr
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from acms.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error MISSING_EXTRA:")
+    assert "acms-engine[cli]" in done.stderr
+    done = subprocess.run([sys.executable, "-c", code, "--json"], capture_output=True, text=True)
+    assert json.loads(done.stderr)["error"]["code"] == "MISSING_EXTRA"
+
+
+# ── where the data is ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_default_file_is_made_by_the_first_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    file = tmp_path / "data" / "acms" / "acms.db"
+    assert "there is no database" in run("sessions", code=1).stderr
+    assert not file.exists()
+    run("import", str(DEMO))
+    assert file.exists()
+    assert [one["session"] for one in call("sessions")["sessions"]] == ["demo"]
+
+
+def test_data_folders_of_other_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "AppData"))
+    assert base.data_file() == tmp_path / "AppData" / "acms" / "acms.db"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert base.data_file() == tmp_path / "Library" / "Application Support" / "acms" / "acms.db"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert base.data_file() == tmp_path / ".local" / "share" / "acms" / "acms.db"
+
+
+def test_db_from_the_environment(demo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACMS_DB", demo)
+    assert call("stats", "demo")["messages"] == 82
+
+
+def test_a_reading_command_creates_nothing(tmp_path: Path) -> None:
+    run("history", "s", "--db", base.file_url(tmp_path / "typo.db"), code=1)
+    assert not (tmp_path / "typo.db").exists()
+
+
+# ── the verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recall(demo: str) -> None:
+    query = ("recall", "demo", "Why did the migration fail on staging?", "--budget", "300", "--db", demo)
+    value = call(*query)
+    assert value["tokens"] <= value["budget"] == 300
+    best = min(value["items"], key=lambda item: item["rank"])
+    assert best["content"].startswith("Failed: the migration")
+    assert "ledger" not in value
+    text = run(*query).stdout
+    assert text.splitlines()[0].split() == ["rank", "score", "version", "source", "tokens", "speaker", "text"]
+    assert text.splitlines()[1].split()[:3] == ["1", f"{best['score']:.2f}", f"v{best['version']}"]
+    assert not BOXES.search(text)
+    assert best["content"] in run(*query, "--full").stdout
+    assert call(*query, "--at", "20")["version"] == 20
+    strict = call(*query, "--min-relevance", "0.3")
+    assert len(strict["items"]) < len(value["items"])
+
+
+def test_recall_why(demo: str) -> None:
+    query = (
+        "recall",
+        "demo",
+        "How do order events reach the warehouse?",
+        "--budget",
+        "200",
+        "--why",
+        "--db",
+        demo,
+    )
+    value = call(*query)
+    shown = [verdict for verdict in value["ledger"] if verdict["included"]]
+    rejected = [verdict for verdict in value["ledger"] if not verdict["included"]]
+    assert {verdict["id"] for verdict in shown} == {item["id"] for item in value["items"]}
+    assert len(rejected) == 10 < value["left_out"]
+    assert all(verdict["reason"] and verdict["rule"] for verdict in value["ledger"])
+    text = run(*query).stdout
+    assert "Why" in text
+    assert "left out" in text
+    assert f"{value['left_out'] - 10} more were left out" in text
+    for warning in value["warnings"]:
+        assert f"warning: {warning}" in text
+
+
+def test_messages(demo: str) -> None:
+    value = call("messages", "demo", "Which database?", "--budget", "400", "--db", demo)
+    assert {message["role"] for message in value["messages"]} <= {"system", "user", "assistant", "tool"}
+    whole = call("messages", "demo", "Which database?", "--budget", "100000", "--db", demo)
+    assert len(whole["messages"]) == 82
+    text = run("messages", "demo", "Which database?", "--budget", "100000", "--db", demo).stdout
+    assert "→ table_sizes(" in text
+    assert "82 messages" in text
+
+
+def test_window(demo: str) -> None:
+    value = call("window", "demo", "--budget", "300", "--db", demo)
+    assert value["tokens"] <= 300
+    assert [item["version"] for item in value["items"]] == list(range(73, 83))
+    assert call("window", "demo", "--budget", "300", "--at", "12", "--db", demo)["items"][-1]["version"] == 12
+    assert "v82" in run("window", "demo", "--budget", "300", "--db", demo).stdout
+    assert "SUP-2214 opened" in run("window", "demo", "--budget", "300", "--full", "--db", demo).stdout
+
+
+def test_history(demo: str) -> None:
+    seen: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = call("history", "demo", "--limit", "30", "--after", str(after), "--db", demo)
+        seen += [entry["version"] for entry in page["entries"]]
+        after = page["next_after"]
+    assert seen == list(range(1, 83))
+    assert "more: --after 5" in run("history", "demo", "--limit", "5", "--db", demo).stdout
+
+
+def test_stats_and_sessions(demo: str) -> None:
+    value = call("stats", "demo", "--db", demo)
+    assert (value["messages"], value["version"], value["counter"]) == (82, 82, "o200k_base")
+    assert call("stats", "demo", "--at", "10", "--db", demo)["messages"] == 10
+    assert "2,844" in run("stats", "demo", "--db", demo).stdout
+    run("import", str(DEMO), "--session", "second", "--namespace", "elsewhere", "--db", demo)
+    assert [one["session"] for one in call("sessions", "--db", demo)["sessions"]] == ["demo"]
+    everywhere = call("sessions", "--all", "--db", demo)["sessions"]
+    assert [(one["session"], one["namespace"]) for one in everywhere] == [
+        ("second", "elsewhere"),
+        ("demo", "default"),
+    ]
+    assert call("stats", everywhere[0]["id"], "--db", demo)["messages"] == 82
+    assert "second" in run("sessions", "--all", "--db", demo).stdout
+    assert "no sessions in namespace 'empty'" in run("sessions", "--namespace", "empty", "--db", demo).stdout
+
+
+def test_a_session_keeps_its_own_token_counter(db: str) -> None:
+    async def write() -> None:
+        async with ACMS("s", open_storage(db), token_counter=HeuristicTokenCounter()) as session:
+            await session.ingest("user", "counted by another counter")
+
+    asyncio.run(write())
+    assert call("recall", "s", "counter", "--db", db)["items"]
+    assert call("import", str(DEMO), "--session", "s", "--db", db)["messages"] == 83
+
+
+def test_stored_text_cannot_steer_the_terminal(db: str, tmp_path: Path) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07 hello\r[bold red]markup[/] \u202eabc"
+    file = tmp_path / "evil.json"
+    file.write_text(json.dumps([{"role": "user", "name": "a\x1bb", "content": evil}]), encoding="utf-8")
+    run("import", str(file), "--db", db)
+    for arguments in (
+        ("window", "evil"),
+        ("window", "evil", "--full"),
+        ("history", "evil"),
+        ("recall", "evil", "hello"),
+    ):
+        text = run(*arguments, "--db", db).stdout
+        assert "\x07" not in text
+        assert "\u202e" not in text
+        assert "[bold red]markup[/]" in text
+    assert call("window", "evil", "--db", db)["items"][0]["content"] == evil
+
+
+# ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_import_is_idempotent_and_adds_what_is_new(db: str, tmp_path: Path) -> None:
+    file = tmp_path / "growing.jsonl"
+    lines = [json.dumps({"role": "user", "content": f"message {n}"}) + "\n" for n in range(501)]
+    file.write_text("".join(lines[:450]), encoding="utf-8")
+    assert call("import", str(file), "--db", db) == {
+        "session": "growing", "read": 450, "new": 450, "messages": 450, "tokens": 1350,
+    }  # fmt: skip
+    assert call("import", str(file), "--db", db)["new"] == 0
+    file.write_text("".join(lines), encoding="utf-8")
+    assert call("import", str(file), "--db", db)["new"] == 51
+    assert "0 new of 501 messages; it has 501" in run("import", str(file), "--db", db).stdout
+    page = call("history", "growing", "--limit", "500", "--after", "1", "--db", db)
+    assert [entry["preview"] for entry in page["entries"]] == [f"message {n}" for n in range(1, 501)]
+
+
+def test_import_of_a_changed_message_is_refused(db: str, tmp_path: Path) -> None:
+    turn = {"speaker": "Ann", "dia_id": "D1:1", "text": "Hi"}
+    talk = {
+        "speaker_a": "Ann",
+        "speaker_b": "Ben",
+        "session_1_date_time": "1:56 pm on 8 May, 2023",
+        "session_1": [turn],
+    }
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
+    run("import", str(file), "--db", db)
+    turn["text"] = "Bye"
+    file.write_text(json.dumps([{"conversation": talk}]), encoding="utf-8")
+    assert "IDEMPOTENCY_MISMATCH" in run("import", str(file), "--db", db, code=1).stderr
+
+
+def test_import_goes_on_after_a_kill(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    total = 8_000
+    with file.open("w", encoding="utf-8") as out:
+        for n in range(total // 2):
+            made = [{"id": f"c{n}", "name": "count", "arguments": json.dumps({"n": n})}]
+            out.write(json.dumps({"role": "assistant", "content": None, "tool_calls": made}) + "\n")
+            out.write(
+                json.dumps({"role": "tool", "tool_call_id": f"c{n}", "content": f"result {n} " * 20}) + "\n"
+            )
+    db = base.file_url(tmp_path / "long.db")
+    arguments = [sys.executable, "-m", "acms.cli", "import", str(file), "--db", db]
+    child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stored = 0
+    deadline = time.monotonic() + 30
+    while stored < 1000 and time.monotonic() < deadline and child.poll() is None:
+        stored = _stored(tmp_path / "long.db")
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL, "the import was over before it could be killed"
+    before = _stored(tmp_path / "long.db")
+    assert 1000 <= before < total
+    assert before % 200 == 0, "a batch is stored whole or not at all"
+    done = shell("import", str(file), "--db", db, "--json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert (value["new"], value["messages"]) == (total - before, total)
+    keys, distinct = _query(tmp_path / "long.db", "SELECT count(*), count(DISTINCT key) FROM entries")
+    assert keys == distinct == total
+    assert call("verify", "--db", db)["ok"]
+    assert call("import", str(file), "--db", db)["new"] == 0
+
+
+def _query(path: Path, statement: str) -> tuple[Any, ...]:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.set_busy_timeout(5000)
+        return next(iter(connection.execute(statement)))
+    finally:
+        connection.close()
+
+
+def _stored(path: Path) -> int:
+    try:
+        return int(_query(path, "SELECT max(messages) FROM contexts")[0] or 0)
+    except apsw.Error:
+        return 0
+
+
+def test_import_from_stdin_and_restore_from_stdin(tmp_path: Path) -> None:
+    db, other = base.file_url(tmp_path / "a.db"), base.file_url(tmp_path / "b.db")
+    text = DEMO.read_text(encoding="utf-8")
+    done = shell("import", "-", "--session", "mine", "--db", db, input=text)
+    assert done.returncode == 0, done.stderr
+    log = shell("export", "mine", "--db", db).stdout
+    done = shell("restore", "-", "--db", other, "--json", input=log)
+    assert json.loads(done.stdout)["messages"] == 82
+    assert shell("export", "mine", "--db", other).stdout == log
+
+
+def test_real_locomo_file(data_dir: Path, db: str) -> None:
+    file = data_dir / "locomo-dev" / "conv-26.json"
+    if not file.is_file():
+        pytest.skip(f"{file.name} is not in {file.parent}")
+    assert call("import", str(file), "--db", db)["new"] == 419
+    assert call("import", str(file), "--db", db)["new"] == 0
+    value = call(
+        "recall", "conv-26", "When did Caroline go to the LGBTQ support group?", "--budget", "500", "--db", db
+    )
+    assert "D1:3" in [item["metadata"]["dia_id"] for item in value["items"]]
+
+
+# ── moving and checking ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _rewrite(db: str) -> None:
+    storage = open_storage(db)
+    async with ACMS("demo", storage) as session:
+        entries = (await session.history(limit=100)).entries
+        await session.retract(entries[7].id)
+        await session.replace(entries[3].id, "Goal: corrected")
+        context = await storage.context("demo")
+        assert await storage.blank(context.id, [5, 9], to=State.ERASED, audit={"by": "test"}) == 2
+
+
+def test_export_and_restore_are_verbatim(demo: str, tmp_path: Path) -> None:
+    asyncio.run(_rewrite(demo))
+    log = run("export", "demo", "--db", demo).stdout
+    assert len([json.loads(line) for line in log.splitlines()]) == 85
+    file = tmp_path / "log.jsonl"
+    file.write_text(log, encoding="utf-8")
+    other = base.file_url(tmp_path / "other.db")
+    value = call("restore", str(file), "--db", other)
+    assert (value["session"], value["version"]) == ("demo", 84)
+    assert run("export", "demo", "--db", other).stdout == log
+    assert "restored up to version 84" in run("restore", str(file), "--db", other).stdout
+    for command in (("window", "demo", "--budget", "100000"), ("history", "demo"), ("stats", "demo")):
+        assert run(*command, "--db", other).stdout == run(*command, "--db", demo).stdout
+    assert "erased" in run("history", "demo", "--db", other).stdout
+    assert "replaced" in run("history", "demo", "--db", other).stdout
+    assert call("verify", "--db", other)["ok"]
+
+
+def test_backup(demo: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    value = call("backup", str(copy), "--db", demo)
+    assert value == {"file": str(copy), "bytes": copy.stat().st_size}
+    assert call("stats", "demo", "--db", base.file_url(copy))["messages"] == 82
+    assert "bytes" in run("backup", str(tmp_path / "second.db"), "--db", demo).stdout
+
+
+def test_verify(demo: str, tmp_path: Path) -> None:
+    value = call("verify", "--db", demo)
+    assert value["ok"]
+    assert [one["problems"] for one in value["sessions"]] == [[]]
+    assert "sessions checked: 1, problems: 0" in run("verify", "demo", "--db", demo).stdout
+    connection = apsw.Connection(str(tmp_path / "test.db"))
+    statement = (
+        "UPDATE entries SET content = replace(content, 'PostgreSQL 18', 'PostgreSQL 19') WHERE position = 13"
+    )
+    connection.execute(statement).fetchall()
+    assert connection.changes() == 1
+    connection.close()
+    for arguments in (("verify",), ("verify", "demo")):
+        text = run(*arguments, "--db", demo, code=1).stdout
+        assert re.search(r"^demo c_\w+ v13: the content does not match its digest$", text, re.MULTILINE)
+    value = json.loads(run("verify", "--db", demo, "--json", code=1).stdout)
+    assert not value["ok"]
+    assert [problem["version"] for problem in value["sessions"][0]["problems"]] == [13]
+
+
+def test_verify_looks_at_the_file(demo: str, tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / "test.db"))
+    connection.pragma("writable_schema", True)
+    connection.execute("DELETE FROM sqlite_master WHERE name = 'contexts_parent'").fetchall()
+    connection.close()
+    value = json.loads(run("verify", "--db", demo, "--json", code=1).stdout)
+    assert value["file"]
+
+
+# ── demo ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_demo_is_plain_when_piped(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = shell("demo", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert time.monotonic() - started < 10
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert ANSI not in done.stdout
+    assert not BOXES.search(done.stdout)
+    for expected in (
+        "a second",
+        "window(300)",
+        "Failed: the migration",
+        "left out",
+        "Episodes",
+        "retract(v18)",
+        "Go on",
+    ):
+        assert expected in done.stdout
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_demo_as_json_and_kept(db: str) -> None:
+    value = call("demo", "--db", db)
+    assert value["ingested"]["new"] == value["ingested"]["messages"] == 82
+    assert value["window"]["tokens"] <= value["window"]["budget"]
+    assert [answer["tokens"] <= answer["budget"] for answer in value["recall"]] == [True] * 3
+    assert value["time"]["before"]["version"] == value["time"]["retracted"]
+    assert value["time"]["after"]["version"] > value["time"]["retracted"]
+    again = call("demo", "--db", db)
+    assert again["ingested"]["new"] == 0
+    assert again["stats"] == value["stats"]
+    assert "nothing is stored twice" in run("demo", "--db", db).stdout
+    assert call("verify", "--db", db)["ok"]
+
+
+def test_demo_conversation_has_what_it_should() -> None:
+    lines = [json.loads(line) for line in DEMO.read_text(encoding="utf-8").splitlines()]
+    calls = [call["id"] for line in lines for call in line.get("tool_calls", ())]
+    assert sorted(calls) == sorted(line["tool_call_id"] for line in lines if line["role"] == "tool")
+    assert max(len(line.get("tool_calls", ())) for line in lines) >= 3
+    assert len({line["created_at"][:10] for line in lines}) == 3
+
+
+def test_colours_and_boxes_in_a_terminal_only(demo: str) -> None:
+    pty = pytest.importorskip("pty", reason="no terminals here")
+
+    def terminal(**environment: str) -> str:
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "acms.cli", "recall", "demo", "database", "--db", demo],
+            stdout=theirs,
+            stderr=theirs,
+            stdin=theirs,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
+        )
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                block = os.read(ours, 65536)
+            except OSError:
+                break
+            if not block:
+                break
+            seen += block
+        os.close(ours)
+        assert child.wait() == 0
+        return seen.decode()
+
+    coloured = terminal()
+    assert "\x1b[36m" in coloured
+    assert BOXES.search(coloured)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal(NO_COLOR="1"))
+
+
+def test_a_reader_that_goes_away_is_no_error_message(demo: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "acms.cli", "export", "demo", "--db", demo],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    errors = child.stderr.read()
+    child.stderr.close()
+    assert child.wait() == 1
+    assert errors == b""
+
+
+async def test_storage_stays_usable_beside_the_cli(demo: str) -> None:
+    """A command in another process reads and writes a file that this one has open."""
+    storage = open_storage(demo)
+    assert isinstance(storage, SQLiteStorage)
+    async with ACMS("demo", storage) as session:
+        await session.ingest("user", "written here")
+        done = await asyncio.to_thread(shell, "window", "demo", "--budget", "20", "--db", demo)
+        assert "written here" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["quickstart", "agent_loop"])
+def test_examples_run_offline(name: str, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    url = base.file_url(tmp_path / "example.db")
+    done = subprocess.run([sys.executable, str(example), url], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "PostgreSQL 18" in done.stdout

@@ -1,0 +1,94 @@
+"""The blocking door has the same verbs as the async one, and one loop behind all of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from acms import ACMS as AsyncACMS
+from acms import HandleError, ValidationError, View, open_storage, sync
+
+
+def verbs(of: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in inspect.getmembers(of, callable)
+        if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(sync.ACMS, AsyncACMS), (sync.View, View)])
+def test_every_verb_has_its_blocking_twin_with_the_same_signature(ours: type, theirs: type) -> None:
+    blocking, awaited = verbs(ours), verbs(theirs)
+    assert set(blocking) == set(awaited)
+    for name, signature in awaited.items():
+        assert list(blocking[name].parameters.values())[1:] == list(signature.parameters.values())[1:], name
+        assert inspect.getdoc(getattr(ours, name)), name
+
+
+def test_constructors_take_the_same_arguments() -> None:
+    assert inspect.signature(sync.ACMS) == inspect.signature(AsyncACMS)
+
+
+def test_a_session_without_await(tmp_path: Path) -> None:
+    storage = open_storage(f"sqlite:///{tmp_path}/memory.db")
+    with sync.ACMS("user_123", storage) as session, sync.ACMS("other", storage) as other:
+        id = session.ingest("user", "We chose PostgreSQL for the orders service.")
+        other.ingest("user", "hello")
+        assert session.last_receipt is not None and session.last_receipt.message_id == id
+        assert [item.id for item in session.recall("orders database", token_budget=200)] == [id]
+        session.ingest("assistant", "Noted.")
+        assert session.at(1).get_session_stats().messages == 1
+        assert session.get_session_stats().messages == 2
+    with sync.ACMS("user_123", storage) as session:
+        assert session.get(id).content.startswith("We chose")
+
+
+def test_errors_arrive_typed() -> None:
+    with sync.ACMS("s", open_storage("memory://")) as session, pytest.raises(ValidationError):
+        session.ingest("user", "")
+
+
+def test_many_threads_share_one_session(tmp_path: Path) -> None:
+    with sync.ACMS("s", open_storage(f"sqlite:///{tmp_path}/t.db")) as session:
+        threads = [
+            threading.Thread(target=lambda n=n: [session.ingest("user", f"{n} {i}") for i in range(20)])
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stats = session.get_session_stats()
+        assert (stats.version, stats.messages) == (160, 160)
+
+
+async def test_refuses_to_block_a_running_event_loop() -> None:
+    session = sync.ACMS("s", open_storage("memory://"))
+    with pytest.raises(HandleError):
+        session.ingest("user", "hello")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_gets_a_portal_of_its_own(tmp_path: Path) -> None:
+    script = f"""
+import os, sys
+from acms import open_storage
+from acms.sync import ACMS
+with ACMS("parent", open_storage("sqlite:///{tmp_path}/p.db")) as session:
+    session.ingest("user", "before")
+child = os.fork()
+with ACMS("child" if child == 0 else "parent", open_storage("sqlite:///{tmp_path}/p.db")) as session:
+    session.ingest("user", "after")
+if child == 0:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()

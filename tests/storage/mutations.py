@@ -1,0 +1,388 @@
+"""Seeded faults: proof that the suite and the story find what they are there to find.
+
+    python -m tests.storage.mutations
+
+plants one fault after the other in a store, runs the whole suite and a short story against it, prints which test found
+it, and exits with 1 when a fault survived both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import io
+import itertools
+import re
+import sys
+import tempfile
+import textwrap
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase
+
+from acms.core import history
+from acms.protocols import StorageBackend
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, cached, log, memory, sqlite
+from acms.testing import ManualClock, StorageBackendTests, run_story
+
+TIMEOUT = 60
+
+_numbers = itertools.count()
+
+Plant = Callable[[ExitStack], None]
+
+
+# ── planting ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def code(owner: Any, name: str, *edits: tuple[str, str]) -> Plant:
+    """Replace text in the source of a function; a text that is not there any more is an error."""
+
+    function = vars(owner)[name]
+    assert isinstance(function, FunctionType)
+    right = textwrap.dedent(inspect.getsource(function))
+
+    def plant(stack: ExitStack) -> None:
+        wrong = right
+        for old, new in edits:
+            assert old in wrong, f"{name} has no {old!r} any more: bring this fault up to date"
+            wrong = wrong.replace(old, new)
+        found: dict[str, Any] = {}
+        exec(compile("from __future__ import annotations\n" + wrong, "fault", "exec"), function.__globals__, found)
+        stack.enter_context(patch.object(owner, name, found[name]))
+
+    return plant
+
+
+def query(name: str, old: str, new: str) -> Plant:
+    """Replace a pattern in a query of SQLite, or in all of them when the name is empty."""
+
+    def plant(stack: ExitStack) -> None:
+        right = sqlite.queries("sqlite")
+        wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
+        assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
+        stack.enter_context(patch.object(sqlite, "queries", lambda dialect: wrong))
+
+    return plant
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that could be wrong with a store."""
+
+    name: str
+    store: str
+    plant: Plant
+    #: A test that must find it; "story" when only a story can.
+    found_by: str
+
+
+FAULTS = [
+    Fault(
+        "an append ignores its keys", "memory", code(memory.MemoryStorage, "_append", ("if keyed and", "if False and")),
+        "test_repeating_an_append_with_its_keys_changes_nothing",
+    ),
+    Fault(
+        "a key may stand for two bodies", "memory",
+        code(log, "repeats", ("and not same(draft, entry)", "and False")),
+        "test_a_key_never_stands_for_two_bodies",
+    ),
+    Fault(
+        "new and old keys mix", "sqlite", code(log, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
+        "test_new_and_old_keys_do_not_mix",
+    ),
+    Fault(
+        "keys are shared by all contexts", "sqlite", query("key_version", r"ref = \? AND", "(ref = ? OR 1) AND"),
+        "test_a_key_belongs_to_one_context",
+    ),
+    Fault(
+        "the expected last message is ignored", "sqlite", code(log, "check", ("expected is not ANY and", "False and")),
+        "test_t03_of_two_appends_on_the_same_head_one_is_refused",
+    ),
+    Fault(
+        "expected rewrites are ignored", "sqlite",
+        code(log, "check", ("op.expect.rewrites is not None and", "False and")),
+        "test_expected_rewrites_are_not_disturbed_by_new_messages",
+    ),
+    Fault(
+        "a bulk append skips a version", "memory",
+        code(memory.MemoryStorage, "_append",
+             ("version=head.version + 1 + len(added)", "version=head.version + 1 + len(added) + (len(added) > 2)")),
+        "test_a_long_log_reads_whole_and_in_pages",
+    ),
+    Fault(
+        "the chain is not advanced", "memory",
+        code(memory.MemoryStorage, "_append", ("chain=added[-1].chain if added else head.chain", "chain=head.chain")),
+        "test_appends_take_the_next_versions_and_messages_the_next_positions",
+    ),
+    Fault(
+        "facts take positions", "memory",
+        code(memory.MemoryStorage, "_append",
+             ("message = draft.kind is Kind.MESSAGE", "message = draft.kind in (Kind.MESSAGE, Kind.FACT)")),
+        "test_appends_take_the_next_versions_and_messages_the_next_positions",
+    ),
+    Fault(
+        "a refused operation takes its neighbours with it", "sqlite",
+        code(sqlite.SQLiteStorage, "_attempt", ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
+        "test_a_refused_operation_leaves_its_neighbours_alone",
+    ),
+    Fault(
+        "a refused operation is not undone", "sqlite",
+        code(sqlite.SQLiteStorage, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        "test_a_stale_lease_is_fenced_off",
+    ),
+    Fault(
+        "a fork sees what its parent says later", "sqlite", code(log, "segments", ("min(last, upto)", "last")),
+        "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
+    ),
+    Fault(
+        "a fork above version 3 misses its last entry", "memory",
+        code(log, "inherit", ("lineage, 1, fork)", "lineage, 1, fork - (fork > 3))")),
+        "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
+    ),
+    Fault(
+        "a deep fork reads its grandparent to the end", "memory",
+        code(log, "inherit", ("(owner, last) for", "(owner, dict(lineage).get(owner, last)) for")),
+        "test_t10_a_fork_of_a_fork_inherits_from_both",
+    ),
+    Fault(
+        "a deleted context can be read", "sqlite",
+        code(sqlite.SQLiteStorage, "_head", ("deleted_at is not None and not deleted", "False")),
+        "test_a_deleted_context_is_hidden_from_every_read_and_append",
+    ),
+    Fault(
+        "tenants are ignored", "sqlite", query("", r"(\w*\.?tenant = (?:\?\d?|:tenant))", r"(\1 OR 1)"),
+        "test_t33_two_tenants_see_nothing_of_each_other",
+    ),
+    Fault(
+        "namespaces are ignored by search", "sqlite", query("searchable", r"c\.namespace = \?", "(c.namespace = ? OR 1)"),
+        "test_a_search_stays_in_its_namespace",
+    ),
+    Fault(
+        "replacements of the future are in force", "memory",
+        code(memory.MemoryStorage, "read", ("if at is not None:", "if at is not None and not replacing:")),
+        "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
+    ),
+    Fault(
+        "an erasure keeps the key", "sqlite", query("forget_key", "WHERE", "WHERE 0 AND"),
+        "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
+    ),
+    Fault(
+        "an erasure keeps the salt", "sqlite", query("blank_entry", "salt = NULL,", ""),
+        "test_expiring_deletes_the_content_and_keeps_the_rest",
+    ),
+    Fault(
+        "an erasure keeps what forks' jobs carry", "sqlite", query("forget_payload", r"WHERE root = \(.*?\?2\)", "WHERE ref = ?2"),
+        "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
+    ),
+    Fault(
+        "an erasure raises no epoch", "memory", code(memory.MemoryStorage, "blank", (".epoch += 1", ".epoch += 0")),
+        "test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch",
+    ),
+    Fault(
+        "a vector brings an erased entry back", "memory",
+        code(memory.MemoryStorage, "put_derived", (".state is State.LIVE", ".state is not None")),
+        "test_t07_what_arrives_after_an_erasure_brings_nothing_back",
+    ),
+    Fault(
+        "a cache ignores the epoch", "cached", code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
+        "story",
+    ),
+    Fault(
+        "a cache remembers the head", "cached",
+        code(cached.CachedStorage, "read",
+             ("head = await self.inner.head(context)",
+              "head = self.__dict__.setdefault(f'head {context}', await self.inner.head(context))")),
+        "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
+    ),
+    Fault(
+        "a cache ignores new replacements", "cached",
+        code(cached.CachedStorage, "_replacing", ("line.rewrites != head.rewrites", "False")),
+        "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
+    ),
+    Fault(
+        "a stale lease is accepted", "sqlite", query("finish_job", r"attempt = \?", "(attempt = ? OR 1)"),
+        "test_a_stale_lease_is_fenced_off",
+    ),
+    Fault(
+        "a lease never runs out", "sqlite", query("due_jobs", r"OR \(state = 'running' AND lease <= :now\)", ""),
+        "test_a_stale_lease_is_fenced_off",
+    ),
+    Fault(
+        "restoring verifies nothing", "memory", code(memory.MemoryStorage, "restore", ("in verify(", "in (lambda *a, **k: ())(")),
+        "test_restoring_a_broken_log_is_refused",
+    ),
+    Fault(
+        "restoring forgets the keys", "sqlite",
+        code(sqlite.SQLiteStorage, "_restore_batch", ("if entry.key is not None:", "if False:")),
+        "test_a_restored_log_is_the_same_log",
+    ),
+    Fault(
+        "units split a tool group", "memory",
+        code(history, "units", ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
+        "story",
+    ),
+    Fault(
+        "units show an open group in the middle", "memory",
+        code(history, "units", ("elif index == len(sequence) - 1:", "elif True:")),
+        "story",
+    ),
+    Fault(
+        "an undone summary stays in force", "memory",
+        code(history.Cover, "__init__", ("if self.by(entry.version) is not None:", "if False:")),
+        "story",
+    ),
+    Fault(
+        "an edit is read at the end", "memory", code(history, "anchor", ("if entry.replaces and", "if False and")),
+        "story",
+    ),
+]  # fmt: skip
+
+
+# ── running ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Stores:
+    """Fresh stores of one kind, each SQLite file with its own name."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+
+    def make(self, **options: Any) -> AbstractAsyncContextManager[StorageBackend]:
+        """Return a fresh store, to be entered."""
+        if self.kind == "sqlite":
+            return SQLiteStorage(self.folder / f"{next(_numbers)}.db", durability="relaxed", **options)
+        inner = MemoryStorage(**options)
+        return CachedStorage(inner) if self.kind == "cached" else inner
+
+    @contextlib.asynccontextmanager
+    async def fixtures(self, wanted: set[str]) -> AsyncIterator[dict[str, Any]]:
+        """Yield what a test asks for."""
+        async with AsyncExitStack() as stack:
+            clock = ManualClock()
+            found: dict[str, Any] = {"clock": clock, "store": await stack.enter_async_context(self.make(clock=clock))}
+            if "other_tenant" in wanted:
+                if self.kind != "sqlite":
+                    pytest.skip("one tenant")
+                other = SQLiteStorage(found["store"].path, tenant="other")
+                found["other_tenant"] = await stack.enter_async_context(other)
+            yield {name: found[name] for name in wanted}
+
+
+class Suite(StorageBackendTests):
+    """The suite, smaller where size proves nothing."""
+
+    takes_clock = True
+    crowd = (4, 40)
+
+
+def tests() -> Iterator[str]:
+    """Yield the names of the suite's tests in the order in which they are written."""
+    for name, function in vars(StorageBackendTests).items():
+        marks = [mark.name for mark in getattr(function, "pytestmark", ())]
+        if name.startswith("test_") and "soak" not in marks:
+            yield name
+
+
+def passes(name: str, stores: Stores) -> bool:
+    """Run one test; return False when it fails or takes for ever."""
+
+    async def run() -> None:
+        test = getattr(Suite(), name)
+        async with stores.fixtures(set(inspect.signature(test).parameters)) as given:
+            await asyncio.wait_for(test(**given), TIMEOUT)
+
+    try:
+        asyncio.run(run())
+    except pytest.skip.Exception:
+        return True
+    except (Exception, pytest.fail.Exception):
+        return False
+    return True
+
+
+def holds(stores: Stores) -> bool:
+    """Tell a short story, always the same; return whether nothing contradicted it."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            run_story(
+                stores.make, max_examples=60, steps=30, derandomize=True, database=None,
+                phases=[Phase.generate], report_multiple_bugs=False,
+            )  # fmt: skip
+    except Exception:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def planted(fault: Fault | None) -> Iterator[None]:
+    """Plant a fault; calls that a failing test left behind say nothing."""
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if fault is not None:
+            fault.plant(stack)
+        yield
+        gc.collect()
+
+
+def short(folder: Path) -> list[str]:
+    """Let each fault be found by the one test that is named for it; return the names of those that survived."""
+    survivors: list[str] = []
+    for fault in FAULTS:
+        stores = Stores(fault.store, folder)
+        check = holds if fault.found_by == "story" else lambda stores, name=fault.found_by: passes(name, stores)
+        with planted(fault):
+            if check(stores):
+                survivors.append(fault.name)
+    return survivors
+
+
+def full(folder: Path, say: Callable[[str], object] = print) -> list[str]:
+    """Run everything against each fault and print a table; return the names of those that survived."""
+    for kind in ("memory", "sqlite", "cached"):
+        stores = Stores(kind, folder)
+        with planted(None):
+            broken = [name for name in tests() if not passes(name, stores)]
+            assert not broken, f"without a fault the {kind} store fails {broken}"
+            assert holds(stores), f"without a fault the {kind} store contradicts the story"
+    survivors: list[str] = []
+    say(f"{'fault':<50} {'store':<7} {'story':<6} {'tests':>5}  first test that finds it")
+    for fault in FAULTS:
+        stores = Stores(fault.store, folder)
+        with planted(fault):
+            found = [name for name in tests() if not passes(name, stores)]
+            told = not holds(stores)
+        if not found and not told:
+            survivors.append(fault.name)
+        named = told if fault.found_by == "story" else fault.found_by in found
+        assert named or not (found or told), f"{fault.name!r} is not found by {fault.found_by}, but by {found}"
+        first = found[0].removeprefix("test_") if found else "-"
+        say(f"{fault.name:<50} {fault.store:<7} {'found' if told else '-':<6} {len(found):>5}  {first}")
+    return survivors
+
+
+def main() -> int:
+    """Run everything; return 1 when a fault survived."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        survivors = full(Path(folder))
+    for name in survivors:
+        print("SURVIVED:", name)
+    print(f"{len(FAULTS) - len(survivors)} of {len(FAULTS)} faults found in {time.monotonic() - start:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
