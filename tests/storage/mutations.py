@@ -197,14 +197,14 @@ FAULTS = [
     ),
     Fault(
         "a cache ignores the epoch", "cached", code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
-        "story",
+        "test_expiring_deletes_the_content_and_keeps_the_rest",
     ),
     Fault(
         "a cache remembers the head", "cached",
         code(cached.CachedStorage, "read",
              ("head = await self.inner.head(context)",
               "head = self.__dict__.setdefault(f'head {context}', await self.inner.head(context))")),
-        "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
+        "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a cache ignores new replacements", "cached",
@@ -364,10 +364,9 @@ def full(folder: Path, say: Callable[[str], object] = print) -> list[str]:
         with planted(fault):
             found = [name for name in tests() if not passes(name, stores)]
             told = not holds(stores)
-        if not found and not told:
-            survivors.append(fault.name)
-        named = told if fault.found_by == "story" else fault.found_by in found
-        assert named or not (found or told), f"{fault.name!r} is not found by {fault.found_by}, but by {found}"
+        if not (told if fault.found_by == "story" else fault.found_by in found):
+            say(f"the next one is not found by {fault.found_by}, which is named for it")
+            survivors.append(f"{fault.name} (not found by {fault.found_by})")
         first = found[0].removeprefix("test_") if found else "-"
         say(f"{fault.name:<50} {fault.store:<7} {'found' if told else '-':<6} {len(found):>5}  {first}")
     return survivors

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import NamedTuple
 
 from acms.core.wire import dump, parts_to_json
 from acms.model import Draft, Entry, Kind, State
@@ -129,24 +130,37 @@ def digest(draft: Draft, nonce: str, salt: bytes) -> bytes:
     return sha256(salt + canonical(draft, nonce)).digest()
 
 
+class Stamp(NamedTuple):
+    """What a draft gets before its place is known: the random end of its id, its salt and its digest."""
+
+    nonce: str
+    salt: bytes
+    digest: bytes
+
+
+def stamp(draft: Draft, entropy: Entropy) -> Stamp:
+    """Draw a salt and a nonce and hash the draft with them."""
+    random = entropy(22)
+    nonce = "".join([_DIGITS[byte & 31] for byte in random[16:]])
+    salt = random[:16]
+    return Stamp(nonce, salt, sha256(salt + canonical(draft, nonce)).digest())
+
+
+def links(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
+    """Yield the chain values of the entries of one append."""
+    prefix = sha256()
+    for one in stamps:
+        prefix.update(one.digest)
+        yield sha256(head + prefix.digest()).digest()
+
+
 def seal(
     context: str, version: int, head: bytes, drafts: Sequence[Draft], entropy: Entropy
 ) -> Iterator[tuple[str, bytes, bytes, bytes]]:
     """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
-    prefix = sha256()
-    for draft in drafts:
-        random = entropy(22)
-        nonce = "".join([_DIGITS[byte & 31] for byte in random[16:]])
-        salt = random[:16]
-        value = sha256(salt + canonical(draft, nonce)).digest()
-        prefix.update(value)
-        yield (
-            entry_id(draft.kind, context, version, nonce),
-            salt,
-            value,
-            sha256(head + prefix.digest()).digest(),
-        )
-        version += 1
+    stamps = [stamp(draft, entropy) for draft in drafts]
+    for offset, (draft, one, chain) in enumerate(zip(drafts, stamps, links(head, stamps), strict=True), version):
+        yield entry_id(draft.kind, context, offset, one.nonce), one.salt, one.digest, chain
 
 
 def verify(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:

@@ -64,14 +64,16 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
     answered = {
         (item.group, part.call_id) for item in items for part in item.parts if isinstance(part, ToolResult)
     }
+    asked = {(item.group, part.call_id) for item in items for part in item.parts if isinstance(part, ToolCall)}
     written: list[dict[str, Json]] = []
     open_calls: list[str] = []
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
         if item.role is Role.TOOL and results:
-            written.extend(
-                {"role": "tool", "tool_call_id": part.call_id, "content": part.output} for part in results
-            )
+            own = [part for part in results if (item.group, part.call_id) in asked]
+            stray = [part.output for part in results if part not in own]  # answers nothing here: text of the last
+            written.extend(_answer(part.call_id, part.output) for part in own[:-1])
+            written.append(_answer(own[-1].call_id, "\n".join([own[-1].output, *stray])))
             continue
         message = _message(item)
         written.append(message)
@@ -86,8 +88,12 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
                 for call in calls
             ]
             open_calls.extend(call.call_id for call in calls if (item.group, call.call_id) not in answered)
-    written.extend({"role": "tool", "tool_call_id": call_id, "content": NO_RESULT} for call_id in open_calls)
+    written.extend(_answer(call_id, NO_RESULT) for call_id in open_calls)
     return written
+
+
+def _answer(call_id: str, output: str) -> dict[str, Json]:
+    return {"role": "tool", "tool_call_id": call_id, "content": output}
 
 
 def _message(item: ContextItem) -> dict[str, Json]:

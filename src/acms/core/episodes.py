@@ -24,10 +24,10 @@ PATTERN = "pattern"
 #: A whole message that does nothing but close: "done", "OK, that's finished.", "Thanks, that fixed it!".
 #: Not "that is not done yet", "give me the complete list", "thanks, but it still fails" (gleanr's probe 5).
 CLOSING_PATTERNS: tuple[str, ...] = (
-    r"(?i)\A\W*(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
-    r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]+){0,3}"
-    r"(?:done|finished|completed?)(?: (?:now|here|then|for (?:now|today)))?\W*\Z",
-    r"(?i)\A\W*(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|many)[\s,.!]+){0,2}(?:thanks|thank you|thx)\b"
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
+    r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]{1,4}){0,3}"
+    r"(?:done|finished|completed?)(?: (?:now|here|then|for (?:now|today)))?\W{0,9}\Z",
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|many)[\s,.!]{1,4}){0,2}(?:thanks|thank you|thx)\b"
     r"(?![^\n]*\b(?:but|not|still|however|now|next|also|please|can|could|would|will|what|how|why)\b)"
     r"[^?\n]{0,80}\Z",
 )
@@ -79,6 +79,16 @@ class Tail:
         return cls(**written)
 
 
+_CLOSING_CHARS = 200
+"""No longer text can match the default patterns."""
+
+
+def _closing(content: str, patterns: tuple[str, ...]) -> bool:
+    if patterns is CLOSING_PATTERNS and len(content) > _CLOSING_CHARS:
+        return False
+    return any(pattern.search(content) for pattern in _compiled(patterns))
+
+
 @lru_cache(maxsize=64)
 def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
@@ -127,9 +137,7 @@ def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
     if pending is None:
         if rules.close_on_tool_result and draft.role is Role.TOOL:
             closes = TOOL_RESULT
-        elif draft.role in (Role.USER, Role.ASSISTANT) and any(
-            pattern.search(draft.content) for pattern in _compiled(rules.close_on_patterns)
-        ):
+        elif draft.role in (Role.USER, Role.ASSISTANT) and _closing(draft.content, rules.close_on_patterns):
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS

@@ -17,6 +17,10 @@ from acms.model import Entry
 K1 = 1.2
 B = 0.9
 
+#: Not `%B`: what is found must not depend on the locale of the process.
+_MONTHS = (
+    "January February March April May June July August September October November December".split()
+)  # fmt: skip
 _WORD = re.compile(r"\w+")
 _STOP = frozenset(
     """a about after all also am an and any are as at be because been before being but by can could did do does doing
@@ -48,7 +52,8 @@ def terms(text: str) -> list[str]:
 
 def document(entry: Entry) -> str:
     """Return what is indexed of an entry: when it was said, who spoke, and the text."""
-    return f"{entry.created_at:%d %B %Y} {entry.actor or ''} {entry.content}"
+    said = entry.created_at
+    return f"{said.day} {_MONTHS[said.month - 1]} {said.year} {entry.actor or ''} {entry.content}"
 
 
 def relevance(query: str, documents: Sequence[str]) -> list[float]:

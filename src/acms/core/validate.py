@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,12 +91,18 @@ def choice(value: object, kind: type[E], field: str) -> E:
         raise ValidationError(f"{value!r} is not one of {allowed}", field=field) from None
 
 
+def _listed(value: object, field: str) -> None:
+    if not isinstance(value, Iterable):
+        raise ValidationError(f"must be a list, not {type(value).__name__}", field=field)
+
+
 def markers(values: Sequence[str] | None, field: str = "markers") -> tuple[str, ...] | None:
     """Return explicit markers without repetition: built-in ones or `custom:<name>`."""
     if values is None:
         return None
     if isinstance(values, str):
         raise ValidationError("must be a list of markers, not a string", field=field)
+    _listed(values, field)
     found: dict[str, None] = {}
     for value in values:
         marker = str(value)
@@ -228,6 +234,8 @@ def parts(
         found.append(ToolResult(name(tool_call_id, "tool_call_id"), content))
     elif content:
         found.append(Text(content))
+    _listed(tool_calls or (), "tool_calls")
+    _listed(given or (), "parts")
     for index, call in enumerate(tool_calls or ()):
         found.append(_call(call, f"tool_calls[{index}]"))
     for index, part in enumerate(given or ()):
@@ -241,6 +249,9 @@ def parts(
             )
         if isinstance(part, ToolResult) and role is not Role.TOOL:
             raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
+    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
+    if len(set(ids)) < len(ids):
+        raise ValidationError("two calls or results of one message share a call id", field="parts")
     return tuple(found), text(canonical_text(found), "content")
 
 
@@ -266,7 +277,10 @@ def _call(call: Mapping[str, Json], field: str) -> ToolCall:
         raise ValidationError("must be a mapping", field=f"{field}.function")
     arguments = function.get("arguments", "{}")
     if isinstance(arguments, Mapping):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+        try:
+            arguments = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValidationError(f"is not JSON: {error}", field=f"{field}.arguments") from error
     return ToolCall(
         name(call.get("id"), f"{field}.id"),
         name(function.get("name"), f"{field}.name"),

@@ -18,12 +18,24 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
 from acms import handles
-from acms.core.chain import Entropy, context_id, genesis, locate, micros, moment, seal, verify
+from acms.core.chain import (
+    Entropy,
+    Stamp,
+    context_id,
+    entry_id,
+    genesis,
+    links,
+    locate,
+    micros,
+    moment,
+    stamp,
+    verify,
+)
 from acms.core.validate import name
 from acms.core.wire import dump, load_mapping
 from acms.errors import (
@@ -81,6 +93,7 @@ from acms.storage.sql import (
 
 T = TypeVar("T")
 Row = Sequence[Any]
+_Prepared: TypeAlias = tuple[Stamp, int, tuple[Any, ...], str | None]
 
 APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
 INLINE_ROWS = 512
@@ -702,15 +715,34 @@ class SQLiteStorage:
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, all waiting ones share a commit."""
-        return await self._write_all([partial(self._append, op=op) for op in ops])
+        return await self._write_all([self._appending(op) for op in ops])
 
-    def _append(self, connection: apsw.Connection, op: Append) -> Receipt:
+    def _appending(self, op: Append) -> Callable[[apsw.Connection], Receipt]:
+        """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
+        try:
+            return partial(self._append, op=op, prepared=self._prepare(op))
+        except Exception as error:
+            return partial(_refuse, _unexpected(error))
+
+    def _prepare(self, op: Append) -> list[_Prepared]:
+        """Do what needs no head on the caller's side: digests and columns."""
+        return [
+            (
+                stamp(draft, self._entropy),
+                micros(draft.created_at),
+                draft_columns(draft),
+                write_parts(draft.parts, draft.content),
+            )
+            for draft in op.drafts
+        ]
+
+    def _append(self, connection: apsw.Connection, op: Append, prepared: Sequence[_Prepared]) -> Receipt:
         """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
         # A tail that is kept must be read: another handle may have changed it without a new version.
         known = self._heads.get(op.context) if op.tail is not None else None
         if known is not None:
             try:
-                receipt = self._append_at(connection, op, *known)
+                receipt = self._append_at(connection, op, prepared, *known)
             except ACMSError:
                 if op.context not in self._heads:
                     raise  # the head was right: it was refused for what came after
@@ -718,12 +750,14 @@ class SQLiteStorage:
             if receipt is not None:
                 return receipt
         ref, head, _ = self._head(connection, op.context)
-        receipt = self._append_at(connection, op, ref, head)
+        receipt = self._append_at(connection, op, prepared, ref, head)
         if receipt is None:
             raise ConflictError("the head moved inside a transaction")
         return receipt
 
-    def _append_at(self, connection: apsw.Connection, op: Append, ref: int, head: Head) -> Receipt | None:
+    def _append_at(
+        self, connection: apsw.Connection, op: Append, prepared: Sequence[_Prepared], ref: int, head: Head
+    ) -> Receipt | None:
         """Append behind a head; None when the log is not there any more."""
         keys = [draft.key for draft in op.drafts if draft.key is not None]
         if keys:
@@ -743,23 +777,21 @@ class SQLiteStorage:
         positions: list[int | None] = []
         chains: list[bytes] = []
         last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        for draft, (id, salt, digest, chain) in zip(
-            op.drafts, seal(op.context, batch, head.chain, op.drafts, self._entropy), strict=True
-        ):
+        values = links(head.chain, [one[0] for one in prepared])
+        for draft, (stamped, created_at, columns, parts), chain in zip(op.drafts, prepared, values, strict=True):
             version += 1
+            id = entry_id(draft.kind, op.context, version, stamped.nonce)
             place: int | None = None
             if draft.kind is Kind.MESSAGE:
                 position += 1
                 place, last, total = position, id, total + draft.tokens
             if draft.replaces:
                 rewrites += 1
-            rows.append(
-                (
-                    base | version, draft.kind.value, place, id[-6:], batch, total, micros(draft.created_at), draft.tokens,
-                    *draft_columns(draft),
-                    None, salt, digest, chain, draft.key, write_parts(draft.parts, draft.content), draft.content,
-                )  # fmt: skip
-            )
+            row = (
+                base | version, draft.kind.value, place, stamped.nonce, batch, total, created_at, draft.tokens, *columns,
+                None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
+            )  # fmt: skip
+            rows.append(row)
             ids.append(id)
             positions.append(place)
             chains.append(chain)
@@ -1262,6 +1294,10 @@ def _answer(works: Sequence[_Work]) -> None:
     for work in works:
         if work.future is not None and not work.future.done():
             work.future.set_result(work.done)
+
+
+def _refuse(error: ACMSError, _connection: apsw.Connection) -> Receipt:
+    raise error
 
 
 def _unexpected(error: Exception) -> ACMSError:

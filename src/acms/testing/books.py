@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acms.core.history import anchor, units
+from acms.core import history
+from acms.core.history import anchor
 from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 
@@ -84,7 +85,7 @@ def spans(versions: set[int]) -> tuple[Span, ...]:
 
 def check_units(sequence: Sequence[Entry]) -> None:
     """Assert that units lose nothing, repeat nothing and never show half a tool group."""
-    found = units(sequence, whole=True)
+    found = history.units(sequence, whole=True)
     shown = [entry for unit in found.units for entry in unit.entries]
     hidden = [entry for entry, _ in found.hidden]
     assert sorted(ids([*shown, *hidden])) == sorted(ids(sequence)), "a unit lost or repeated an entry"

@@ -1047,6 +1047,7 @@ class StorageBackendTests:
             extra = {3: summed_up(1, 2), 5: taken_back(2), 6: said("edit", replaces=((1, 1),))}.get(n)
             await put(store, context, extra or said(str(n)))
             then.append(await store.read(context.id))
+            assert await store.read(context.id, replacing=True) == [e for e in then[-1] if e.replaces]
         child = await fork(store, context, 4)
         await put(store, child, taken_back(1, 2))
         await store.settings(child.id, {"deleted": True}, rev=0)

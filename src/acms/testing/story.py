@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from acms.core.history import Cover, effective, group_spans, units
+from acms.core import history
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -293,7 +293,7 @@ class StorageStory(RuleBasedStateMachine):
         book = self.book(which)
         targets = [entry for entry in book.entries if entry.replaces] + in_force(book.entries)
         if targets:
-            found = group_spans(targets[old % len(targets)], book.entries)
+            found = history.group_spans(targets[old % len(targets)], book.entries)
             self.append(book, replace(taken_back(), replaces=found))
 
     @precondition(lambda self: self.live())
@@ -301,7 +301,7 @@ class StorageStory(RuleBasedStateMachine):
     def sum_up(self, which: int, start: int, length: int) -> None:
         """Let a summary stand for some units, earlier summaries among them."""
         book = self.book(which)
-        found = [unit for unit in units(in_force(book.entries), whole=True).units if unit.complete]
+        found = [unit for unit in history.units(in_force(book.entries), whole=True).units if unit.complete]
         if not found:
             return
         start %= len(found)
@@ -347,18 +347,27 @@ class StorageStory(RuleBasedStateMachine):
         self.append(book, jobs=(JobDraft(kind=name, dedupe=name),))
         (stale,) = self.run(self.store.claim([name], lease=timedelta(0)))
         (owner,) = self.run(self.store.claim([name], lease=timedelta(days=1)))
-        assert isinstance(self.tried(book, said("too late"), tail={"late": 1}, finish=stale), LeaseLostError)
-        self.append(book, draft, finish=owner)
-        assert isinstance(self.tried(book, said("twice"), finish=owner), LeaseLostError)
+        late = Append(context=book.id, drafts=(said("too late"),), tail={"late": 1}, finish=stale)
+        done = Append(context=book.id, drafts=(draft,), finish=owner)
+        first, second, third = self.run(self.store.append([late, done, done]))
+        assert isinstance(first, LeaseLostError), first
+        assert isinstance(third, LeaseLostError), third
+        self.accept(book, [draft], second)
 
     @precondition(lambda self: self.live())
     @rule(
-        which=anyone, version=anyone, space=st.sampled_from(SPACES), data=st.sampled_from([b"", b"1", b"2"])
+        which=anyone,
+        version=anyone,
+        blanked=st.booleans(),
+        space=st.sampled_from(SPACES),
+        data=st.sampled_from([b"", b"1", b"2"]),
     )
-    def derive(self, which: int, version: int, space: str, data: bytes) -> None:
-        """Store derived rows of one entry, and of one that does not exist."""
+    def derive(self, which: int, version: int, blanked: bool, space: str, data: bytes) -> None:
+        """Store derived rows of one entry; of one that is blanked or does not exist none are kept."""
         book = self.book(which)
-        version = 1 + version % (len(book.cells) + 1)
+        versions = [entry.version for entry in book.entries if blanked and entry.state is not State.LIVE]
+        versions = versions or [*range(1, len(book.cells) + 2)]
+        version = versions[version % len(versions)]
         rows = [Derived(version=version, space=space, part=part, data=data) for part in (0, version % 2)]
         kept = self.run(self.store.put_derived(book.id, rows))
         cell = book.cells[version - 1] if version <= len(book.cells) else None
@@ -396,11 +405,19 @@ class StorageStory(RuleBasedStateMachine):
             return
         raise AssertionError("a fork of the future was accepted")
 
-    @rule(which=anyone, chosen=st.sets(anyone, max_size=3), to=st.sampled_from([State.EXPIRED, State.ERASED]))
-    def blank(self, which: int, chosen: set[int], to: State) -> None:
+    @rule(
+        which=anyone,
+        chosen=st.sets(anyone, max_size=3),
+        keyed=st.booleans(),
+        to=st.sampled_from([State.EXPIRED, State.ERASED]),
+    )
+    def blank(self, which: int, chosen: set[int], keyed: bool, to: State) -> None:
         """Expire or erase entries, also through a fork and in a deleted context."""
         book = self.books[which % len(self.books)]
-        versions = sorted({1 + number % (len(book.cells) + 1) for number in chosen})
+        found = {1 + number % (len(book.cells) + 1) for number in chosen}
+        versions = sorted(
+            found.union(entry.version for entry in book.entries if keyed and entry.key is not None)
+        )
         changed = 0
         for version in versions:
             if version > len(book.cells):
@@ -489,8 +506,8 @@ class StorageStory(RuleBasedStateMachine):
         """Return what the store says was in force at a version."""
         entries = self.run(self.store.read(book.id, at=at))
         assert entries == book.entries[:at]
-        cover = Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
-        sequence = effective(entries, cover)
+        cover = history.Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
+        sequence = history.effective(entries, cover)
         check_units(sequence)
         return ids(sequence)
 
@@ -528,7 +545,7 @@ class StorageStory(RuleBasedStateMachine):
             }
         replacing = await self.store.read(book.id, replacing=True)
         assert replacing == [entry for entry in entries if entry.replaces]
-        sequence = effective(entries, Cover(replacing))
+        sequence = history.effective(entries, history.Cover(replacing))
         assert ids(sequence) == ids(in_force(entries))
         check_units(sequence)
 
