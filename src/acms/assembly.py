@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from acms.core import chat
-from acms.core.history import Cover, Unit, Units, effective, units
+from acms.core.history import Cover, Unit, Units, effective, shown_role, units
 from acms.core.markers import boost
 from acms.core.plan import (
     Candidate,
@@ -100,17 +100,21 @@ async def gather_newest(
     version = version_of(head, at)
     cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
     least = frame.cost(Role.USER, ())
-    average = head.tokens / head.messages + least if head.messages else 1
+    average = max(1.0, head.tokens / head.messages + least) if head.messages else 1.0
     size = min(int(budget / average * 1.05) + 4, max(version, 1))
     while True:
         entries = await storage.read(context, at=version, newest=size)
         after = entries[0].version - 1 if entries else 0
         sequence = effective(entries, cover, after=after)
         folded = units(sequence, whole=after == 0)
-        shown = sum([entry.tokens for unit in folded.units for entry in unit.entries])
-        if after == 0 or (shown > budget - least * len(sequence) and not folded.unresolved):
+        if after == 0 or (not folded.unresolved and _cost(folded.units, frame) > budget):
             return _gathered(context, version, entries, cover, folded, after)
         size = min(2 * size, version)
+
+
+def _cost(found: Sequence[Unit], frame: Frame) -> int:
+    entries = [entry for unit in found for entry in unit.entries]
+    return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
 
 
 async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:

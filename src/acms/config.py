@@ -147,8 +147,8 @@ class ACMSConfig:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ACMSConfig:
         """Read the configuration from environment variables such as ACMS_RECALL_TOKEN_BUDGET.
 
-        ACMS_AUTO_DETECT_MARKERS, and every number and switch of the nested values can be set as ACMS_<GROUP>_<FIELD>; a name that does not exist or a
-        value that does not fit raises `ConfigurationError`.
+        ACMS_AUTO_DETECT_MARKERS, and every number and switch of the nested values as ACMS_<GROUP>_<FIELD>; a name that
+        does not exist or a value that does not fit raises `ConfigurationError`.
         """
         environ = os.environ if environ is None else environ
         groups: dict[str, type[Any]] = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from acms.config import RetryConfig
 from acms.core.chain import Entropy, token
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
-from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError
+from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
 from acms.handles import shared
 from acms.logs import log
 from acms.model import Append, Draft, Expect, Head, Kind, Receipt, ToolCall
@@ -37,10 +37,16 @@ class Letter:
     retry: RetryConfig
     #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
     rewrite: bool = False
+    #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
+    rewrites: int | None = None
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
     #: Where the answer goes when the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
+
+
+class Overtaken(ConflictError):
+    """Something was replaced or retracted since the targets were looked at: look again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Mailbox:
         self._task: asyncio.Task[None] | None = None
         #: True while somebody delivers: then letters queue up.
         self._busy = False
+        #: Who waits for that to end.
+        self._idlers: list[asyncio.Future[None]] = []
 
     async def post(self, letter: Letter) -> Delivered | None:
         """Deliver a letter; None when there was no open episode to close."""
@@ -85,12 +93,21 @@ class Mailbox:
             if self._waiting:
                 self._task = asyncio.get_running_loop().create_task(self._deliver())
             else:
-                self._busy = False
+                self._rest()
 
     async def idle(self) -> None:
-        """Wait until nothing is waiting."""
-        while self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+        """Wait until everything that was posted is delivered."""
+        while self._busy:
+            idler = asyncio.get_running_loop().create_future()
+            self._idlers.append(idler)
+            await idler
+
+    def _rest(self) -> None:
+        self._busy = False
+        idlers, self._idlers = self._idlers, []
+        for idler in idlers:
+            if not idler.done():
+                idler.set_result(None)
 
     async def _deliver(self) -> None:
         """Deliver what is waiting until nothing is."""
@@ -100,7 +117,8 @@ class Mailbox:
                 try:
                     if letters:
                         self._answer(letters, await self._append(letters))
-                except IdempotencyMismatchError as error:
+                except (IdempotencyMismatchError, ValidationError) as error:
+                    # Nothing was stored, and one letter spoils it for all: each on its own.
                     if len(letters) == 1:
                         _fail(letters, error)
                     for letter in letters if len(letters) > 1 else ():
@@ -118,7 +136,7 @@ class Mailbox:
                     self._waiting.clear()
                     raise
         finally:
-            self._busy = False
+            self._rest()
 
     def _answer(self, letters: Sequence[Letter], delivered: Sequence[Delivered | None]) -> None:
         for letter, one in zip(letters, delivered, strict=True):
@@ -147,15 +165,26 @@ class Mailbox:
         return taken
 
     async def _append(self, letters: Sequence[Letter]) -> list[Delivered | None]:
-        attempt = 0
+        attempt = conflicts = 0
         while True:
             try:
                 return await self._try(letters)
             except IdempotencyMismatchError:
                 raise
             except ConflictError:
-                self._head = None
+                seen, self._head = self._head, None
                 log(logging.DEBUG, "append_conflict", context=self._context, letters=len(letters))
+                try:
+                    head, _ = await self._end_of_log()
+                except ACMSError as error:
+                    if not error.retryable:
+                        raise
+                    continue
+                if letters[0].rewrites not in (None, head.rewrites):
+                    raise Overtaken from None
+                conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
+                if conflicts > 1:  # nobody else has written: the store would refuse this for ever
+                    raise
             except ACMSError as error:
                 attempt += 1
                 retry = letters[0].retry
@@ -166,7 +195,7 @@ class Mailbox:
                 await asyncio.sleep(retry.delay(attempt, random.random()))
 
     async def _try(self, letters: Sequence[Letter]) -> list[Delivered | None]:
-        head, tail = await self._end_of_log()
+        head, tail = (self._head, self._tail) if self._head is not None else await self._end_of_log()
         placed: list[Sequence[Draft]] = []
         for letter in letters:
             if letter.close is not None:
@@ -186,7 +215,7 @@ class Mailbox:
         op = Append(
             context=self._context,
             drafts=tuple(draft for drafts in placed for draft in drafts),
-            expect=Expect(last_message=head.last_message),
+            expect=Expect(last_message=head.last_message, rewrites=letters[0].rewrites),
             tail=tail.to_json(),
         )
         (result,) = await self._storage.append([op])
@@ -202,8 +231,6 @@ class Mailbox:
         return delivered
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
-        if self._head is not None:
-            return self._head, self._tail
         head = await self._storage.head(self._context)
         tail = Tail.from_json(head.tail) if head.tail else Tail()
         if not head.tail and head.messages:

@@ -26,7 +26,7 @@ from acms.errors import (
 )
 from acms.events import EpisodeClosed, Ingested, Rewritten
 from acms.logs import log
-from acms.mailbox import Delivered, Letter, Mailbox, mailbox
+from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
 from acms.model import (
     Draft,
     Entry,
@@ -162,6 +162,8 @@ class ACMS(View):
 
         `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key".
         """
+        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+            raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
         if len(messages) > validate.BATCH:
             raise ValidationError(
                 f"has {len(messages)} messages, the limit is {validate.BATCH}", field="messages"
@@ -177,7 +179,7 @@ class ACMS(View):
                 values["key"] = f"{validate.name(idempotency_key, 'idempotency_key')}:{index}"
             unknown = set(values) - _INGEST_FIELDS
             if unknown or "role" not in values:
-                what = f"unknown field {sorted(unknown)[0]!r}" if unknown else "needs a role"
+                what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
                 raise ValidationError(what, field=field)
             drafts.append(self._draft(f"{field}.", **values))
         return await self._ingest(drafts) if drafts else []
@@ -232,7 +234,7 @@ class ACMS(View):
 
     async def _ingest(self, drafts: Sequence[Draft]) -> list[MessageReceipt]:
         shared = self._shared
-        context = await shared.ensure()
+        context = (shared.context_id if shared.retained else None) or await shared.ensure()
         delivered = await self._post(context, Letter(drafts, shared.rules, shared.config.retry))
         assert delivered is not None
         receipts = await self._receipts(context, delivered)
@@ -323,12 +325,12 @@ class ACMS(View):
         the log, and is not shown as long as it is incomplete.
         """
         reason = validate.name(reason, "reason")
-        context, target, cover = await self._target(message_id)
+        context, target, cover, rewrites = await self._target(message_id)
         by = cover.by(target.version)
         if by is not None:
             return by
         members = [target]
-        if target.group is not None and not alone:
+        if target.group is not None and not alone and not target.replaces:
             members = await self._shared.storage.read(context, kinds=(Kind.MESSAGE,))
         draft = Draft(
             kind=Kind.RETRACTION,
@@ -338,7 +340,9 @@ class ACMS(View):
             sources=(target.id,),
             data={"reason": reason},
         )
-        delivered = await self._rewrite(context, draft)
+        delivered = await self._rewrite(context, draft, rewrites)
+        if delivered is None:
+            return await self.retract(message_id, reason=reason, alone=alone)
         version = delivered.receipt.versions[0]
         self._shared.tell(Rewritten(context_id=context, version=version, target_id=target.id, reason=reason))
         return version
@@ -347,17 +351,18 @@ class ACMS(View):
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
         reason = validate.name(reason, "reason")
         context = await self._shared.find()
-        version = 0 if context is None else (await self._shared.storage.head(context)).version
-        if context is None or version == 0:
+        head = None if context is None else await self._shared.storage.head(context)
+        if context is None or head is None or head.version == 0:
             return 0
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
             origin=Origin.DERIVED,
-            replaces=((1, version),),
+            replaces=((1, head.version),),
             data={"reason": reason},
         )
-        return (await self._rewrite(context, draft)).receipt.versions[0]
+        delivered = await self._rewrite(context, draft, head.rewrites)
+        return await self.clear(reason=reason) if delivered is None else delivered.receipt.versions[0]
 
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry.
@@ -366,7 +371,7 @@ class ACMS(View):
         `GoneError` when the message is out of force or its content is gone.
         """
         content = validate.text(content, "content")
-        context, target, cover = await self._target(message_id)
+        context, target, cover, rewrites = await self._target(message_id)
         if target.kind is not Kind.MESSAGE or target.role is None:
             raise ValidationError(
                 f"is a {target.kind.value}, only messages can be replaced", field="message_id"
@@ -394,23 +399,30 @@ class ACMS(View):
             sources=(target.id,),
             metadata=target.metadata,
         )
-        delivered = await self._rewrite(context, draft)
+        delivered = await self._rewrite(context, draft, rewrites)
+        if delivered is None:
+            return await self.replace(message_id, content)
         version = delivered.receipt.versions[0]
         self._shared.tell(
             Rewritten(context_id=context, version=version, target_id=target.id, reason="replaced")
         )
         return delivered.receipt.ids[0]
 
-    async def _target(self, id: str) -> tuple[str, Entry, Cover]:
+    async def _target(self, id: str) -> tuple[str, Entry, Cover, int]:
         target = await self.get(id)
         context = await self._shared.ensure()
-        return context, target, Cover(await self._shared.storage.read(context, replacing=True))
+        head = await self._shared.storage.head(context)
+        cover = Cover(await self._shared.storage.read(context, at=head.version, replacing=True))
+        return context, target, cover, head.rewrites
 
-    async def _rewrite(self, context: str, draft: Draft) -> Delivered:
-        letter = Letter([draft], self._shared.rules, self._shared.config.retry, rewrite=True)
-        delivered = await self._post(context, letter)
-        assert delivered is not None
-        return delivered
+    async def _rewrite(self, context: str, draft: Draft, rewrites: int) -> Delivered | None:
+        """Append an edit or a retraction; None when another one came first: decide again."""
+        shared = self._shared
+        letter = Letter([draft], shared.rules, shared.config.retry, rewrite=True, rewrites=rewrites)
+        try:
+            return await self._post(context, letter)
+        except Overtaken:
+            return None
 
 
 _INGEST_FIELDS = frozenset(

@@ -22,7 +22,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.events import Event, Planned
-from acms.logs import log, logger
+from acms.logs import correlation_id, log, logger
 from acms.model import (
     ContextDraft,
     ContextItems,
@@ -67,8 +67,8 @@ class SharedSession:
         self.handle = storage
         self.storage = _in_front(storage, self.config)
         counter: Any = token_counter if token_counter is not None else default_counter()
-        if not callable(getattr(counter, "count", None)):
-            raise ConfigurationError("token_counter needs a method count(text)")
+        if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
+            raise ConfigurationError("token_counter must be an object with a method count(text)")
         self.counter: TokenCounter = (
             counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
         )
@@ -126,7 +126,8 @@ class SharedSession:
         try:
             self.config.on_event(event)
         except Exception:
-            logger.warning("on_event_failed", exc_info=True, extra={"acms": {"event": type(event).__name__}})
+            about = {"acms": {"told": type(event).__name__}, "correlation_id": correlation_id.get()}
+            logger.warning("on_event_failed", exc_info=True, extra=about)
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:
         """Report a plan."""
@@ -201,6 +202,8 @@ class View:
         """
         shared = self._shared
         budget = validate.budget(shared.config.recall.token_budget if token_budget is None else token_budget)
+        if isinstance(exclude, str):
+            raise ValidationError("must be a list of ids, not a string", field="exclude")
         asked = assembly.Recall(
             query=validate.text(query, "query"),
             budget=budget,
@@ -269,6 +272,7 @@ class View:
             newest = validate.whole(newest, "newest")
         context = await shared.find()
         if context is None:
+            self._nothing()
             return []
         return await assembly.in_force(shared.storage, context, self._at, newest)
 
@@ -279,6 +283,7 @@ class View:
         after = validate.whole(after, "after")
         context = await shared.find()
         if context is None:
+            self._nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
         version = assembly.version_of(head, self._at)
@@ -307,6 +312,7 @@ class View:
             raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self._shared.find()
         if context is None:
+            self._nothing()
             return []
         head = await self._shared.storage.head(context)
         version = assembly.version_of(head, self._at)
@@ -332,6 +338,7 @@ class View:
         shared = self._shared
         context = await shared.find()
         if context is None:
+            self._nothing()
             return SessionStats(
                 session_id=self.session_id,
                 version=0,

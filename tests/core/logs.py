@@ -75,7 +75,9 @@ class Log:
         self._time += timedelta(seconds=after)
         made: list[Part] = list(parts)
         if answers is not None:
-            made += [ToolResult(call, content) for call in ([answers] if isinstance(answers, str) else answers)]
+            made += [
+                ToolResult(call, content) for call in ([answers] if isinstance(answers, str) else answers)
+            ]
         elif content and (calls or parts):
             made.insert(0, Text(content))
         made += [ToolCall(call, "look", f'{{"at": "{call}"}}') for call in calls]
@@ -113,7 +115,8 @@ class Log:
                 episode=old.episode,
                 group=old.group,
                 parts=tuple(
-                    replace(part, output=content) if isinstance(part, ToolResult) else part for part in old.parts
+                    replace(part, output=content) if isinstance(part, ToolResult) else part
+                    for part in old.parts
                 ),
                 replaces=(*old.replaces, (version, version)),
                 sources=(old.id,),
@@ -142,7 +145,9 @@ class Log:
     # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────
 
     def cover(self, at: int | None = None) -> Cover:
-        return Cover(entry for entry in self.entries[: len(self.entries) if at is None else at] if entry.replaces)
+        return Cover(
+            entry for entry in self.entries[: len(self.entries) if at is None else at] if entry.replaces
+        )
 
     def sequence(self, at: int | None = None) -> list[Entry]:
         return effective(self.entries[: len(self.entries) if at is None else at], self.cover(at))

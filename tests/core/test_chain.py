@@ -98,7 +98,10 @@ def test_episode_ids_name_the_context_and_the_ordinal() -> None:
 @given(st.integers(0, 2**64))
 def test_base_32_reads_back(number: int) -> None:
     written = base32(number)
-    assert int(written.translate(str.maketrans("abcdefghjkmnpqrstvwxyz", "abcdefghijklmnopqrstuv")), 32) == number
+    assert (
+        int(written.translate(str.maketrans("abcdefghjkmnpqrstvwxyz", "abcdefghijklmnopqrstuv")), 32)
+        == number
+    )
     assert written == "0" or not written.startswith("0")
 
 
@@ -174,7 +177,10 @@ PARTS = [
 
 def test_a_digest_notices_a_change_within_any_part() -> None:
     digests = {digest(replace(DRAFT, parts=(part,)), "nonce1", SALT) for part in PARTS}
-    digests |= {digest(replace(DRAFT, parts=(Text("ab"),)), "n", SALT), digest(replace(DRAFT, parts=()), "n", SALT)}
+    digests |= {
+        digest(replace(DRAFT, parts=(Text("ab"),)), "n", SALT),
+        digest(replace(DRAFT, parts=()), "n", SALT),
+    }
     assert len(digests) == len(PARTS) + 2
 
 
@@ -187,7 +193,9 @@ def test_text_cannot_move_from_one_field_to_its_neighbour() -> None:
     one = replace(DRAFT, actor="a", group="b")
     two = replace(DRAFT, actor="b", group="a")
     assert canonical(one, "n") != canonical(two, "n")
-    assert canonical(replace(DRAFT, metadata={"a": "b"}), "n") != canonical(replace(DRAFT, data={"a": "b"}), "n")
+    assert canonical(replace(DRAFT, metadata={"a": "b"}), "n") != canonical(
+        replace(DRAFT, data={"a": "b"}), "n"
+    )
 
 
 def test_the_order_of_keys_in_metadata_means_nothing() -> None:
@@ -207,9 +215,13 @@ def chained(*sizes: int, start: int = 0, head: bytes | None = None) -> list[Entr
     made: list[Entry] = []
     version = start
     for size in sizes:
-        drafts = [Draft(content=f"message {version + n}", created_at=NOON, role=Role.USER) for n in range(size)]
+        drafts = [
+            Draft(content=f"message {version + n}", created_at=NOON, role=Role.USER) for n in range(size)
+        ]
         batch = version + 1
-        for draft, (id, salt, value, chain) in zip(drafts, seal(context, batch, head, drafts, random), strict=True):
+        for draft, (id, salt, value, chain) in zip(
+            drafts, seal(context, batch, head, drafts, random), strict=True
+        ):
             version += 1
             given = {field.name: getattr(draft, field.name) for field in fields(Draft)}
             made.append(

@@ -19,30 +19,9 @@ from acms.model import ContextItem, Media, Raw, Reasoning, Role, Source, Text, T
 from acms.protocols import TokenCounter
 from tests.core.counters import COUNTERS, Counting
 from tests.core.logs import Log
+from tests.core.provider import check_valid
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
-
-
-def check_valid(messages: list[dict[str, Any]]) -> None:
-    """What chat completions ask: every call answered at once and exactly once, every answer to a call."""
-    waiting: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] in waiting
-            assert isinstance(message["content"], str)
-            waiting.remove(message["tool_call_id"])
-            continue
-        assert not waiting, "a call was not answered before somebody else spoke"
-        assert message["role"] in ("system", "developer", "user", "assistant")
-        assert isinstance(message["content"], str) or message.get("tool_calls")
-        assert "tool_call_id" not in message
-        for call in message.get("tool_calls", ()):
-            assert message["role"] == "assistant"
-            assert set(call) == {"id", "type", "function"}
-            assert set(call["function"]) == {"name", "arguments"}
-            assert call["id"] not in waiting
-            waiting.add(call["id"])
-    assert not waiting
 
 
 def gathered(log: Log) -> Gathered:
@@ -67,7 +46,9 @@ def items_of(log: Log, counter: TokenCounter = BYTES) -> list[ContextItem]:
 
 
 words = st.lists(
-    st.sampled_from(["orders", "database", "cache", "数据库", "🙂", "x" * 80, "\n", "done"]), min_size=1, max_size=9
+    st.sampled_from(["orders", "database", "cache", "数据库", "🙂", "x" * 80, "\n", "done"]),
+    min_size=1,
+    max_size=9,
 ).map(" ".join)
 ids = st.sampled_from(["c1", "c2", "c3"])
 
@@ -89,7 +70,12 @@ def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
             case "answers":
                 log.say("tool", text, answers=draw(st.lists(ids, min_size=1, unique=True)), actor=actor)
             case "odd":
-                odd = [Reasoning("hm"), Raw("openai", "{}"), Media("image/png", "s3://b/k", tokens=50), Text("")]
+                odd = [
+                    Reasoning("hm"),
+                    Raw("openai", "{}"),
+                    Media("image/png", "s3://b/k", tokens=50),
+                    Text(""),
+                ]
                 log.say("assistant", "", parts=draw(st.lists(st.sampled_from(odd), min_size=1)))
             case "edit" if log.version and log.entries[-1].role is not None:
                 log.edit(log.version, text)
@@ -226,7 +212,9 @@ def test_media_are_named_and_what_other_vendors_wrote_is_left_out() -> None:
     assert written(log) == [{"role": "user", "content": "look\n[image/png: s3://b/k]\nclosely"}]
 
 
-@pytest.mark.parametrize(("actor", "named"), [("Sam", True), ("agent-7", True), ("Sam Smith", False), ("名", False)])
+@pytest.mark.parametrize(
+    ("actor", "named"), [("Sam", True), ("agent-7", True), ("Sam Smith", False), ("名", False)]
+)
 def test_only_a_speaker_a_provider_accepts_is_named(actor: str, named: bool) -> None:
     log = Log(BYTES.count)
     log.say("user", "hi", actor=actor)
@@ -307,7 +295,9 @@ def test_the_cost_of_a_call_counts_its_name_and_arguments() -> None:
     message = {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "disk", "arguments": call.arguments}}],
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": call.arguments}}
+        ],
     }
     assert chat.tokens([message], BYTES) == chat.PRIMER + chat.PER_MESSAGE + chat.PER_CALL + 2 + 4 + 15
     assert chat.ChatFrame(BYTES).cost(Role.ASSISTANT, [call]) == chat.PER_MESSAGE + chat.PER_CALL + 2

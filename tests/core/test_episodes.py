@@ -263,7 +263,10 @@ def test_a_manual_close_ends_the_episode_and_the_next_message_starts_one() -> No
     log.close("lunch")
     log.say("user", "b")
     found = episodes(CONTEXT, log.entries)
-    assert [(one.ordinal, one.status, one.reason) for one in found] == [(1, "closed", "lunch"), (2, "open", None)]
+    assert [(one.ordinal, one.status, one.reason) for one in found] == [
+        (1, "closed", "lunch"),
+        (2, "open", None),
+    ]
     assert [(one.first, one.last) for one in found] == [(1, 1), (3, 3)]
 
 
@@ -310,7 +313,9 @@ def stories(draw: st.DrawFn) -> Log:
             case "thanks":
                 log.say("user", "thanks", after=after)
             case "call":
-                log.say("assistant", "looking", calls=draw(st.lists(ids, min_size=1, unique=True)), after=after)
+                log.say(
+                    "assistant", "looking", calls=draw(st.lists(ids, min_size=1, unique=True)), after=after
+                )
             case "answer":
                 log.say("tool", "told", answers=draw(ids), after=after)
             case "answers":

@@ -132,7 +132,9 @@ def test_a_replacement_never_reaches_itself_or_what_comes_later() -> None:
 
 
 def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
-    cover = Cover([entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))])
+    cover = Cover(
+        [entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))]
+    )
     assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
 
 
@@ -213,7 +215,10 @@ def test_an_unfinished_group_is_shown_whole_while_it_is_the_newest() -> None:
     log.say("assistant", calls=["c1", "c2"])
     assert [(unit.complete, versions_of([unit])[0]) for unit in log.units()] == [(True, (1,)), (False, (2,))]
     log.say("tool", "one of two", answers="c2")
-    assert [(unit.complete, versions_of([unit])[0]) for unit in log.units()] == [(True, (1,)), (False, (2, 3))]
+    assert [(unit.complete, versions_of([unit])[0]) for unit in log.units()] == [
+        (True, (1,)),
+        (False, (2, 3)),
+    ]
 
 
 def test_an_unfinished_group_in_the_middle_is_hidden_with_its_reason() -> None:

@@ -80,7 +80,12 @@ def test_own_patterns_are_used_instead_of_the_default_ones() -> None:
 
 
 def test_detection_stays_fast_on_a_megabyte_that_almost_matches() -> None:
-    for text in ("-" * 1_000_000 + ":", ">*_# " * 200_000 + ":", "Tried bu" * 120_000 + ":", " \n" * 500_000 + ":"):
+    for text in (
+        "-" * 1_000_000 + ":",
+        ">*_# " * 200_000 + ":",
+        "Tried bu" * 120_000 + ":",
+        " \n" * 500_000 + ":",
+    ):
         assert detect(text) == ()
 
 
@@ -172,7 +177,9 @@ async def test_explicit_markers_may_be_put_on_any_message() -> None:
     assert await markers_of(role="tool", content="40 %", markers=["failure"]) == ("failure",)
 
 
-@pytest.mark.parametrize("marker", ["urgent", "custom:", "custom:two words", "", "DECISION", "custom:" + "x" * 65, 5])
+@pytest.mark.parametrize(
+    "marker", ["urgent", "custom:", "custom:two words", "", "DECISION", "custom:" + "x" * 65, 5]
+)
 async def test_an_unknown_marker_is_refused(marker: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         await markers_of(role="user", content="x", markers=[marker])

@@ -35,7 +35,17 @@ from tests.core.logs import Log, entry
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 pieces = st.sampled_from(
-    ["the orders service", "PostgreSQL 18", "数据库迁移", "🙂🙂", "  indented\n\n\tcode", "\n", " ", "a", "x" * 300]
+    [
+        "the orders service",
+        "PostgreSQL 18",
+        "数据库迁移",
+        "🙂🙂",
+        "  indented\n\n\tcode",
+        "\n",
+        " ",
+        "a",
+        "x" * 300,
+    ]
 )
 texts = st.lists(pieces, min_size=1, max_size=8).map(" ".join) | st.text(min_size=1, max_size=40)
 
@@ -50,9 +60,14 @@ def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
                 calls = draw(st.sampled_from([["c1"], ["c1", "c2"]]))
                 log.say("assistant", draw(st.sampled_from(["", text])), calls=calls)
             case "answer":
-                log.say("tool", text * draw(st.sampled_from([1, 30])), answers=draw(st.sampled_from(["c1", "c2"])))
+                log.say(
+                    "tool", text * draw(st.sampled_from([1, 30])), answers=draw(st.sampled_from(["c1", "c2"]))
+                )
             case "media":
-                log.say("user", parts=[Text(text), Media("image/png", "s3://b/k", tokens=draw(st.integers(0, 900)))])
+                log.say(
+                    "user",
+                    parts=[Text(text), Media("image/png", "s3://b/k", tokens=draw(st.integers(0, 900)))],
+                )
             case "edit" if log.version and log.entries[-1].role is not None:
                 log.edit(log.version, text)
             case "summarise" if log.version > 3:
@@ -178,7 +193,9 @@ def test_everything_is_shown_when_everything_fits(made: Made) -> None:
 
 
 @given(st.sampled_from(COUNTERS), texts, st.integers(-5, 400))
-def test_a_cut_text_fits_and_is_head_and_tail_of_the_text(counter: TokenCounter, text: str, budget: int) -> None:
+def test_a_cut_text_fits_and_is_head_and_tail_of_the_text(
+    counter: TokenCounter, text: str, budget: int
+) -> None:
     shorter = cut(text, budget, counter)
     assert counter.count(shorter) <= max(0, budget)
     if shorter not in ("", text):
@@ -330,7 +347,10 @@ def test_a_budget_of_nothing_still_names_the_latest() -> None:
 
 
 def test_media_cost_what_their_sender_said() -> None:
-    assert media_tokens([Text("x"), Media("image/png", "ref", tokens=800), Media("image/png", "ref", tokens=5)]) == 805
+    assert (
+        media_tokens([Text("x"), Media("image/png", "ref", tokens=800), Media("image/png", "ref", tokens=5)])
+        == 805
+    )
 
 
 def test_a_frame_charges_the_speaker_and_the_separator() -> None:
@@ -338,7 +358,6 @@ def test_a_frame_charges_the_speaker_and_the_separator() -> None:
     assert frame.cost(Role.USER, ()) == len("user: ") + 2
     assert frame.cost(Role.USER, (), "Sam") == len("Sam: ") + 2
     assert frame.cost(None, ()) == 2
-
 
 
 def test_a_source_is_named_by_what_a_unit_holds() -> None:

@@ -31,7 +31,9 @@ def bm25(query: str, documents: list[str]) -> list[float]:
         score = 0.0
         for term in wanted:
             times = terms(text).count(term)
-            score += idf(term) * times * (K1 + 1) / (times + K1 * ((1 - B) + B * size / average)) if times else 0.0
+            score += (
+                idf(term) * times * (K1 + 1) / (times + K1 * ((1 - B) + B * size / average)) if times else 0.0
+            )
         found.append(score / most if most else 0.0)
     return found
 
@@ -49,7 +51,9 @@ def test_relevance_stays_within_zero_and_one_for_any_text(query: str, documents:
 
 
 @given(texts, st.lists(texts, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_the_order_of_the_log_does_not_enter_the_score(query: str, documents: list[str], random: object) -> None:
+def test_the_order_of_the_log_does_not_enter_the_score(
+    query: str, documents: list[str], random: object
+) -> None:
     order = list(range(len(documents)))
     random.shuffle(order)  # type: ignore[attr-defined]
     shuffled = relevance(query, [documents[index] for index in order])
@@ -64,7 +68,9 @@ def test_statistics_are_those_of_exactly_the_documents_given() -> None:
 
 
 def test_a_rare_word_weighs_more_than_a_common_one() -> None:
-    rare, *common = relevance("database orders", ["orders blue", "database cache", "database redis", "database x"])
+    rare, *common = relevance(
+        "database orders", ["orders blue", "database cache", "database redis", "database x"]
+    )
     assert rare > max(common) > 0
 
 
@@ -109,7 +115,9 @@ def test_a_word_nobody_wrote_changes_nothing() -> None:
 def test_when_it_was_said_and_who_spoke_are_searchable() -> None:
     said = entry(1, "we painted a sunrise", actor="Melanie", created_at=NOON)
     assert document(said) == "14 March 2026 Melanie we painted a sunrise"
-    scores = relevance("What did Melanie do in March 2026?", [document(said), document(entry(2, "x", actor="Sam"))])
+    scores = relevance(
+        "What did Melanie do in March 2026?", [document(said), document(entry(2, "x", actor="Sam"))]
+    )
     assert scores[0] > scores[1]
 
 

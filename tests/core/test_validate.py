@@ -93,7 +93,17 @@ def test_markers_are_kept_once_in_order() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["goal", ["GOAL"], ["custom:"], ["custom:a b"], [None], [5], ["custom:" + "x" * 65], 5, {"goal": 1.5}.values()],
+    [
+        "goal",
+        ["GOAL"],
+        ["custom:"],
+        ["custom:a b"],
+        [None],
+        [5],
+        ["custom:" + "x" * 65],
+        5,
+        {"goal": 1.5}.values(),
+    ],
 )
 def test_markers_that_make_no_sense_are_refused(value: Any) -> None:
     refused(lambda: validate.markers(value), "markers")
@@ -114,7 +124,21 @@ def test_a_budget_is_a_whole_number_of_zero_or_more(value: float, expected: int)
 
 @pytest.mark.parametrize(
     "value",
-    [-1, -0.5, 0.5, float("nan"), float("inf"), float("-inf"), True, "100", None, [1], 10**8 + 1, 10**30, 1e300],
+    [
+        -1,
+        -0.5,
+        0.5,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        True,
+        "100",
+        None,
+        [1],
+        10**8 + 1,
+        10**30,
+        1e300,
+    ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(value: Any) -> None:
     refused(lambda: validate.budget(value), "token_budget")
@@ -176,7 +200,12 @@ def test_a_time_without_a_zone_or_sense_is_refused(value: Any) -> None:
 def test_metadata_is_copied_plain() -> None:
     given = OrderedDict(run=12, tags=("a", "b"), deep={"x": [None, True, 1.5, {"y": "z"}]}, role=Role.USER)
     copy = validate.metadata(given)
-    assert copy == {"run": 12, "tags": ["a", "b"], "deep": {"x": [None, True, 1.5, {"y": "z"}]}, "role": "user"}
+    assert copy == {
+        "run": 12,
+        "tags": ["a", "b"],
+        "deep": {"x": [None, True, 1.5, {"y": "z"}]},
+        "role": "user",
+    }
     given["deep"]["x"].append("later")  # type: ignore[index]
     assert copy["deep"]["x"][-1] == {"y": "z"}
     assert validate.metadata(MappingProxyType({"a": 1})) == {"a": 1}
@@ -252,7 +281,9 @@ def test_metadata_up_to_every_limit_is_fine() -> None:
 
 
 def parts(role: Role = Role.ASSISTANT, content: str = "", **given: Any) -> tuple[tuple[Any, ...], str]:
-    return validate.parts(role, content, given.get("parts"), given.get("tool_calls"), given.get("tool_call_id"))
+    return validate.parts(
+        role, content, given.get("parts"), given.get("tool_calls"), given.get("tool_call_id")
+    )
 
 
 CALL = {"id": "c1", "name": "disk", "arguments": "{}"}
@@ -275,7 +306,11 @@ def test_an_assistant_may_only_call_and_a_tool_may_answer_nothing() -> None:
 
 
 def test_calls_are_read_in_both_forms() -> None:
-    nested_form = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": '{"host":"db1"}'}}
+    nested_form = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "disk", "arguments": '{"host":"db1"}'},
+    }
     assert parts(tool_calls=[nested_form])[0] == (ToolCall("c1", "disk", '{"host":"db1"}'),)
     assert parts(tool_calls=[{"id": "c1", "name": "disk"}])[0] == (ToolCall("c1", "disk", "{}"),)
     given = {"id": "c1", "name": "disk", "arguments": {"host": "ü"}}
@@ -289,7 +324,14 @@ def test_the_text_of_a_message_with_parts_is_what_it_says_in_order() -> None:
         tool_calls=[CALL],
         parts=[Reasoning("unsaid"), Text("second"), Media("image/png", "s3://b/k"), Raw("openai", "{}")],
     )
-    assert [type(part).__name__ for part in found] == ["Text", "ToolCall", "Reasoning", "Text", "Media", "Raw"]
+    assert [type(part).__name__ for part in found] == [
+        "Text",
+        "ToolCall",
+        "Reasoning",
+        "Text",
+        "Media",
+        "Raw",
+    ]
     assert text == "first\ndisk({})\nsecond"
 
 

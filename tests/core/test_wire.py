@@ -134,7 +134,9 @@ def test_a_raw_item_is_kept_byte_for_byte() -> None:
 
 def test_fields_that_say_nothing_are_not_written() -> None:
     written = entry_to_json(entry(1, "hello"))
-    assert {"key", "parts", "markers", "group", "replaces", "metadata", "privacy", "state"}.isdisjoint(written)
+    assert {"key", "parts", "markers", "group", "replaces", "metadata", "privacy", "state"}.isdisjoint(
+        written
+    )
 
 
 def test_the_same_value_is_always_written_the_same_way() -> None:
@@ -232,7 +234,14 @@ def test_what_is_no_object_is_no_entry_and_no_context(written: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("acms", FORMAT + 1), ("acms", "x"), ("lineage", [["a"]]), ("lineage", 5), ("settings", 5), ("created_at", "x")],
+    [
+        ("acms", FORMAT + 1),
+        ("acms", "x"),
+        ("lineage", [["a"]]),
+        ("lineage", 5),
+        ("settings", 5),
+        ("created_at", "x"),
+    ],
 )
 def test_a_context_that_makes_no_sense_is_corrupt(field: str, value: Any) -> None:
     good = Context(id="c_1", root="c_1", counter="x", created_at=datetime(2026, 1, 1, tzinfo=UTC))

@@ -35,7 +35,9 @@ class _Default(apsw.VFS):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
         self.unregister()  # the one registered before, SQLite's own, becomes the default again
 
     def excepthook(self, *_error: object) -> None:

@@ -30,7 +30,12 @@ def draft(key: str) -> Draft:
 
 def op(context: str, keys: Sequence[str]) -> Append:
     """Return one append of the messages that belong to some keys."""
-    return Append(context=context, drafts=tuple(draft(key) for key in keys))
+    return Append(context=context, drafts=tuple(draft(key) for key in keys), tail=tail(keys))
+
+
+def tail(keys: Sequence[str]) -> dict[str, str] | None:
+    """Return the tail an append of some keys writes: two thirds write one, as a session always does."""
+    return {"newest": keys[-1]} if sha256(keys[0].encode()).digest()[0] % 3 else None
 
 
 def batch(key: str, rng: random.Random) -> list[str]:
@@ -78,6 +83,11 @@ async def sound(storage: SQLiteStorage) -> dict[str, list[Entry]]:
         keys = [entry.key for entry in entries if entry.key is not None]
         assert len(set(keys)) == len(keys)
         assert [entry.content for entry in entries if entry.key] == [content(key) for key in keys]
+        batches: dict[int, list[str]] = {}
+        for entry in entries:
+            batches.setdefault(entry.batch, []).append(entry.key or "")
+        tails = [written for batch in batches.values() if (written := tail(batch)) is not None]
+        assert dict(head.tail) == (tails[-1] if tails else {})
     return found
 
 

@@ -1,8 +1,8 @@
 """A process to be killed, started by `_process.py`.
 
-    write PATH NOTES NAME SEED    append for ever; NOTES gets "try" before and "ack" after each append
-    open                          per line of stdin: open that file, write one message, answer "ok"
-    die PATH NTH                  open PATH and kill itself at the n-th call that changes a file
+write PATH NOTES NAME SEED    append for ever; NOTES gets "try" before and "ack" after each append
+open                          per line of stdin: open that file, write one message, answer "ok"
+die PATH NTH                  open PATH and kill itself at the n-th call that changes a file
 """
 
 from __future__ import annotations

@@ -64,7 +64,9 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
             vfs.arm(kinds, nth, act, times=None if stays else 1)
             keys = [f"{nth}-{n}" for n in range(8)]
             results = await many(storage, context, keys)
-            refused = [key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)]
+            refused = [
+                key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)
+            ]
             for result in results:
                 if isinstance(result, ACMSError):
                     assert type(result) is expected
@@ -188,7 +190,9 @@ async def test_T19_a_full_disk_refuses_appends_until_there_is_space(small_disk: 
             keys = [f"{len(acked)}-{n}" for n in range(TOGETHER)]
             results = await many(storage, context, keys)
             acked += [key for key, result in zip(keys, results, strict=True) if isinstance(result, Receipt)]
-            refused = [key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)]
+            refused = [
+                key for key, result in zip(keys, results, strict=True) if not isinstance(result, Receipt)
+            ]
             errors = [result for result in results if not isinstance(result, Receipt)]
             assert all(type(error) is StorageFullError and error.retryable for error in errors)
         assert len(acked) > TOGETHER
@@ -230,7 +234,9 @@ def _constraint(context: str) -> Append:
 
 
 def _unwritable(context: str) -> Append:
-    return replace(op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), metadata={"a": object()})))
+    return replace(
+        op(context, ["bad"]), drafts=(draft("fine"), replace(draft("bad"), metadata={"a": object()}))
+    )
 
 
 def _surrogate(context: str) -> Append:

@@ -1,6 +1,6 @@
 """T08: processes killed under load and while they open a file.
 
-    pytest -m faults tests/faults      the long loops: 100 kills, 20 killed openings
+pytest -m faults tests/faults      the long loops: 100 kills, 20 killed openings
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import random
 import select
 import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,14 +18,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from acms.errors import ACMSError
+from acms.errors import ACMSError, StorageBusyError
 from acms.storage.sqlite import SQLiteStorage
 
 from ._process import finish, writer
 from ._work import add, contexts, op, sound, sound_file
 
 WRITERS = 4
-ROUNDS_PER_FILE = 5  # keeps the files small enough to be read whole after every kill
+ROUNDS_PER_FILE = 3  # keeps the files small enough to be read whole after every kill
 
 
 @dataclass
@@ -68,7 +69,7 @@ async def kill_round(path: Path, folder: Path, seed: int, notes: Notes) -> tuple
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    time.sleep(rng.uniform(0.0, 0.3))  # the moment of the kill, not a wait for anything
+    time.sleep(rng.uniform(0.0, 0.2))  # the moment of the kill, not a wait for anything
     for process in rng.sample(processes, WRITERS):
         os.kill(process.pid, signal.SIGKILL)
     assert [finish(process) for process in processes] == [-signal.SIGKILL] * WRITERS
@@ -184,6 +185,32 @@ def test_T08_processes_that_open_a_fresh_file_at_once_all_work(tmp_path: Path) -
     finally:
         codes = [finish(process) for process in processes]
     assert codes == [0] * WRITERS
+
+
+async def test_T08_a_first_opening_waits_for_another_process_that_is_at_it(tmp_path: Path) -> None:
+    """SQLite does not wait by itself when a file is switched to WAL while someone else writes it."""
+    path = tmp_path / "fresh.db"
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    done = threading.Timer(0.2, lambda: other.execute("COMMIT").fetchall())
+    done.start()
+    storage = SQLiteStorage(path)
+    (context,) = await contexts(storage, 1)
+    await add(storage, context, "waited")
+    done.join()
+    other.close()
+    await storage.aclose()
+
+    other = apsw.Connection(str(tmp_path / "held.db"))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    storage = SQLiteStorage(tmp_path / "held.db", busy_seconds=0.1)
+    with pytest.raises(StorageBusyError) as caught:  # not for ever
+        await contexts(storage, 1)
+    assert caught.value.retryable
+    other.execute("COMMIT").fetchall()
+    other.close()
+    await contexts(storage, 1)
+    await storage.aclose()
 
 
 async def test_T08_a_second_process_may_migrate_between_two_looks_at_the_header(tmp_path: Path) -> None:

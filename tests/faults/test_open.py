@@ -202,7 +202,9 @@ async def test_T20_a_refused_file_keeps_the_commits_in_its_wal(tmp_path: Path, w
     path = tmp_path / "a.db"
     script = "CREATE TABLE songs (name); INSERT INTO songs VALUES ('one');"
     if what == "newer-schema":
-        script = f"PRAGMA application_id = {0x41434D53}; CREATE TABLE contexts (a); PRAGMA user_version = 999;"
+        script = (
+            f"PRAGMA application_id = {0x41434D53}; CREATE TABLE contexts (a); PRAGMA user_version = 999;"
+        )
     with crashed(path, script):
         before = contents(tmp_path)
         expected = StorageError if what == "other-application" else SchemaVersionError
@@ -225,17 +227,19 @@ async def test_T20_damage_that_is_met_later_is_named_and_not_made_worse(tmp_path
         data[start : start + 8192] = random.Random(page).randbytes(8192)
     path.write_bytes(bytes(data))
     storage = SQLiteStorage(path)
+    noticed = False
     try:
         entries = await storage.read(context)
     except CorruptRecordError as error:
+        noticed = True
         assert error.options
     else:  # the damage lies in an index
         assert [entry.version for entry in entries] == list(range(1, 301))
     try:
-        findings = await storage.integrity()
+        noticed = bool(await storage.integrity()) or noticed  # SQLite does not look into a cut text
     except CorruptRecordError:
-        findings = ["so broken that it cannot be checked"]
-    assert findings
+        noticed = True
+    assert noticed
     await storage.aclose()
     assert contents(tmp_path) == {"a.db": bytes(data)}
 
@@ -356,7 +360,9 @@ async def test_T20_a_read_only_file_system_can_be_read_and_says_so_otherwise(dis
     assert contents(disk) == before
 
 
-async def test_T20_commits_in_a_wal_on_a_read_only_file_system_are_never_silently_left_out(disk: Path) -> None:
+async def test_T20_commits_in_a_wal_on_a_read_only_file_system_are_never_silently_left_out(
+    disk: Path,
+) -> None:
     """A file that was killed with commits in its WAL, and then mounted read-only: an old state would be a lie."""
     path = disk / "a.db"
     process = writer("write", path, disk / "notes", "w", "0")

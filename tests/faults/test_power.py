@@ -138,12 +138,16 @@ async def power_cuts(folder: Path, durability: Durability, images: int) -> tuple
 
 
 @pytest.mark.parametrize("images", [25, pytest.param(150, marks=pytest.mark.faults)])
-async def test_T09_disk_durability_loses_nothing_acknowledged_in_a_power_cut(tmp_path: Path, images: int) -> None:
+async def test_T09_disk_durability_loses_nothing_acknowledged_in_a_power_cut(
+    tmp_path: Path, images: int
+) -> None:
     assert await power_cuts(tmp_path, "disk", images) == (0, 0)
 
 
 @pytest.mark.parametrize("images", [25, pytest.param(150, marks=pytest.mark.faults)])
-async def test_T09_relaxed_durability_keeps_a_gap_free_prefix_in_a_power_cut(tmp_path: Path, images: int) -> None:
+async def test_T09_relaxed_durability_keeps_a_gap_free_prefix_in_a_power_cut(
+    tmp_path: Path, images: int
+) -> None:
     broken, worst = await power_cuts(tmp_path, "relaxed", images)
     # The simulation must be able to lose something, or the test above would prove nothing.
     assert broken > 0

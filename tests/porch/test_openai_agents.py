@@ -61,7 +61,8 @@ async def test_pop_and_clear_rewind_but_history_keeps_everything(session: ACMSSe
     assert await session.get_items() == ITEMS[:3]
     await session.add_items([ITEMS[0]])
     await session.clear_session()
-    assert await session.get_items() == [] and await session.pop_item() is None
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
     await session.add_items([ITEMS[4]])
     assert await session.get_items() == [ITEMS[4]]
     assert await session.memory.at(len(ITEMS)).entries() != []

@@ -41,7 +41,8 @@ def test_a_session_without_await(tmp_path: Path) -> None:
     with sync.ACMS("user_123", storage) as session, sync.ACMS("other", storage) as other:
         id = session.ingest("user", "We chose PostgreSQL for the orders service.")
         other.ingest("user", "hello")
-        assert session.last_receipt is not None and session.last_receipt.message_id == id
+        assert session.last_receipt is not None
+        assert session.last_receipt.message_id == id
         assert [item.id for item in session.recall("orders database", token_budget=200)] == [id]
         session.ingest("assistant", "Noted.")
         assert session.at(1).get_session_stats().messages == 1

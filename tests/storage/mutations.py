@@ -37,6 +37,8 @@ from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, cached, lo
 from acms.testing import ManualClock, StorageBackendTests, run_story
 
 TIMEOUT = 60
+#: How many stories are told: as many as seconds allow.
+EXAMPLES = {"memory": 250, "cached": 150, "sqlite": 100}
 
 _numbers = itertools.count()
 
@@ -59,7 +61,11 @@ def code(owner: Any, name: str, *edits: tuple[str, str]) -> Plant:
             assert old in wrong, f"{name} has no {old!r} any more: bring this fault up to date"
             wrong = wrong.replace(old, new)
         found: dict[str, Any] = {}
-        exec(compile("from __future__ import annotations\n" + wrong, "fault", "exec"), function.__globals__, found)
+        exec(
+            compile("from __future__ import annotations\n" + wrong, "fault", "exec"),
+            function.__globals__,
+            found,
+        )
         stack.enter_context(patch.object(owner, name, found[name]))
 
     return plant
@@ -99,7 +105,8 @@ FAULTS = [
         "test_a_key_never_stands_for_two_bodies",
     ),
     Fault(
-        "new and old keys mix", "sqlite", code(log, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
+        "new and old keys mix", "sqlite",
+        code(log, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
         "test_new_and_old_keys_do_not_mix",
     ),
     Fault(
@@ -134,7 +141,8 @@ FAULTS = [
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(sqlite.SQLiteStorage, "_attempt", ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
+        code(sqlite.SQLiteStorage, "_attempt",
+             ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
@@ -166,7 +174,8 @@ FAULTS = [
         "test_t33_two_tenants_see_nothing_of_each_other",
     ),
     Fault(
-        "namespaces are ignored by search", "sqlite", query("searchable", r"c\.namespace = \?", "(c.namespace = ? OR 1)"),
+        "namespaces are ignored by search", "sqlite",
+        query("searchable", r"c\.namespace = \?", "(c.namespace = ? OR 1)"),
         "test_a_search_stays_in_its_namespace",
     ),
     Fault(
@@ -183,7 +192,8 @@ FAULTS = [
         "test_expiring_deletes_the_content_and_keeps_the_rest",
     ),
     Fault(
-        "an erasure keeps what forks' jobs carry", "sqlite", query("forget_payload", r"WHERE root = \(.*?\?2\)", "WHERE ref = ?2"),
+        "an erasure keeps what forks' jobs carry", "sqlite",
+        query("forget_payload", r"WHERE root = \(.*?\?2\)", "WHERE ref = ?2"),
         "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
     ),
     Fault(
@@ -196,7 +206,8 @@ FAULTS = [
         "test_t07_what_arrives_after_an_erasure_brings_nothing_back",
     ),
     Fault(
-        "a cache ignores the epoch", "cached", code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
+        "a cache ignores the epoch", "cached",
+        code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
         "test_expiring_deletes_the_content_and_keeps_the_rest",
     ),
     Fault(
@@ -220,7 +231,8 @@ FAULTS = [
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
-        "restoring verifies nothing", "memory", code(memory.MemoryStorage, "restore", ("in verify(", "in (lambda *a, **k: ())(")),
+        "restoring verifies nothing", "memory",
+        code(memory.MemoryStorage, "restore", ("in verify(", "in (lambda *a, **k: ())(")),
         "test_restoring_a_broken_log_is_refused",
     ),
     Fault(
@@ -230,7 +242,8 @@ FAULTS = [
     ),
     Fault(
         "units split a tool group", "memory",
-        code(history, "units", ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
+        code(history, "units",
+             ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(
@@ -272,7 +285,10 @@ class Stores:
         """Yield what a test asks for."""
         async with AsyncExitStack() as stack:
             clock = ManualClock()
-            found: dict[str, Any] = {"clock": clock, "store": await stack.enter_async_context(self.make(clock=clock))}
+            found: dict[str, Any] = {
+                "clock": clock,
+                "store": await stack.enter_async_context(self.make(clock=clock)),
+            }
             if "other_tenant" in wanted:
                 if self.kind != "sqlite":
                     pytest.skip("one tenant")
@@ -318,7 +334,7 @@ def holds(stores: Stores) -> bool:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             run_story(
-                stores.make, max_examples=60, steps=30, derandomize=True, database=None,
+                stores.make, max_examples=EXAMPLES[stores.kind], steps=30, derandomize=True, database=None,
                 phases=[Phase.generate], report_multiple_bugs=False,
             )  # fmt: skip
     except Exception:
@@ -342,7 +358,9 @@ def short(folder: Path) -> list[str]:
     survivors: list[str] = []
     for fault in FAULTS:
         stores = Stores(fault.store, folder)
-        check = holds if fault.found_by == "story" else lambda stores, name=fault.found_by: passes(name, stores)
+        check = (
+            holds if fault.found_by == "story" else lambda stores, name=fault.found_by: passes(name, stores)
+        )
         with planted(fault):
             if check(stores):
                 survivors.append(fault.name)

@@ -1,7 +1,7 @@
 import pytest
 
 from acms.storage import MemoryStorage
-from acms.testing import StorageBackendTests
+from acms.testing import StorageBackendTests, run_story
 
 
 class TestMemory(StorageBackendTests):
@@ -11,3 +11,12 @@ class TestMemory(StorageBackendTests):
     async def store(self, clock):
         async with MemoryStorage(clock=clock) as store:
             yield store
+
+
+def test_the_memory_store_and_plain_lists_tell_the_same_story():
+    run_story(MemoryStorage, max_examples=120, steps=40)
+
+
+@pytest.mark.soak
+def test_the_memory_store_and_plain_lists_tell_the_same_long_story():
+    run_story(MemoryStorage, max_examples=3000, steps=60)

@@ -61,19 +61,20 @@ class ChatFrame:
 
 def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
     """Write items as chat messages, valid for a provider: every tool call is followed by its answers."""
-    answered = {
-        (item.group, part.call_id) for item in items for part in item.parts if isinstance(part, ToolResult)
-    }
-    asked = {(item.group, part.call_id) for item in items for part in item.parts if isinstance(part, ToolCall)}
     written: list[dict[str, Json]] = []
-    open_calls: list[str] = []
+    waiting: dict[tuple[str | None, str], None] = {}
     for item in items:
         results = [part for part in item.parts if isinstance(part, ToolResult)]
         if item.role is Role.TOOL and results:
-            own = [part for part in results if (item.group, part.call_id) in asked]
-            stray = [part.output for part in results if part not in own]  # answers nothing here: text of the last
-            written.extend(_answer(part.call_id, part.output) for part in own[:-1])
-            written.append(_answer(own[-1].call_id, "\n".join([own[-1].output, *stray])))
+            stray: list[str] = []
+            for part in results:
+                if (item.group, part.call_id) in waiting:
+                    del waiting[item.group, part.call_id]
+                    written.append(_answer(part.call_id, part.output))
+                else:
+                    stray.append(part.output)
+            if stray and written:  # they answer no call here: kept as text of the answer beside them
+                written[-1]["content"] = "\n".join([written[-1]["content"] or "", *stray])
             continue
         message = _message(item)
         written.append(message)
@@ -87,8 +88,8 @@ def render(items: Sequence[ContextItem]) -> list[dict[str, Json]]:
                 }
                 for call in calls
             ]
-            open_calls.extend(call.call_id for call in calls if (item.group, call.call_id) not in answered)
-    written.extend(_answer(call_id, NO_RESULT) for call_id in open_calls)
+            waiting.update({(item.group, call.call_id): None for call in calls})
+    written.extend(_answer(call_id, NO_RESULT) for _, call_id in waiting)
     return written
 
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from acms.errors import ValidationError
 from acms.model import (
@@ -84,11 +84,11 @@ def choice(value: object, kind: type[E], field: str) -> E:
     """Return the member of a closed vocabulary, matched without regard to case."""
     if isinstance(value, kind):
         return value
-    try:
-        return kind(value.lower() if isinstance(value, str) else value)
-    except ValueError:
+    found = kind._value2member_map_.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
         allowed = ", ".join(member.value for member in kind)
-        raise ValidationError(f"{value!r} is not one of {allowed}", field=field) from None
+        raise ValidationError(f"{value!r} is not one of {allowed}", field=field)
+    return cast(E, found)
 
 
 def _listed(value: object, field: str) -> None:

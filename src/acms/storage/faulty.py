@@ -11,17 +11,22 @@ from acms.model import (
     Append,
     Context,
     ContextDraft,
+    ContextQuery,
     Derived,
     Done,
     Entry,
     Failed,
     Head,
+    Hit,
     Job,
+    JobQuery,
     Json,
     Kind,
     Lease,
+    Page,
     Receipt,
     Retry,
+    Search,
     State,
 )
 from acms.protocols import StorageBackend
@@ -43,6 +48,8 @@ class FaultyStorage(WrapperStorage):
 
     def fail(self, method: str, nth: int, error: Exception, *, after: bool = False) -> None:
         """Raise `error` at the n-th call of a method from now on, counted from 1."""
+        if method not in vars(FaultyStorage):
+            raise ValueError(f"{method!r} is not a method that can fail")
         self._faults[method, self.calls[method] + nth] = (error, after)
 
     def _begin(self, method: str) -> tuple[str, int]:
@@ -69,6 +76,13 @@ class FaultyStorage(WrapperStorage):
         """See `StorageBackend.context`."""
         place = self._begin("context")
         result = await super().context(id_or_key, namespace=namespace)
+        self._end(place)
+        return result
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """See `StorageBackend.contexts`."""
+        place = self._begin("contexts")
+        result = await super().contexts(query)
         self._end(place)
         return result
 
@@ -134,7 +148,25 @@ class FaultyStorage(WrapperStorage):
         self._end(place)
         return result
 
-    async def blank(self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]) -> int:
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """See `StorageBackend.derived`."""
+        place = self._begin("derived")
+        result = await super().derived(context, space, after=after, at=at)
+        self._end(place)
+        return result
+
+    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+        """See `StorageBackend.missing`."""
+        place = self._begin("missing")
+        result = await super().missing(space, context=context, limit=limit)
+        self._end(place)
+        return result
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
         """See `StorageBackend.blank`."""
         place = self._begin("blank")
         result = await super().blank(context, versions, to=to, audit=audit)
@@ -147,10 +179,31 @@ class FaultyStorage(WrapperStorage):
         await super().restore(context, entries)
         self._end(place)
 
+    async def search(self, query: Search) -> list[Hit]:
+        """See `StorageBackend.search`."""
+        place = self._begin("search")
+        result = await super().search(query)
+        self._end(place)
+        return result
+
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """See `StorageBackend.claim`."""
         place = self._begin("claim")
         result = await super().claim(kinds, lease=lease, limit=limit)
+        self._end(place)
+        return result
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """See `StorageBackend.extend`."""
+        place = self._begin("extend")
+        result = await super().extend(lease, by=by)
+        self._end(place)
+        return result
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """See `StorageBackend.jobs`."""
+        place = self._begin("jobs")
+        result = await super().jobs(query)
         self._end(place)
         return result
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from acms.core.validate import name
-from acms.errors import ConflictError, ForkDepthError, IdempotencyMismatchError, ValidationError
-from acms.model import ANY, Append, Draft, Durability, Entry, Head, Kind, Receipt, State
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    ForkDepthError,
+    IdempotencyMismatchError,
+    StorageError,
+    ValidationError,
+)
+from acms.model import ANY, EMPTY, Append, Draft, Durability, Entry, Head, Kind, Receipt, State
 
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
@@ -97,6 +106,25 @@ def counts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
         if draft.replaces:
             rewrites += 1
     return messages, tokens, rewrites
+
+
+def kept(value: Any) -> Any:
+    """Return a value of the caller as a store in memory keeps it: a mapping as a copy that nobody can write to."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+
+def blanked(entry: Entry, to: State) -> Entry:
+    """Return what is left of an entry that expires or is erased."""
+    key = None if to is State.ERASED else entry.key
+    return replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, key=key, state=to)
+
+
+def unexpected(error: Exception) -> ACMSError:
+    """Return the refusal of an operation that failed on what the caller gave."""
+    bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
+    refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
+    refused.__cause__ = error
+    return refused
 
 
 def job_number(id: str) -> int:

@@ -6,8 +6,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Any
 
 from acms import handles
 from acms.core.chain import Entropy, context_id, genesis, locate, seal, verify
@@ -19,7 +17,6 @@ from acms.errors import (
     GoneError,
     LeaseLostError,
     SessionNotFoundError,
-    StorageError,
     ValidationError,
 )
 from acms.model import (
@@ -51,11 +48,6 @@ from acms.model import (
 from acms.storage import log, search
 
 _DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
-
-
-def _kept(value: Any) -> Any:
-    """Return a value of the caller as the store keeps it: a mapping as a copy that nobody can write to."""
-    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
 
 
 @dataclass(slots=True)
@@ -139,7 +131,7 @@ class MemoryStorage:
             key=None if context.key is None else name(context.key, "key"),
             root=id,
             counter=context.counter,
-            settings=_kept(context.settings),
+            settings=log.kept(context.settings),
             created_at=context.created_at,
         )
         head = Head(context=id, chain=genesis(id))
@@ -211,7 +203,7 @@ class MemoryStorage:
         merged = {**old.settings, **{key: value for key, value in change.items() if key != "deleted"}}
         found.context = replace(
             old,
-            settings=_kept({key: value for key, value in merged.items() if value is not None}),
+            settings=log.kept({key: value for key, value in merged.items() if value is not None}),
             settings_rev=rev + 1,
             deleted_at=deleted_at,
         )
@@ -234,15 +226,8 @@ class MemoryStorage:
                 results.append(self._append(op))
             except ACMSError as error:
                 results.append(error)
-            except (
-                TypeError,
-                ValueError,
-                OverflowError,
-                RecursionError,
-            ) as error:  # must not take neighbours along
-                refused = StorageError(f"{type(error).__name__}: {error}")
-                refused.__cause__ = error
-                results.append(refused)
+            except Exception as error:  # of what the caller gave: it must not take its neighbours along
+                results.append(log.unexpected(error))
         return results
 
     def _append(self, op: Append) -> Receipt:
@@ -269,7 +254,7 @@ class MemoryStorage:
                 position, total, last = position + 1, total + draft.tokens, id
             added.append(
                 Entry(
-                    **{name: _kept(getattr(draft, name)) for name in _DRAFT_FIELDS},
+                    **{name: log.kept(getattr(draft, name)) for name in _DRAFT_FIELDS},
                     context=op.context,
                     version=head.version + 1 + len(added),
                     position=position if message else None,
@@ -291,7 +276,7 @@ class MemoryStorage:
             last_message=last,
             rewrites=head.rewrites + log.counts(op.drafts)[2],
             chain=added[-1].chain if added else head.chain,
-            tail=head.tail if op.tail is None else _kept(op.tail),
+            tail=head.tail if op.tail is None else log.kept(op.tail),
         )
         if finished is not None:
             self._jobs[finished.id] = finished
@@ -449,16 +434,7 @@ class MemoryStorage:
                 if entry.state is to or entry.state is State.ERASED:
                     continue
                 erased = to is State.ERASED
-                one.entries[version - one.first] = replace(
-                    entry,
-                    content="",
-                    parts=(),
-                    data=EMPTY,
-                    metadata=EMPTY,
-                    salt=None,
-                    key=None if erased else entry.key,
-                    state=to,
-                )
+                one.entries[version - one.first] = log.blanked(entry, to)
                 if erased:
                     one.keys.pop(entry.key or "", None)
                     one.derived = {place: row for place, row in one.derived.items() if row.version != version}

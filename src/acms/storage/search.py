@@ -40,8 +40,8 @@ def hits(
 
 def cosine(one: Sequence[float], other: bytes) -> float:
     """Return the cosine of a vector and a packed float32 one; 0 when either is zero or the lengths differ."""
-    values = array.array("f", other)
-    if len(values) != len(one):
+    if not isinstance(other, bytes) or len(other) != 4 * len(one):
         return 0.0
+    values = array.array("f", other)
     norm = sqrt(sum(x * x for x in one)) * sqrt(sum(x * x for x in values))
     return sum(x * y for x, y in zip(one, values, strict=True)) / norm if norm else 0.0

@@ -356,10 +356,12 @@ class SQLiteStorage:
     def _check_schema(self, connection: apsw.Connection) -> None:
         """Refuse a file of another application or of a newer release, before anything is written."""
         known = len(migrations("sqlite"))
-        with connection:  # one snapshot: another process may be creating the file right now
-            version = int(connection.pragma("user_version"))
-            application = connection.pragma("application_id")
-            tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0])
+        # One statement, so one snapshot: another process may be creating the file right now.
+        row: Any = connection.execute(
+            "SELECT (SELECT user_version FROM pragma_user_version),"
+            " (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
+        ).fetchall()[0]
+        version, application, tables = row
         if application != APPLICATION_ID and (application or tables):
             raise StorageError(
                 f"{self.path} is a database of another application; it was not touched",
@@ -481,7 +483,7 @@ class SQLiteStorage:
         except ACMSError as error:
             return error
         except Exception as error:
-            return _unexpected(error)
+            return log.unexpected(error)
         return None
 
     def _attempt(
@@ -500,7 +502,7 @@ class SQLiteStorage:
         except apsw.Error:  # of the medium: it spoils the whole commit
             raise
         except Exception as error:  # of what the caller gave: it must not take its neighbours along
-            result = _unexpected(error)
+            result = log.unexpected(error)
         if isinstance(result, ACMSError):
             self._heads.clear()
             if alone:
@@ -722,7 +724,7 @@ class SQLiteStorage:
         try:
             return partial(self._append, op=op, prepared=self._prepare(op))
         except Exception as error:
-            return partial(_refuse, _unexpected(error))
+            return partial(_refuse, log.unexpected(error))
 
     def _prepare(self, op: Append) -> list[_Prepared]:
         """Do what needs no head on the caller's side: digests and columns."""
@@ -788,8 +790,8 @@ class SQLiteStorage:
             if draft.replaces:
                 rewrites += 1
             row = (
-                base | version, draft.kind.value, place, stamped.nonce, batch, total, created_at, draft.tokens, *columns,
-                None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
+                base | version, draft.kind.value, place, stamped.nonce, batch, total, created_at, draft.tokens,
+                *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
@@ -923,7 +925,8 @@ class SQLiteStorage:
             number = ref if owner == context else self._ref(connection, owner)
             parameters = _range(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
             query = f"{table}_{'backward' if newest is not None else 'forward'}"
-            found.extend([read_entry(row, owner) for row in connection.execute(self._sql[query], parameters)])
+            # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
+            found.extend([read_entry(row, owner) for row in self._rows(connection, query, parameters)])
             if left is not None and len(found) >= left:
                 break
         if newest is not None:
@@ -1300,13 +1303,6 @@ def _refuse(error: ACMSError, _connection: apsw.Connection) -> Receipt:
     raise error
 
 
-def _unexpected(error: Exception) -> ACMSError:
-    bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
-    found = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
-    found.__cause__ = error
-    return found
-
-
 def _check_header(path: Path) -> None:
     """Refuse a file that is no SQLite database, before SQLite opens it."""
     try:
@@ -1342,7 +1338,7 @@ class _translated:
         if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
             raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
         if isinstance(error, UnicodeEncodeError | OverflowError):  # a name or number that nothing stored can have
-            raise _unexpected(error) from error
+            raise log.unexpected(error) from error
         if error is None or isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
             return
         raise self._ours(error) from error
@@ -1355,7 +1351,7 @@ class _translated:
             )
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
-        short = isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_SHORT_READ
+        short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
         if short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
             return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
         if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError | PermissionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Self
 
 from acms import handles
 from acms.errors import ACMSError
@@ -41,7 +42,7 @@ class WrapperStorage:
         self.tenant = inner.tenant
         self.durability: Durability = inner.durability
 
-    async def __aenter__(self) -> WrapperStorage:
+    async def __aenter__(self) -> Self:
         """Keep the handle open until the block ends."""
         handles.retain(self)
         return self

@@ -137,56 +137,47 @@ class ManualClock:
 
 def said(content: str, **fields: Any) -> Draft:
     """Make a message of three tokens."""
-    return Draft(**{"content": content, "created_at": WHEN, "tokens": 3, "role": Role.USER, **fields})
+    chosen: dict[str, Any] = {"created_at": WHEN, "tokens": 3, "role": Role.USER, **fields}
+    return Draft(content=content, **chosen)
 
 
 def noted(content: str, **fields: Any) -> Draft:
     """Make a fact."""
-    return Draft(
-        **{
-            "kind": Kind.FACT,
-            "content": content,
-            "created_at": WHEN,
-            "tokens": 2,
-            "origin": Origin.DERIVED,
-            "data": {"subject": "user", "attribute": "note", "value": content},
-            **fields,
-        }
-    )
+    data = {"subject": "user", "attribute": "note", "value": content}
+    chosen: dict[str, Any] = {
+        "created_at": WHEN,
+        "tokens": 2,
+        "origin": Origin.DERIVED,
+        "data": data,
+        **fields,
+    }
+    return Draft(kind=Kind.FACT, content=content, **chosen)
 
 
 def summed_up(first: int, last: int, **fields: Any) -> Draft:
     """Make a summary that stands for a span of versions."""
-    return Draft(
-        **{
-            "kind": Kind.SUMMARY,
-            "content": f"what was said from {first} to {last}",
-            "created_at": WHEN,
-            "tokens": 4,
-            "origin": Origin.DERIVED,
-            "covers": (first, last),
-            "replaces": ((first, last),),
-            **fields,
-        }
-    )
+    chosen: dict[str, Any] = {
+        "content": f"what was said from {first} to {last}",
+        "created_at": WHEN,
+        "tokens": 4,
+        "origin": Origin.DERIVED,
+        "covers": (first, last),
+        "replaces": ((first, last),),
+        **fields,
+    }
+    return Draft(kind=Kind.SUMMARY, **chosen)
 
 
-def taken_back(*versions: int, **fields: Any) -> Draft:
+def taken_back(*versions: int) -> Draft:
     """Make a retraction of some versions."""
-    return Draft(
-        **{
-            "kind": Kind.RETRACTION,
-            "created_at": WHEN,
-            "replaces": tuple((version, version) for version in versions),
-            "data": {"reason": "undo"},
-            **fields,
-        }
-    )
+    spans = tuple((version, version) for version in versions)
+    return Draft(kind=Kind.RETRACTION, created_at=WHEN, replaces=spans, data={"reason": "undo"})
 
 
 async def new(store: StorageBackend, key: str | None = None, **fields: Any) -> Context:
     """Create a context."""
-    return await store.create(ContextDraft(**{"key": key, "counter": "words", "created_at": WHEN, **fields}))
+    chosen: dict[str, Any] = {"counter": "words", "created_at": WHEN, **fields}
+    return await store.create(ContextDraft(key=key, **chosen))
 
 
 async def fork(store: StorageBackend, parent: Context, at: int | None = None, **fields: Any) -> Context:

@@ -1,0 +1,95 @@
+"""Ways to talk to a session, shared by the tests of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from acms import ACMS, ACMSConfig, ContextItems, EpisodeBoundaryConfig, Kind, RetryConfig
+from acms.storage import MemoryStorage, SQLiteStorage
+from acms.view import View
+
+Storage: TypeAlias = MemoryStorage | SQLiteStorage
+
+
+class Words:
+    """Counts words: an item costs its words and one for its speaker, so budgets can be done in the head."""
+
+    name = "words"
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+LONG_EPISODES = EpisodeBoundaryConfig(
+    max_turns=1000, max_time_gap_seconds=10**9, close_on_tool_result=False, close_on_patterns=[]
+)
+"""Episodes that end only when they are told to."""
+
+PATIENT = RetryConfig(max_attempts=3, base_delay=0)
+"""Tries again at once."""
+
+
+def session_on(storage: Any, name: str = "user_123", *, words: bool = False, **given: Any) -> ACMS:
+    """A session whose episodes end only by hand, unless a config is given."""
+    given.setdefault("config", ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT))
+    if words:
+        given["token_counter"] = Words()
+    return ACMS(name, storage, **given)
+
+
+async def fill(session: ACMS, *contents: str, role: str = "user", close: bool = False) -> list[str]:
+    """Ingest texts and return their ids; `close` ends the episode after them."""
+    ids = [await session.ingest(role, content) for content in contents]
+    if close:
+        await session.close_episode()
+    return ids
+
+
+async def tool_turn(session: ACMS, call: str, answer: str | None, text: str = "") -> None:
+    await session.ingest("assistant", text, tool_calls=[{"id": call, "name": "disk", "arguments": "{}"}])
+    if answer is not None:
+        await session.ingest("tool", answer, tool_call_id=call)
+
+
+def contents(items: Sequence[Any]) -> list[str]:
+    return [item.content for item in items]
+
+
+def versions(items: Sequence[Any]) -> list[int]:
+    return [item.version for item in items]
+
+
+async def log_of(session: ACMS) -> list[Any]:
+    """Every entry of a session's log."""
+    found: list[Any] = []
+    after: int | None = 0
+    while after is not None:
+        page = await session.history(limit=100, after=after)
+        found += page.entries
+        after = page.next_after
+    return found
+
+
+async def message_ids(session: ACMS) -> list[str]:
+    return [entry.id for entry in await log_of(session) if entry.kind is Kind.MESSAGE]
+
+
+def plain(items: ContextItems) -> Any:
+    """A plan with everything in it, as values that compare."""
+    return list(items), items.budget, items.tokens, items.confidence, items.version
+
+
+async def seen(view: View, query: str = "orders database", budget: int = 300) -> Any:
+    """What every reading verb says, as values that compare."""
+    recalled = await view.recall(query, token_budget=budget)
+    return (
+        plain(await view.window(budget)),
+        plain(recalled),
+        list(recalled.ledger),
+        recalled.ledger.warnings,
+        await view.messages(query, budget=100_000),
+        (await view.history(limit=500)).entries,
+        await view.get_session_stats(),
+        await view.episodes(),
+    )

@@ -1,0 +1,152 @@
+"""Mistakes others made before us: each probe that broke an earlier engine of this kind, told as what must hold here.
+
+The numbers are those of the list of probes; probes about providers and facts come with those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, EpisodeNotFoundError, open_storage
+from tests.flows.talk import Storage, contents, fill, log_of, session_on, tool_turn, versions
+
+
+def sentence(tokens: int) -> str:
+    """A text of exactly so many o200k tokens."""
+    return " ".join(["word"] * tokens)
+
+
+async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(storage: Storage) -> None:
+    """A session of one long message: nothing else competes, so it must come back."""
+    async with ACMS("s", storage) as session:
+        await session.ingest("user", sentence(255))
+        (item,) = await session.recall("anything", token_budget=1000)
+        assert item.content == sentence(255)
+        assert not item.truncated
+
+
+async def test_2_the_current_episode_may_use_the_whole_budget_when_nothing_else_wants_it(
+    storage: Storage,
+) -> None:
+    """Five messages of about forty tokens within 300: all are current, so all are shown."""
+    async with ACMS("s", storage) as session:
+        for _ in range(5):
+            await session.ingest("user", sentence(39))
+        items = await session.recall("anything", token_budget=300)
+        assert len(items) == 5
+        assert 200 < items.tokens <= 300
+
+
+async def test_3_all_answers_of_one_call_belong_to_the_episode_of_the_call(storage: Storage) -> None:
+    """A question, three parallel calls and their answers are one episode, closed after the last answer."""
+    async with ACMS("s", storage) as session:
+        await session.ingest("user", "how full are they?")
+        calls = [{"id": f"c{number}", "name": "disk", "arguments": "{}"} for number in range(3)]
+        await session.ingest("assistant", "", tool_calls=calls)
+        for number in range(3):
+            await session.ingest("tool", f"{number} %", tool_call_id=f"c{number}")
+        found = await session.episodes()
+        assert [(one.messages, one.reason) for one in found] == [(5, "tool_result")]
+
+
+async def test_4_a_first_message_from_a_tool_leaves_no_empty_episode(storage: Storage) -> None:
+    """A log may start with a tool result; there is one episode and the result is in it."""
+    async with ACMS("s", storage) as session:
+        await session.ingest("tool", "started", tool_call_id="c0")
+        assert [(one.ordinal, one.messages) for one in await session.episodes()] == [(1, 1)]
+        await session.ingest("user", "hello")
+        assert [one.messages for one in await session.episodes()] == [1, 1]
+
+
+async def test_5_words_of_closing_in_a_request_close_nothing(storage: Storage) -> None:
+    """Asking for a complete list, or saying that something is not done, goes on with the topic."""
+    async with ACMS("s", storage) as session:
+        await fill(session, "give me the complete list", "that is not done yet", "Thanks, but it still fails")
+        assert [(one.messages, one.status) for one in await session.episodes()] == [(3, "open")]
+        await fill(session, "Thanks, that fixed it.")
+        assert [(one.messages, one.reason) for one in await session.episodes()] == [(4, "pattern")]
+
+
+async def test_7_concurrent_ingests_have_distinct_places(storage: Storage) -> None:
+    """Twelve at once get twelve positions, in the order of the log."""
+    async with ACMS("s", storage) as session:
+        await asyncio.gather(*(session.ingest("user", f"m{number}") for number in range(12)))
+        log = await log_of(session)
+        assert [entry.position for entry in log] == list(range(1, 13))
+        assert {entry.preview for entry in log} == {f"m{number}" for number in range(12)}
+        assert [one.messages for one in await session.episodes()] == [6, 6]
+
+
+async def test_12_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A session that says nothing makes no episode, no entry and no context, however often it is opened."""
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    for _ in range(3):
+        async with ACMS("s", open_storage(url)) as session:
+            with pytest.raises(EpisodeNotFoundError):
+                await session.close_episode()
+            assert (await session.get_session_stats()).episodes == 0
+    async with ACMS("s", open_storage(url)) as session:
+        await session.ingest("user", "hello")
+    for _ in range(3):
+        async with ACMS("s", open_storage(url)) as session:
+            await session.close_episode()
+            await session.close_episode()
+    async with ACMS("s", open_storage(url)) as session:
+        assert [one.messages for one in await session.episodes()] == [1]
+        assert (await session.get_session_stats()).version == 2
+
+
+async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_place(tmp_path: Path) -> None:
+    """No limit of a query decides where the log goes on."""
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    async with ACMS("s", open_storage(url)) as session:
+        await session.ingest_many([{"role": "user", "content": f"m{number}"} for number in range(1000)])
+        await session.ingest_many([{"role": "user", "content": f"m{number}"} for number in range(1000, 1005)])
+    async with ACMS("s", open_storage(url)) as session:
+        await session.ingest("user", "after the restart")
+        assert session.last_receipt is not None
+        assert (session.last_receipt.position, session.last_receipt.version) == (1006, 1006)
+        stats = await session.get_session_stats()
+        assert (stats.messages, stats.episodes) == (1006, 168)
+        assert versions(await session.window(30))[-2:] == [1005, 1006]
+
+
+async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(storage: Storage) -> None:
+    """Six constraints about something else must not use up the budget that the one right answer needs."""
+    config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=7))
+    async with ACMS("s", storage, config=config) as session:
+        for topic in ("lunch", "parking", "holidays", "badges", "coffee", "printers"):
+            await session.ingest("user", f"Constraint: {topic} is decided by the office. " + sentence(45))
+        answer = "The staging database of the orders service runs on host db-7 in Frankfurt. "
+        answer += "It was set up in May. " * 9
+        await session.ingest("user", answer)
+        await session.ingest("user", "next topic")
+        items = await session.recall(
+            "Where does the staging database of the orders service run?", token_budget=400
+        )
+        assert answer in contents(items)
+        assert items.tokens <= 400
+
+
+async def test_20_without_the_current_episode_its_messages_are_not_returned(storage: Storage) -> None:
+    """What is asked to be left out is left out, also when it is all there is."""
+    async with ACMS("s", storage) as session:
+        await session.ingest("user", "orders run on db-7")
+        assert list(await session.recall("orders", include_current_episode=False)) == []
+        await tool_turn(session, "c1", "orders: 40 %")
+        await session.ingest("user", "and now?")
+        shown = contents(await session.recall("orders", include_current_episode=False))
+        assert "and now?" not in shown
+        assert "orders run on db-7" in shown
+
+
+async def test_21_indentation_is_part_of_what_was_said(storage: Storage) -> None:
+    """Code loses its meaning without its leading spaces."""
+    code = "    if ready:\n        go()\n"
+    async with session_on(storage) as session:
+        await session.ingest("user", code)
+        assert contents(await session.recall("ready")) == [code]
+        assert contents(await session.window(1000)) == [code]

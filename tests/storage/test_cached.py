@@ -1,0 +1,160 @@
+import asyncio
+import itertools
+
+import pytest
+
+from acms.model import Kind, State
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
+from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing.storage import fork, new, noted, put, said, summed_up
+
+
+class TestCachedMemory(StorageBackendTests):
+    takes_clock = True
+
+    @pytest.fixture
+    async def store(self, clock):
+        async with CachedStorage(MemoryStorage(clock=clock)) as store:
+            yield store
+
+
+class TestCachedSQLite(StorageBackendTests):
+    takes_clock = True
+
+    @pytest.fixture
+    async def store(self, tmp_path, clock):
+        async with CachedStorage(SQLiteStorage(tmp_path / "a.db", clock=clock)) as store:
+            yield store
+
+    @pytest.fixture
+    async def other_tenant(self, tmp_path, store):
+        async with CachedStorage(SQLiteStorage(tmp_path / "a.db", tenant="other")) as other:
+            yield other
+
+
+def test_a_cached_memory_store_and_plain_lists_tell_the_same_story():
+    run_story(lambda: CachedStorage(MemoryStorage()), max_examples=80, steps=35)
+
+
+def test_a_cache_too_small_for_anything_and_plain_lists_tell_the_same_story():
+    run_story(lambda: CachedStorage(MemoryStorage(), max_bytes=5_000), max_examples=50, steps=30)
+
+
+def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
+    numbers = itertools.count()
+    run_story(
+        lambda: CachedStorage(SQLiteStorage(tmp_path / f"{next(numbers)}.db")), max_examples=30, steps=30
+    )
+
+
+async def same(cache, plain, context):
+    """Assert that a cache reads what the store behind it reads, whole and in slices."""
+    log = await sound(cache, context.id)
+    assert log == await plain.read(context.id)
+    length = len(log)
+    for ask in (
+        {"newest": 5},
+        {"limit": 7},
+        {"after": length // 2, "limit": 3},
+        {"at": length // 2, "newest": 9},
+        {"kinds": (Kind.MESSAGE,), "newest": 6},
+        {"kinds": (Kind.FACT,)},
+        {"replacing": True},
+        {"replacing": True, "at": length // 2},
+        {"before": length // 3},
+        {"after": length},
+        {"after": length + 3, "newest": 2},
+    ):
+        assert await cache.read(context.id, **ask) == await plain.read(context.id, **ask), ask
+
+
+async def test_a_cache_reads_the_same_as_its_store_while_others_write_and_erase(tmp_path):
+    async with SQLiteStorage(tmp_path / "a.db") as other, SQLiteStorage(tmp_path / "a.db") as inner:
+        cache = CachedStorage(inner)
+        root = await new(other)
+        await put(other, root, *[said(f"start {n}") for n in range(9)])
+        child = await fork(other, root, 6)
+        await put(other, child, said("of the child"))
+
+        async def write(writer, turn):
+            context = (root, child)[writer % 2]
+            receipt = await put(other, context, said(f"{turn}.{writer}"), noted("a fact"))
+            if writer % 3 == 0:
+                await put(other, context, summed_up(receipt.versions[0], receipt.versions[0]))
+            if writer % 3 == 1:
+                await other.blank(context.id, [turn + 1, receipt.versions[0]], to=State.ERASED, audit={})
+
+        async def read(reader):
+            context = (root, child)[reader % 2]
+            entries = await cache.read(context.id, **({"newest": 4} if reader % 3 else {}))
+            versions = [entry.version for entry in entries]
+            assert versions == list(range(versions[0], versions[0] + len(versions)))
+
+        for turn in range(8):
+            tasks = [task for n in range(6) for task in (write(n, turn), read(n), read(n + 1))]
+            await asyncio.gather(*tasks)
+            for context in (root, child):
+                await same(cache, inner, context)
+        assert 0 < cache.stats.hit_rate < 1
+
+
+async def test_what_was_read_once_is_read_from_memory():
+    cache = CachedStorage(MemoryStorage())
+    context = await new(cache)
+    assert cache.stats.hit_rate == 0
+    await put(cache, context, *[said("x" * 100) for _ in range(10)])
+    await cache.read(context.id)
+    first = cache.stats
+    assert (first.hits, first.misses, first.contexts) == (0, 10, 1)
+    assert first.bytes > 10 * 100
+    await cache.read(context.id)
+    await put(cache, context, said("news"))
+    await cache.read(context.id, newest=3)
+    second = cache.stats
+    assert (second.hits, second.misses) == (10 + 2, 10 + 1)
+    assert second.hit_rate == 12 / 23
+
+
+async def test_the_least_recently_used_contexts_go_first():
+    cache = CachedStorage(MemoryStorage(), max_bytes=60_000)
+    contexts = [await new(cache) for _ in range(5)]
+    for context in contexts:
+        await put(cache, context, *[said("x" * 500) for _ in range(8)])
+    for context in contexts:
+        await cache.read(context.id)
+        await cache.read(contexts[0].id)
+        assert cache.stats.bytes <= 60_000
+    assert 0 < cache.stats.contexts < 5
+    before = cache.stats
+    await cache.read(contexts[0].id)
+    assert cache.stats.misses == before.misses, "the one that is always used stays"
+    await cache.read(contexts[1].id)
+    assert cache.stats.misses == before.misses + 8, "one that was not used went"
+    for context in contexts:
+        await same(cache, cache.inner, context)
+
+
+async def test_a_log_larger_than_the_cache_is_read_whole():
+    cache = CachedStorage(MemoryStorage(), max_bytes=1)
+    context = await new(cache)
+    await put(cache, context, *[said(str(n)) for n in range(20)])
+    for _ in range(2):
+        await same(cache, cache.inner, context)
+    assert cache.stats.bytes == 0
+
+
+async def test_an_erasure_anywhere_in_the_tree_empties_the_lines_it_concerns(tmp_path):
+    async with SQLiteStorage(tmp_path / "a.db") as other, SQLiteStorage(tmp_path / "a.db") as inner:
+        cache = CachedStorage(inner)
+        root = await new(other)
+        await put(other, root, said("public"), said("secret"))
+        child, apart = await fork(other, root), await new(other)
+        await put(other, apart, said("untouched"))
+        for context in (root, child, apart):
+            await cache.read(context.id)
+        await other.blank(child.id, [2], to=State.ERASED, audit={})
+        for context in (root, child):
+            assert [entry.content for entry in await cache.read(context.id)] == ["public", ""]
+        before = cache.stats.misses
+        await cache.read(apart.id)
+        assert cache.stats.misses == before

@@ -1,0 +1,105 @@
+from datetime import timedelta
+
+import pytest
+
+from acms.errors import StorageBusyError, StorageError
+from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
+from acms.protocols import StorageBackend
+from acms.storage import FaultyStorage, MemoryStorage
+from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing.storage import fork, new, put, said, stream
+
+
+class TestFaultyWithoutFaults(StorageBackendTests):
+    takes_clock = True
+
+    @pytest.fixture
+    async def store(self, clock):
+        async with FaultyStorage(MemoryStorage(clock=clock)) as store:
+            yield store
+
+
+def test_a_faulty_store_without_faults_and_plain_lists_tell_the_same_story():
+    run_story(lambda: FaultyStorage(MemoryStorage()), max_examples=20, steps=20)
+
+
+async def test_the_nth_call_fails_before_it_took_effect():
+    store = FaultyStorage(MemoryStorage())
+    context = await new(store)
+    store.fail("append", 2, StorageBusyError())
+    await put(store, context, said("first"))
+    with pytest.raises(StorageBusyError):
+        await put(store, context, said("second", key="2"))
+    assert [entry.content for entry in await sound(store, context.id)] == ["first"]
+    assert not (await put(store, context, said("second", key="2"))).repeated
+    assert store.calls["append"] == 3
+
+
+async def test_the_nth_call_fails_after_it_took_effect():
+    store = FaultyStorage(MemoryStorage())
+    context = await new(store)
+    store.fail("append", 1, StorageError("the answer is lost"), after=True)
+    with pytest.raises(StorageError, match="the answer is lost"):
+        await put(store, context, said("first", key="1"))
+    assert (await put(store, context, said("first", key="1"))).repeated
+    assert len(await sound(store, context.id)) == 1
+
+
+async def test_faults_are_counted_from_now_on():
+    store = FaultyStorage(MemoryStorage())
+    context = await new(store)
+    await put(store, context, said("first"))
+    store.fail("append", 1, StorageBusyError())
+    store.fail("append", 3, StorageBusyError())
+    for fails in (True, False, True, False):
+        if fails:
+            with pytest.raises(StorageBusyError):
+                await put(store, context, said("x"))
+        else:
+            await put(store, context, said("x"))
+
+
+async def test_every_method_of_the_protocol_can_fail():
+    inner = MemoryStorage()
+    context = await new(inner)
+    await put(
+        inner, context, said("a"), jobs=(JobDraft(kind="k", dedupe="a"), JobDraft(kind="k", dedupe="b"))
+    )
+    one, two = await inner.claim(["k"], lease=timedelta(minutes=1), limit=2)
+    store = FaultyStorage(inner)
+    calls = {
+        "create": lambda: fork(store, context),
+        "context": lambda: store.context(context.id),
+        "contexts": lambda: store.contexts(ContextQuery()),
+        "settings": lambda: store.settings(context.id, {}, rev=0),
+        "head": lambda: store.head(context.id),
+        "append": lambda: put(store, context, said("x")),
+        "read": lambda: store.read(context.id),
+        "get": lambda: store.get([]),
+        "put_derived": lambda: store.put_derived(context.id, []),
+        "derived": lambda: store.derived(context.id, "s"),
+        "missing": lambda: store.missing("s", limit=1),
+        "blank": lambda: store.blank(context.id, [], to=State.ERASED, audit={}),
+        "restore": lambda: store.restore(context, stream([])),
+        "search": lambda: store.search(Search(namespace="default")),
+        "claim": lambda: store.claim(["k"], lease=timedelta(minutes=1)),
+        "extend": lambda: store.extend(one, by=timedelta(minutes=1)),
+        "settle": lambda: store.settle(two, outcome=None),
+        "jobs": lambda: store.jobs(JobQuery()),
+    }
+    promised = {
+        name for name, of in vars(StorageBackend).items() if callable(of) and not name.startswith("_")
+    }
+    assert set(calls) == promised - {"aclose"}
+    for name, call in calls.items():
+        store.fail(name, 1, StorageBusyError(name))
+        store.fail(name, 2, StorageError(name), after=True)
+        with pytest.raises(StorageBusyError, match=name):
+            await call()
+        with pytest.raises(StorageError, match=name):
+            await call()
+
+
+def test_a_fault_of_a_method_that_does_not_exist_is_a_mistake():
+    with pytest.raises(ValueError, match="appnd"):
+        FaultyStorage(MemoryStorage()).fail("appnd", 1, StorageError())

@@ -1,0 +1,348 @@
+import asyncio
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+import pytest
+
+import acms
+from acms import transfer
+from acms.core.chain import genesis, verify
+from acms.errors import CorruptRecordError, LeaseLostError
+from acms.model import ContextQuery, Derived, Entry, JobDraft, JobQuery, Search, State
+from acms.storage import SQLiteStorage
+from acms.testing import StorageBackendTests, run_story, sound
+from acms.testing.storage import fork, new, noted, put, said, summed_up
+
+
+class TestSQLite(StorageBackendTests):
+    takes_clock = True
+
+    @pytest.fixture
+    async def store(self, tmp_path, clock):
+        async with SQLiteStorage(tmp_path / "a.db", clock=clock) as store:
+            yield store
+
+    @pytest.fixture
+    async def other_tenant(self, tmp_path, store):
+        async with SQLiteStorage(tmp_path / "a.db", tenant="other") as other:
+            yield other
+
+
+def test_the_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):
+    numbers = itertools.count()
+    run_story(lambda: SQLiteStorage(tmp_path / f"{next(numbers)}.db"), max_examples=40, steps=35)
+
+
+@pytest.mark.soak
+def test_the_sqlite_store_and_plain_lists_tell_the_same_long_story(tmp_path):
+    numbers = itertools.count()
+    run_story(lambda: SQLiteStorage(tmp_path / f"{next(numbers)}.db"), max_examples=1000, steps=60)
+
+
+# ── several handles and processes ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with SQLiteStorage(tmp_path / "a.db") as store:
+        yield store
+
+
+@pytest.fixture
+async def second(tmp_path, store):
+    async with SQLiteStorage(tmp_path / "a.db") as second:
+        yield second
+
+
+async def test_what_one_handle_acknowledged_the_other_reads(store, second):
+    context = await new(store, "a")
+    receipt = await put(store, context, said("a", key="k"), tail={"n": 1})
+    assert await second.context("a") == context
+    assert await second.head(context.id) == receipt.head
+    assert (await put(second, context, said("a", key="k"))).repeated
+    await put(second, context, said("b"))
+    await store.put_derived(context.id, [Derived(version=2, space="s", data=b"x")])
+    assert [row.data for row in await second.derived(context.id, "s")] == [b"x"]
+    await second.blank(context.id, [1], to=State.ERASED, audit={})
+    assert [entry.content for entry in await sound(store, context.id)] == ["", "b"]
+
+
+async def test_two_handles_that_write_in_turns_agree_on_every_head(store, second):
+    context = await new(store)
+    child = await fork(store, context)
+    for n in range(20):
+        writer, reader = (store, second) if n % 3 else (second, store)
+        if n % 5 == 4:
+            await writer.blank(context.id, [n // 2], to=State.ERASED, audit={})
+        if n % 4 == 3:
+            await writer.put_derived(context.id, [Derived(version=1 + n // 2, space="s", data=b"x")])
+        draft = summed_up(1, 1) if n % 7 == 6 else said(str(n))
+        receipt = await put(writer, context, draft, tail={"n": n})
+        assert receipt.head == await reader.head(context.id) == await writer.head(context.id)
+        await put(reader, child, said(str(n)), tail={"n": n})
+        await sound(reader, context.id)
+        await sound(writer, child.id)
+
+
+async def test_a_tail_that_another_handle_changed_is_not_undone(store, second):
+    context = await new(store)
+    await put(store, context, said("a"), tail={"of": "the first handle"})
+    await put(second, context, tail={"of": "the second handle"})
+    receipt = await put(store, context, said("b"))
+    assert receipt.head.tail == {"of": "the second handle"}
+    assert (await second.head(context.id)).tail == {"of": "the second handle"}
+
+
+async def test_a_refused_append_leaves_the_next_one_on_the_right_head(store, second):
+    context = await new(store)
+    await put(store, context, said("a"), tail={}, jobs=(JobDraft(kind="k", dedupe="d"),))
+    (stale,) = await second.claim(["k"], lease=timedelta(0))
+    await second.claim(["k"], lease=timedelta(0))
+    for n in range(3):
+        with pytest.raises(LeaseLostError):
+            await put(store, context, said("late", key=f"late {n}"), tail={}, finish=stale)
+        await put(store, context, said(str(n), key=f"late {n}"), tail={})
+    assert [entry.content for entry in await sound(second, context.id)] == ["a", "0", "1", "2"]
+
+
+async def test_writers_on_two_handles_share_one_order(store, second):
+    context = await new(store)
+
+    async def write(handle, name):
+        return [await put(handle, context, said(f"{name}.{n}"), noted("a fact")) for n in range(15)]
+
+    names = [
+        (handle, f"{number}.{task}") for number, handle in enumerate((store, second)) for task in range(4)
+    ]
+    receipts = await asyncio.gather(*[write(handle, name) for handle, name in names])
+    entries = await sound(store, context.id)
+    assert entries == await sound(second, context.id)
+    assert len(entries) == 2 * 15 * len(names)
+    acknowledged = {receipt.versions[0]: receipt.ids for some in receipts for receipt in some}
+    assert {entry.batch: (entry.id, entries[entry.version].id) for entry in entries[::2]} == acknowledged
+
+
+_CREATOR = """
+import asyncio, sys
+from acms.storage import SQLiteStorage
+from acms.testing.storage import new, put, said
+
+async def main():
+    async with SQLiteStorage(sys.argv[1]) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for n in range(10):
+            context = await new(store, f"shared {n}")
+            await put(store, context, said("hello", key="0"), said("welcome", key="1"))
+            print(context.id, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_t02_four_processes_that_create_one_key_get_one_context(tmp_path):
+    path = tmp_path / "a.db"
+    env = {**os.environ, "PYTHONPATH": str(Path(acms.__file__).parents[1])}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CREATOR, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        answers = [worker.communicate(timeout=60)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [worker.returncode for worker in workers] == [0] * 4
+    assert len(set(answers)) == 1
+    async with SQLiteStorage(path) as store:
+        contexts = (await store.contexts(ContextQuery())).items
+        assert len(contexts) == 10
+        for context in contexts:
+            assert [entry.content for entry in await sound(store, context.id)] == ["hello", "welcome"]
+
+
+# ── what someone else wrote into the file ───────────────────────────────────────────────────────────────────────────
+
+
+def change(path, statement, *values):
+    """Change the file behind the store's back."""
+    connection = apsw.Connection(str(path))
+    try:
+        connection.execute(statement, values).fetchall()
+        assert connection.changes()
+    finally:
+        connection.close()
+
+
+class Planted:
+    """Pickles to something that imports a module when it is revived."""
+
+    def __reduce__(self):
+        return (__import__, ("acms_planted",))
+
+
+_imported: list[str] = []
+
+
+@pytest.fixture
+def imports(tmp_path, monkeypatch):
+    """Return the names of the modules that are imported from now on; `acms_planted` could be."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "acms_planted.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    names: list[str] = []
+    monkeypatch.setattr(sys.modules[__name__], "_imported", names)
+    if not _hooked:
+        sys.addaudithook(lambda event, args: _imported.append(args[0]) if event == "import" else None)
+        _hooked.append(True)
+    return names
+
+
+_hooked: list[bool] = []  # an audit hook stays for ever, so there is one
+
+PLANTED = [
+    pickle.dumps(Planted()),
+    pickle.dumps(Planted()).hex(),
+    '{"lc": 2, "type": "constructor", "id": ["acms_planted", "X"], "kwargs": {}}',
+    '[{"lc": 2, "type": "constructor", "id": ["acms_planted", "X"], "kwargs": {}}]',
+    '{"py/object": "acms_planted.X", "py/reduce": [{"py/function": "builtins.eval"}, ["1"]]}',
+    "!!python/object/apply:os.system ['true']",
+    '{"n": ' + "9" * 5000 + "}",
+    '{"n": 1e999}',
+    "[" * 5000 + "]" * 5000,
+    "[1, 2",
+    '"text"',
+    "null",
+    "\x00\x01",
+    2**62,
+    -(2**62),
+    1.5,
+]
+
+
+def plain(value):
+    """Return whether a value is nothing but data."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(plain, value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+async def test_t44_a_planted_entry_is_plain_data_or_corrupt(store, tmp_path, imports):
+    path = tmp_path / "a.db"
+    context = await new(store)
+    await put(store, context, said("a"), said("b", metadata={"x": 1}), said("c"))
+    (good,) = await store.read(context.id, after=1, before=3)
+    row = "row & 4294967295 = 2"
+    for column in (
+        "kind", "nonce", "created_at", "tokens", "total", "origin", "privacy", "role", "markers", "covers", "replaces",
+        "sources", "data", "metadata", "state", "parts", "content",
+    ):  # fmt: skip
+        connection = apsw.Connection(str(path))
+        ((before,),) = connection.execute(f"SELECT {column} FROM entries WHERE {row}")  # noqa: S608
+        connection.close()
+        for value in PLANTED:
+            change(path, f"UPDATE entries SET {column} = ? WHERE {row}", value)  # noqa: S608
+            for ask in (lambda: store.read(context.id), lambda: store.get([good.id])):
+                try:
+                    found = await ask()
+                except CorruptRecordError as error:
+                    assert "2" in str(error)
+                    assert context.id in str(error)
+                    continue
+                for entry in found:
+                    if entry is not None:
+                        check_plain(entry)
+            assert len(await store.read(context.id, after=2)) == 1, "its neighbours can be read"
+        change(path, f"UPDATE entries SET {column} = ? WHERE {row}", before)  # noqa: S608
+    assert (await sound(store, context.id))[1] == good
+    assert "acms_planted" not in imports
+    assert "acms_planted" not in sys.modules
+
+
+def check_plain(entry: Entry):
+    assert isinstance(entry.content, str)
+    assert type(entry.tokens) is int
+    assert type(entry.total) is int
+    assert plain(dict(entry.data))
+    assert plain(dict(entry.metadata))
+    for part in entry.parts:
+        assert type(part).__module__ == "acms.model"
+
+
+async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_corrupt(
+    store, tmp_path, imports
+):
+    path = tmp_path / "a.db"
+    context = await new(store, "a", settings={"name": "A"})
+    await put(
+        store, context, said("a"), tail={"n": 1}, jobs=(JobDraft(kind="k", dedupe="d", payload={"x": 1}),)
+    )
+    places = {
+        "UPDATE contexts SET settings = ?": lambda: store.context("a"),
+        "UPDATE contexts SET created_at = ?": lambda: store.contexts(ContextQuery()),
+        "UPDATE contexts SET tail = ?": lambda: store.head(context.id),
+        "UPDATE contexts SET lineage = ?": lambda: store.read(context.id),
+        "UPDATE jobs SET payload = ?": lambda: store.jobs(JobQuery()),
+        "UPDATE jobs SET not_before = ?": lambda: store.jobs(JobQuery()),
+        "UPDATE jobs SET state = ?": lambda: store.jobs(JobQuery()),
+        "UPDATE derived SET data = ?": lambda: store.search(
+            Search(namespace="default", space="s", vector=(1.0,))
+        ),
+    }
+    await put(store, context, noted("b"))
+    await store.put_derived(context.id, [Derived(version=2, space="s", data=b"\x00\x00\x80\x3f")])
+    for statement, ask in places.items():
+        table, column = statement.split()[1], statement.split()[3]
+        connection = apsw.Connection(str(path))
+        ((before,),) = connection.execute(f"SELECT {column} FROM {table}")  # noqa: S608
+        connection.close()
+        for value in PLANTED:
+            change(path, statement, value)
+            try:
+                found = await ask()
+            except CorruptRecordError:
+                continue
+            if statement.endswith("tail = ?"):
+                assert plain(dict(found.tail))
+            if statement.endswith("settings = ?"):
+                assert plain(dict(found.settings))
+        change(path, statement, before)
+        await ask()
+    assert "acms_planted" not in imports
+    await sound(store, context.id)
+
+
+async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_path):
+    path = tmp_path / "a.db"
+    root = await new(store)
+    await put(store, root, said("a"), said("the price is 100"), said("c"))
+    child = await fork(store, root)
+    await put(store, child, said("d"))
+    flip = "UPDATE entries SET content = replace(content, '100', '900') WHERE row & 4294967295 = 2"
+    change(path, flip)
+    for context in (root, child):
+        entries = await store.read(context.id)
+        problems = list(verify(entries, head=genesis(root.id), version=0))
+        assert [version for version, _ in problems] == [2]
+        found = await transfer.verify(store, await store.context(context.id))
+        assert {(problem.context, problem.version) for problem in found} == {(context.id, 2)}
