@@ -172,16 +172,16 @@ def _items(
     choices: Sequence[Choice],
     budget: int,
     warnings: Sequence[str] = (),
+    found: Sequence[Candidate] = (),
 ) -> ContextItems:
     cut = [f"the latest message was cut to fit ({item.id})" for item in items if item.truncated]
-    found = [item.relevance for item in items if item.source not in (Source.CURRENT, Source.WINDOW)]
     return ContextItems(
         items,
         budget=budget,
         ledger=ledger(choices, gathered.hidden, (*warnings, *cut)),
         context=gathered.context,
         version=gathered.version,
-        confidence=max(found, default=0.0),
+        confidence=max((one.relevance for one in found), default=0.0),
     )
 
 
@@ -254,7 +254,7 @@ def plan_recall(gathered: Gathered, asked: Recall, counter: TokenCounter, frame:
     items, choices = fit(choose, asked.budget, counter, frame)
     left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
     warnings = [f"{left_out} relevant marked messages did not fit the budget"] if left_out else []
-    return _items(gathered, items, [*choices, *rejected], asked.budget, warnings)
+    return _items(gathered, items, [*choices, *rejected], asked.budget, warnings, past)
 
 
 def _asks(unit: Unit, query: str) -> bool:
@@ -304,6 +304,7 @@ def _plan_chat(gathered: Gathered, asked: Recall, counter: TokenCounter, text: F
     choices = suffix(rest, room)
     found: list[ContextItem] = []
     ranked: list[Choice] = []
+    past: list[Candidate] = []
     if not all(choice.included for choice in choices):
         reserved = int(max(0, room) * RECALL_SHARE)
         narrow = {id(choice.candidate.unit) for choice in suffix(rest, room - reserved) if choice.included}
@@ -333,7 +334,7 @@ def _plan_chat(gathered: Gathered, asked: Recall, counter: TokenCounter, text: F
     return ChatPlan(
         written,
         chat.tokens(written, counter) if written else 0,
-        _items(gathered, [*found, *items], [*decisions, *ranked], asked.budget),
+        _items(gathered, [*found, *items], [*decisions, *ranked], asked.budget, found=past),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from typing import Any
 
 from acms.core import markers as _markers
@@ -133,6 +134,8 @@ class ACMSConfig:
             markers(tuple(self.marker_weights), "marker_weights")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
+        if iscoroutinefunction(self.on_event):
+            raise ConfigurationError("on_event is called, not awaited: give a plain function")
         patterns = {
             str(marker): _patterns(found, f"marker_patterns.{marker}")
             for marker, found in self.marker_patterns.items()

@@ -57,6 +57,8 @@ class Delivered:
     receipt: Receipt
     #: Where they start within the receipt.
     start: int
+    #: Ordinals of the episodes that a long silence before a message has ended.
+    gaps: tuple[int, ...] = ()
 
 
 class Mailbox:
@@ -195,7 +197,9 @@ class Mailbox:
                 await asyncio.sleep(retry.delay(attempt, random.random()))
 
     async def _try(self, letters: Sequence[Letter]) -> list[Delivered | None]:
-        head, tail = (self._head, self._tail) if self._head is not None else await self._end_of_log()
+        known = letters[0].close is None  # what is open to be closed is asked, not remembered
+        head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
+        gaps: list[int] = []
         placed: list[Sequence[Draft]] = []
         for letter in letters:
             if letter.close is not None:
@@ -210,12 +214,14 @@ class Mailbox:
                     calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
                     found = place(tail, draft, letter.rules, f"g_{token(self._entropy, 10)}" if calls else "")
                     _put(draft, found)
+                    if tail.closed is None and 0 < tail.episode < found.episode:
+                        gaps.append(tail.episode)
                     tail = found.tail
                 placed.append(letter.drafts)
         op = Append(
             context=self._context,
             drafts=tuple(draft for drafts in placed for draft in drafts),
-            expect=Expect(last_message=head.last_message, rewrites=letters[0].rewrites),
+            expect=Expect(last_message=head.last_message, version=head.version, rewrites=letters[0].rewrites),
             tail=tail.to_json(),
         )
         (result,) = await self._storage.append([op])
@@ -226,7 +232,8 @@ class Mailbox:
         delivered: list[Delivered | None] = []
         start = 0
         for drafts in placed:
-            delivered.append(Delivered(drafts, result, start))
+            silent = gaps if drafts is placed[0] else ()
+            delivered.append(Delivered(drafts, result, start, () if result.repeated else tuple(silent)))
             start += len(drafts)
         return delivered
 

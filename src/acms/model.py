@@ -359,6 +359,8 @@ class Expect:
     last_message: str | Literal[_Any.ANY] | None = ANY
     #: `Head.rewrites` as the writer read it: the precondition of a worker.
     rewrites: int | None = None
+    #: `Head.version` as the writer read it: for whoever decides by everything at the end of the log.
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -660,7 +662,7 @@ class ContextItems(Sequence[ContextItem]):
         #: The log and the version of it that was read.
         self.context = context
         self.version = version
-        #: Best relevance of what was found in the past, in [0, 1]; 0 means nothing there answers the query.
+        #: Best relevance of what was found in the past, shown or not, in [0, 1]; 0: nothing there answers the query.
         self.confidence = confidence
 
     @overload

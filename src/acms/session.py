@@ -15,6 +15,7 @@ from acms import handles
 from acms.config import ACMSConfig
 from acms.core import validate
 from acms.core.chain import episode_id
+from acms.core.episodes import TIME_GAP
 from acms.core.history import Cover, group_spans
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
@@ -240,6 +241,9 @@ class ACMS(View):
         receipts = await self._receipts(context, delivered)
         self.last_receipt = receipts[-1]
         if shared.config.on_event is not None:
+            for ordinal in delivered.gaps:
+                ended = episode_id(context, ordinal)
+                shared.tell(EpisodeClosed(context_id=context, episode_id=ended, reason=TIME_GAP))
             for receipt, draft in zip(receipts, delivered.drafts, strict=True):
                 shared.tell(
                     Ingested(
@@ -320,14 +324,15 @@ class ACMS(View):
     async def retract(self, message_id: str, *, reason: str = "retracted", alone: bool = False) -> int:
         """Put an entry out of force from now on, a tool group whole; return the version of the retraction.
 
-        Earlier versions still show it. Retracting what is out of force already changes nothing and returns the version
-        that put it there; retracting a retraction or an edit undoes it. With `alone` the rest of a tool group stays in
-        the log, and is not shown as long as it is incomplete.
+        Earlier versions still show it. An edited message goes with its edits. Retracting what was retracted already
+        changes nothing and returns the version that did it; retracting a retraction or an edit undoes it. With `alone`
+        the rest of a tool group stays in the log, and is not shown as long as it is incomplete.
         """
         reason = validate.name(reason, "reason")
         context, target, cover, rewrites = await self._target(message_id)
+        edit = cover.edit_of(target)
         by = cover.by(target.version)
-        if by is not None:
+        if by is not None and edit is None:
             return by
         members = [target]
         if target.group is not None and not alone and not target.replaces:
@@ -336,7 +341,10 @@ class ACMS(View):
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
             origin=Origin.DERIVED,
-            replaces=group_spans(target, members),
+            replaces=(
+                *group_spans(target, members),
+                *((*edit.replaces, (edit.version, edit.version)) if edit is not None else ()),
+            ),
             sources=(target.id,),
             data={"reason": reason},
         )
@@ -367,11 +375,12 @@ class ACMS(View):
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry.
 
-        The correction is read at the old place, with the old role, tool calls and metadata; history keeps both.
-        `GoneError` when the message is out of force or its content is gone.
+        The correction is read at the old place, with the old role, tool calls and metadata; history keeps both. The id
+        of the original also names its newest edit. `GoneError` when the message was retracted or its content is gone.
         """
         content = validate.text(content, "content")
         context, target, cover, rewrites = await self._target(message_id)
+        target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
             raise ValidationError(
                 f"is a {target.kind.value}, only messages can be replaced", field="message_id"

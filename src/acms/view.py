@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
@@ -76,6 +77,7 @@ class SharedSession:
         self.patterns = freeze(self.config.marker_patterns)
         self.rules: Rules = self.config.episodes.rules()
         self.context_id: str | None = None
+        self._creating: asyncio.Future[str] | None = None
         self.retained = False
 
     async def find(self) -> str | None:
@@ -94,17 +96,28 @@ class SharedSession:
         """Return the id of the session's context, creating it on the first write."""
         found = await self.find()
         if found is None:
-            context = await self.storage.create(
-                ContextDraft(
-                    key=self.session_id,
-                    namespace=self.namespace,
-                    counter=self.counter.name,
-                    created_at=datetime.now(UTC),
-                )
-            )
-            self._check(context.counter)
-            found = self.context_id = context.id
+            if self._creating is None:
+                self._creating = asyncio.ensure_future(self._create())
+            creating = self._creating
+            try:
+                found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
+            finally:
+                if creating.done() and self._creating is creating:
+                    self._creating = None
         return found
+
+    async def _create(self) -> str:
+        context = await self.storage.create(
+            ContextDraft(
+                key=self.session_id,
+                namespace=self.namespace,
+                counter=self.counter.name,
+                created_at=datetime.now(UTC),
+            )
+        )
+        self._check(context.counter)
+        self.context_id = context.id
+        return context.id
 
     def _check(self, name: str) -> None:
         if name != self.counter.name:

@@ -88,6 +88,7 @@ async def test_T19_a_fault_at_the_nth_call_stores_nothing_and_harms_nothing(
             pytest.fail("the appends never came to an end")
         await sound(storage)
         await storage.aclose()
+    print(f"{fault}, stays={stays}: failed at {failed} places of an append shared by 8 callers")
     assert failed > 0
     assert [entry.key for entry in (await sound_file(path))[context]] == acked
 
@@ -156,6 +157,7 @@ async def test_T19_a_fault_at_the_nth_call_of_a_first_opening_leaves_a_file_that
                 break
         else:
             pytest.fail("the opening never came to an end")
+    print(f"{fault}: failed at each of {nth - 1} places of a first opening")
     assert nth > 10
     if descriptors:
         assert len(os.listdir("/proc/self/fd")) <= descriptors

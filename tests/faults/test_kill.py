@@ -156,6 +156,7 @@ async def killed_openings(folder: Path, moments: list[int]) -> int:
         finally:
             await storage.aclose()
         assert await sound_file(path)
+    print(f"{len(moments) - survived} first openings killed, {survived} over before; all files open")
     return survived
 
 

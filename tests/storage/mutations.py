@@ -62,7 +62,7 @@ def code(owner: Any, name: str, *edits: tuple[str, str]) -> Plant:
             wrong = wrong.replace(old, new)
         found: dict[str, Any] = {}
         exec(
-            compile("from __future__ import annotations\n" + wrong, "fault", "exec"),
+            compile("from __future__ import annotations\n" + wrong, "<fault>", "exec"),
             function.__globals__,
             found,
         )

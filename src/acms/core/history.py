@@ -47,6 +47,12 @@ class Cover:
         index = bisect_right(self._first, version) - 1
         return self._by[index] if index >= 0 and version <= self._last[index] else None
 
+    def edit_of(self, entry: Entry) -> Entry | None:
+        """Return the edit in force that is read in an entry's place; None when there is none."""
+        by = self.by(entry.version)
+        found = next((edit for edit in self.shown if edit.version == by), None)
+        return found if found is not None and found.kind is Kind.MESSAGE else None
+
     def __bool__(self) -> bool:
         """Whether anything is out of force."""
         return bool(self._first)

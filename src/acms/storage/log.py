@@ -30,6 +30,11 @@ def check(op: Append, head: Head) -> None:
             f"the newest message is {head.last_message}, not {expected}",
             options=("read the head again and decide again",),
         )
+    if op.expect.version is not None and op.expect.version != head.version:
+        raise ConflictError(
+            f"the log is at version {head.version}, not {op.expect.version}",
+            options=("read the head again and decide again",),
+        )
     if op.expect.rewrites is not None and op.expect.rewrites != head.rewrites:
         raise ConflictError(
             f"{head.rewrites - op.expect.rewrites} rewrites came between",

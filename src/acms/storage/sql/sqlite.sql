@@ -61,7 +61,7 @@ WHERE c.tenant = ? AND c.id = ?;
 --            chain = sha256(chain || $last_prefix)
 --     WHERE tenant_id = $tenant AND context_id = $context AND deleted_at IS NULL
 --       AND ($any_last OR last_message IS NOT DISTINCT FROM $expect_last)
---       AND ($any_rewrites OR rewrites = $expect_rewrites)
+--       AND ($any_rewrites OR rewrites = $expect_rewrites) AND ($any_version OR version = $expect_version)
 --       AND NOT EXISTS (SELECT 1 FROM entries WHERE tenant_id = $tenant AND context_id = $context AND key = ANY($keys))
 --     RETURNING version - $n AS base, messages - $m AS said, tokens - $t AS total, $old_chain AS head
 --   ), e AS (
