@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -108,6 +109,35 @@ async def test_T19_a_failed_sync_of_a_commit_is_the_error_of_all_who_shared_it(t
         assert all(isinstance(result, Receipt) for result in results)
         await sound(storage)
         await storage.aclose()
+
+
+async def test_T19_a_commit_whose_sync_failed_is_unknown_after_a_crash_and_a_retry_makes_it_one_row(
+    tmp_path: Path,
+) -> None:
+    """Its frames lie in the WAL: as long as the store lives they are overwritten, a crash may bring them back."""
+    path, crashed = tmp_path / "a.db", tmp_path / "crashed.db"
+    with FaultyVFS() as vfs:
+        storage = SQLiteStorage(path)
+        (context,) = await contexts(storage, 1)
+        await add(storage, context, "before")
+        vfs.arm({"sync -wal"}, 1, failing(apsw.IOError, apsw.SQLITE_IOERR_FSYNC))
+        with pytest.raises(StorageError):
+            await add(storage, context, "unknown")
+        assert vfs.disarm() == 1
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{crashed}{end}")
+        await add(storage, context, "over it")
+        assert await keys_of(storage, context) == ["before", "over it"]
+        await sound(storage)
+        await storage.aclose()
+    storage = SQLiteStorage(crashed)
+    found = await keys_of(storage, context)
+    assert found in (["before"], ["before", "unknown"])
+    assert (await add(storage, context, "unknown")).repeated is ("unknown" in found)
+    assert await keys_of(storage, context) == ["before", "unknown"]
+    print(f"after a crash: {found}")
+    await sound(storage)
+    await storage.aclose()
 
 
 async def test_T19_a_checkpoint_that_fails_costs_no_acknowledged_message(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from hypothesis import Phase
 
 from acms.core import history
 from acms.protocols import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, cached, log, memory, sqlite
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, cached, log, memory, sqlite, sqlite_file
 from acms.testing import ManualClock, StorageBackendTests, run_story
 
 TIMEOUT = 60
@@ -141,13 +141,13 @@ FAULTS = [
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(sqlite.SQLiteStorage, "_attempt",
+        code(sqlite_file.SQLiteFile, "_attempt",
              ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
         "a refused operation is not undone", "sqlite",
-        code(sqlite.SQLiteStorage, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        code(sqlite_file.SQLiteFile, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(

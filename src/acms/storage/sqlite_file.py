@@ -1,0 +1,553 @@
+"""One SQLite file: opening it safely, one writer thread with group commit, readers beside it.
+
+The writer takes everything that is waiting, runs each operation in a savepoint of one transaction, commits once
+(`synchronous=FULL`: an acknowledged message survives a power cut) and answers all callers. Small reads run on the event
+loop from a connection of their own, since a WAL reader never waits; large ones run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import apsw
+
+from acms.core.chain import (
+    micros,
+)
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    CorruptRecordError,
+    HandleError,
+    SchemaVersionError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+    ValidationError,
+)
+from acms.model import (
+    Durability,
+)
+from acms.storage import log
+from acms.storage.sql import (
+    migrations,
+)
+
+T = TypeVar("T")
+Row = Sequence[Any]
+
+APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
+GROUP = 1024
+"""Operations one transaction may hold."""
+RIDE_SECONDS = 0.05
+"""How long work that nobody waits for may wait for another commit."""
+
+_open_files: list[tuple[int, int]] = []
+"""Device and inode of the files this process has open, once per open handle."""
+_inherited: set[tuple[int, int]] = set()
+"""The files that were open when this process was forked from its parent."""
+
+
+def _forked() -> None:
+    """Keep SQLite away from the files of the parent.
+
+    SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
+    connection to the same file would believe it is protected, and the parent's close would delete the WAL under it.
+    """
+    _inherited.update(_open_files)
+    _open_files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Work:
+    """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
+
+    __slots__ = ("done", "functions", "future")
+
+    def __init__(
+        self, functions: Sequence[Callable[[apsw.Connection], Any]], future: asyncio.Future[list[Any]] | None
+    ) -> None:
+        self.functions = functions
+        self.future = future
+        self.done: list[Any] = []
+
+
+@dataclass(slots=True)
+class _State:
+    """What exists while the file is open."""
+
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    writer: apsw.Connection
+    reader: apsw.Connection
+    large: apsw.Connection
+    lock: asyncio.Lock
+    file: tuple[int, int] | None
+    queue: SimpleQueue[_Work | None] = field(default_factory=SimpleQueue)
+    thread: threading.Thread | None = None
+    riders: list[Callable[[apsw.Connection], Any]] = field(default_factory=list)
+    ride: asyncio.TimerHandle | None = None
+
+
+class SQLiteFile:
+    """An SQLite file, opened by its first use and bound to one event loop of one process."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability,
+        read_only: bool,
+        busy_seconds: float,
+        clock: Callable[[], datetime],
+    ) -> None:
+        if durability not in ("disk", "relaxed"):
+            raise ValidationError("must be disk or relaxed", field="durability")
+        self.path = Path(path)
+        self.durability: Durability = durability
+        self.read_only = read_only
+        self._busy = int(busy_seconds * 1000)
+        self._clock = clock
+        self._state: _State | None = None
+        self._opening: asyncio.Task[_State] | None = None
+        #: Two event loops run in two threads.
+        self._guard = threading.Lock()
+
+    def _undone(self) -> None:
+        """Forget what was remembered of a transaction: it was rolled back, in part or whole."""
+
+    # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _open(self) -> _State:
+        """Return the open state, opening the file on first use; refuse another process or event loop."""
+        state = self._state
+        if state is not None:
+            if state.pid != os.getpid():
+                raise HandleError(
+                    "this handle was opened before os.fork(): SQLite files break when both processes use it",
+                    options=("close it before os.fork() and open the store in the child process",),
+                )
+            if state.loop is not asyncio.get_running_loop():
+                if not state.loop.is_closed():
+                    raise HandleError(
+                        "this handle belongs to another event loop",
+                        options=("open one handle per event loop",),
+                    )
+                self._abandon(state)
+            else:
+                return state
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            opening = self._opening
+            if opening is not None and opening.get_loop() is not loop:
+                if not opening.get_loop().is_closed():
+                    raise HandleError(
+                        "another event loop is opening this handle",
+                        options=("open one handle per event loop",),
+                    )
+                opening = None
+            if opening is None:
+                opening = self._opening = loop.create_task(self._start(loop))
+        try:
+            state = await asyncio.shield(opening)
+        finally:
+            if opening.done() and self._opening is opening:
+                self._opening = None
+        # Someone may have closed the handle before this caller was resumed.
+        return state if self._state is state else await self._open()
+
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> _State:
+        connections = await asyncio.to_thread(self._connect)
+        state = _State(os.getpid(), loop, *connections, asyncio.Lock(), self._identity())
+        if state.file is not None:
+            _open_files.append(state.file)
+        if not self.read_only:
+            state.thread = threading.Thread(
+                target=self._write_loop, args=(state,), name="acms-writer", daemon=True
+            )
+            state.thread.start()
+        self._state = state
+        return state
+
+    def _connect(self) -> tuple[apsw.Connection, apsw.Connection, apsw.Connection]:
+        with _translated(self.path):
+            if self._identity() in _inherited:
+                raise HandleError(
+                    f"{self.path} was open when this process was forked: messages would be lost",
+                    options=("close every handle before os.fork()", "start the process by spawn or exec"),
+                )
+            if self.read_only:
+                opened: list[apsw.Connection] = []
+                try:
+                    first = self._connect_read_only(opened)
+                    self._check_schema(first)
+                    return first, self._connect_read_only(opened), self._connect_read_only(opened)
+                except BaseException:
+                    for connection in opened:
+                        connection.close()
+                    self._tidy()
+                    raise
+            if not self.path.parent.is_dir():
+                raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
+            _check_header(self.path)
+            writer = apsw.Connection(
+                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            )
+            try:
+                writer.set_busy_timeout(self._busy)
+                self._check_schema(writer)
+                if writer.readonly("main"):
+                    raise StorageReadOnlyError(
+                        f"{self.path} cannot be written", options=("open it with ?mode=ro",)
+                    )
+                self._use_wal(writer)
+                writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
+                writer.pragma("trusted_schema", False)
+                self._migrate(writer)
+                return writer, self._connect_reader(), self._connect_reader()
+            except BaseException:
+                # Closing would move the commits of a WAL into a file that was just refused.
+                writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, self._wal_size() > 0)
+                writer.close()
+                raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _use_wal(self, writer: apsw.Connection) -> None:
+        """Switch a fresh file to WAL; SQLite does not wait here when two processes do so at once, so we do."""
+        if writer.pragma("journal_mode") == "wal":
+            return
+        deadline = time.monotonic() + self._busy / 1000
+        while True:
+            try:
+                writer.pragma("journal_mode", "wal")
+                return
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _wal_size(self) -> int:
+        """Return how many bytes of commits lie beside the file; 0 when there is no WAL."""
+        try:
+            return self.path.with_name(self.path.name + "-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _connect_reader(self) -> apsw.Connection:
+        reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        reader.set_busy_timeout(self._busy)
+        reader.pragma("query_only", True)
+        return reader
+
+    def _connect_read_only(self, opened: list[apsw.Connection]) -> apsw.Connection:
+        _check_header(self.path)
+        if not self.path.is_file():
+            raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
+        try:
+            reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+            opened.append(reader)
+            reader.set_busy_timeout(self._busy)
+            reader.pragma("user_version")
+            return reader
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError):
+            if self._wal_size() > 0:
+                raise StorageReadOnlyError(
+                    f"{self.path.name}-wal holds commits that cannot be read here: the file system is read-only",
+                    options=("copy both files to a writable folder",),
+                ) from None
+            uri = f"{self.path.absolute().as_uri()}?immutable=1"
+            return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+    def _tidy(self) -> None:
+        """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
+        wal = self.path.with_name(self.path.name + "-wal")
+        if wal.is_file() and self._wal_size() == 0 and os.access(self.path, os.W_OK):
+            with suppress(apsw.Error):
+                connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+                try:
+                    connection.pragma("user_version")
+                finally:
+                    connection.close()
+
+    def _check_schema(self, connection: apsw.Connection) -> None:
+        """Refuse a file of another application or of a newer release, before anything is written."""
+        known = len(migrations("sqlite"))
+        # One statement, so one snapshot: another process may be creating the file right now.
+        row: Any = connection.execute(
+            "SELECT (SELECT user_version FROM pragma_user_version),"
+            " (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
+        ).fetchall()[0]
+        version, application, tables = row
+        if application != APPLICATION_ID and (application or tables):
+            raise StorageError(
+                f"{self.path} is a database of another application; it was not touched",
+                options=("choose another path",),
+            )
+        if version > known:
+            raise SchemaVersionError(
+                f"{self.path} has schema {version}, this release knows up to {known}; it was not touched",
+                options=("upgrade acms-engine",),
+            )
+        if self.read_only and version < known:
+            raise SchemaVersionError(
+                f"{self.path} has schema {version}, this release reads {known}",
+                options=("open it writable once",),
+            )
+
+    def _migrate(self, writer: apsw.Connection) -> None:
+        """Apply what is missing, each migration in its own transaction; another process may win the race."""
+        known = migrations("sqlite")
+        if writer.pragma("user_version") == len(known):
+            return
+        for version, checksum, script in known:
+            writer.execute("BEGIN IMMEDIATE").fetchall()
+            try:
+                if int(writer.pragma("user_version")) < version:
+                    for _ in writer.execute(script):
+                        pass
+                    writer.execute(
+                        "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, micros(self._clock()))
+                    ).fetchall()
+                    writer.pragma("application_id", APPLICATION_ID)
+                    writer.pragma("user_version", version)
+                writer.execute("COMMIT").fetchall()
+            except BaseException:
+                with suppress(apsw.Error):
+                    writer.execute("ROLLBACK").fetchall()
+                raise
+
+    async def aclose(self) -> None:
+        """Finish what is queued and close the file."""
+        if self._opening is not None:
+            with suppress(ACMSError):
+                await self._open()
+        state, self._state = self._state, None
+        if state is None or state.pid != os.getpid():
+            return
+        if state.ride is not None:
+            state.ride.cancel()
+        if state.thread is not None:
+            state.queue.put(None)
+            await asyncio.to_thread(state.thread.join)
+        async with state.lock:
+            self._close(state)
+
+    def _close(self, state: _State) -> None:
+        for connection in (state.large, state.reader, state.writer):
+            with suppress(apsw.Error):
+                connection.close()
+        if state.file in _open_files:
+            _open_files.remove(state.file)
+        if self.read_only:
+            self._tidy()
+
+    def _abandon(self, state: _State) -> None:
+        """Close what an event loop that ended without `aclose` left open."""
+        self._state = None
+        if state.thread is not None:
+            state.queue.put(None)
+            state.thread.join()
+        self._close(state)
+
+    # ── the writer thread ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_loop(self, state: _State) -> None:
+        queue = state.queue
+        last = False
+        while not last:
+            works: list[_Work] = []
+            work = queue.get()
+            size = 0
+            while True:
+                if work is None:
+                    last = True
+                    break
+                works.append(work)
+                size += len(work.functions)
+                if size >= GROUP:
+                    break
+                try:
+                    work = queue.get_nowait()
+                except Empty:
+                    break
+            riders, state.riders = state.riders, []
+            if riders:
+                works.append(_Work(riders, None))
+            if not works:
+                continue
+            error = self._commit(state.writer, works)
+            if error is not None:
+                for work in works:
+                    work.done = [error] * len(work.functions)
+            with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+                state.loop.call_soon_threadsafe(_answer, works)
+
+    def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
+        """Run all works in one transaction; return the error that spoiled all of it, if any."""
+        alone = len(works) == 1 and len(works[0].functions) == 1
+        try:
+            with _translated(self.path):
+                writer.execute("BEGIN IMMEDIATE").fetchall()
+                try:
+                    for work in works:
+                        work.done = [self._attempt(writer, function, alone) for function in work.functions]
+                    writer.execute("COMMIT").fetchall()
+                except BaseException:
+                    self._undone()
+                    if writer.in_transaction:
+                        writer.execute("ROLLBACK").fetchall()
+                    raise
+        except ACMSError as error:
+            return error
+        except Exception as error:
+            return log.unexpected(error)
+        return None
+
+    def _attempt(
+        self, writer: apsw.Connection, function: Callable[[apsw.Connection], Any], alone: bool
+    ) -> Any:
+        """Run one function so that a refusal undoes only what it did itself."""
+        if not alone:
+            writer.execute("SAVEPOINT op")
+        try:
+            result = function(writer)
+        except ACMSError as error:
+            result = error
+        except apsw.ConstraintError as error:
+            result = ConflictError(f"another writer was first: {error}")
+            result.__cause__ = error
+        except apsw.Error:  # of the medium: it spoils the whole commit
+            raise
+        except Exception as error:  # of what the caller gave: it must not take its neighbours along
+            result = log.unexpected(error)
+        if isinstance(result, ACMSError):
+            self._undone()
+            if alone:
+                writer.execute("ROLLBACK").fetchall()
+                writer.execute("BEGIN").fetchall()
+            else:
+                writer.execute("ROLLBACK TO op").fetchall()
+        if not alone:
+            writer.execute("RELEASE op").fetchall()
+        return result
+
+    async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
+        state = await self._open()
+        if state.thread is None:
+            raise StorageReadOnlyError(f"{self.path} was opened read-only")
+        future: asyncio.Future[list[Any]] = state.loop.create_future()
+        state.queue.put(_Work(functions, future))
+        return await future
+
+    async def _write(self, function: Callable[[apsw.Connection], T]) -> T:
+        (result,) = await self._write_all([function])
+        if isinstance(result, ACMSError):
+            raise result
+        return result
+
+    async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
+        state = await self._open()
+        if not large:
+            with _translated(self.path):
+                return function(state.reader)
+        async with state.lock:
+            with _translated(self.path):
+                return await asyncio.to_thread(function, state.large)
+
+    async def _ride(self, function: Callable[[apsw.Connection], Any]) -> None:
+        """Run a function in the next commit, or soon; nobody waits for it."""
+        state = await self._open()
+        if state.thread is None:
+            raise StorageReadOnlyError(f"{self.path} was opened read-only")
+        state.riders.append(function)
+        if state.ride is None or state.ride.when() < state.loop.time():
+            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work((), None))
+
+
+def _answer(works: Sequence[_Work]) -> None:
+    for work in works:
+        if work.future is not None and not work.future.done():
+            work.future.set_result(work.done)
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file that is no SQLite database, before SQLite opens it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(16)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except IsADirectoryError as error:
+        raise StorageError(f"{path} is a folder", options=("name a file in it",)) from error
+    except PermissionError as error:
+        raise StorageReadOnlyError(
+            f"{path} cannot be read: {error.strerror}", options=("check its permissions",)
+        ) from error
+    if header and header != b"SQLite format 3\0":
+        raise CorruptRecordError(
+            f"{path} is not an SQLite database; it was not touched",
+            options=("choose another path", "restore the file from a backup"),
+        )
+
+
+class _translated:
+    """Turn the errors of SQLite into ours."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
+            raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
+        if isinstance(
+            error, UnicodeEncodeError | OverflowError
+        ):  # a name or number that nothing stored can have
+            raise log.unexpected(error) from error
+        if error is None or isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
+            return
+        raise self._ours(error) from error
+
+    def _ours(self, error: BaseException) -> StorageError:
+        text = f"{self.path}: {error}"
+        if isinstance(error, apsw.FullError):
+            return StorageFullError(
+                f"{text}; nothing of this commit was written",
+                options=("free some space and repeat the call",),
+            )
+        if isinstance(error, apsw.BusyError | apsw.LockedError):
+            return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
+        short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
+        if short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
+        if isinstance(
+            error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError | PermissionError
+        ):
+            return StorageReadOnlyError(
+                text, options=("check the permissions of the folder", "open it with ?mode=ro")
+            )
+        return StorageError(text)
