@@ -60,7 +60,9 @@ async def conversation(path: Path) -> list[dict[str, Any]]:
 
 async def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data/locomo-dev"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -80,7 +82,11 @@ async def main() -> None:
                 key = f"{mode} {budget}"
                 report[name][key] = round(100 * statistics.mean(row[key] for row in chosen), 1)
     if options.json:
-        print(json.dumps({"conversations": len(files), "seconds": round(seconds, 1), "evidence": report}, indent=2))
+        print(
+            json.dumps(
+                {"conversations": len(files), "seconds": round(seconds, 1), "evidence": report}, indent=2
+            )
+        )
         return
     print(f"{len(files)} conversations, {len(rows)} questions, {seconds:.0f} s; evidence recall in percent\n")
     heads = [f"{mode} {budget}" for mode in ("default", "past only") for budget in BUDGETS]

@@ -27,8 +27,8 @@ def page() -> str:
     lines = [
         "# Reference",
         "",
-        "Every public name, written from the docstrings by `python -m tests.house.reference`. Limits of the border stand in",
-        "[limits](#limits); commands in [the command line](how-to/cli.md).",
+        "Every public name, written from the docstrings by `python -m tests.house.reference`. Limits of the border",
+        "stand in [limits](#limits), commands in [the command line](how-to/cli.md).",
         "",
     ]
     seen: set[int] = set()
@@ -63,9 +63,8 @@ def _signature(value: Any) -> str:
         shown = str(inspect.signature(value))
     except (TypeError, ValueError):
         return ""
-    shown = re.sub(
-        r"<factory>|<function .*? at 0x[0-9a-f]+>|<built-in function \w+>|<\S* object at 0x[^>]*>", "…", shown
-    )
+    objects = r"<factory>|<function .*? at 0x[0-9a-f]+>|<built-in function \w+>|<\S* object at 0x[^>]*>"
+    shown = re.sub(objects, "…", shown)
     return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
 
 

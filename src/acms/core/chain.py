@@ -159,7 +159,9 @@ def seal(
 ) -> Iterator[tuple[str, bytes, bytes, bytes]]:
     """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
     stamps = [stamp(draft, entropy) for draft in drafts]
-    for offset, (draft, one, chain) in enumerate(zip(drafts, stamps, links(head, stamps), strict=True), version):
+    for offset, (draft, one, chain) in enumerate(
+        zip(drafts, stamps, links(head, stamps), strict=True), version
+    ):
         yield entry_id(draft.kind, context, offset, one.nonce), one.salt, one.digest, chain
 
 

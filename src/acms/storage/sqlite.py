@@ -126,7 +126,7 @@ class SQLiteStorage(SQLiteFile):
     def _undone(self) -> None:
         self._heads.clear()
 
-    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> list[Row]:
+    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
         return connection.execute(self._sql[query], parameters).fetchall()
 
     def _row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
