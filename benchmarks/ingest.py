@@ -71,7 +71,7 @@ def fold(samples: list[float]) -> dict[str, float]:
 
 
 async def one_by_one(folder: Path, rounds: int, history: int) -> dict[str, dict[str, float]]:
-    """Time single appends with a history of some messages, one of each system per round."""
+    """Time single appends after a history written one by one, one append of each system per round."""
     rng = random.Random(7)
     raw, threaded = Raw(folder / "raw.db"), Raw(folder / "thread.db")
     peer = peer_session(folder / "peer.db", "peer")
@@ -95,14 +95,9 @@ async def one_by_one(folder: Path, rounds: int, history: int) -> dict[str, dict[
         }  # fmt: skip
         if peer is not None:
             systems["openai-agents"] = other
-        for batch in range(0, history, 500):
-            await session.ingest_many(
-                [{"role": "user", "content": text(rng)} for _ in range(min(500, history - batch))]
-            )
-        for _ in range(min(history, 1000)):
-            for name, append in systems.items():
-                if name != "acms":
-                    await append(text(rng))
+        for _ in range(history):  # one by one, so that every write-ahead log has been filled and started over
+            for append in systems.values():
+                await append(text(rng))
         names = list(systems)
         for _ in range(rounds):
             rng.shuffle(names)
@@ -187,7 +182,7 @@ async def growth(folder: Path, rounds: int, sizes: tuple[int, ...]) -> dict[str,
             found.setdefault(str(size), []).append(time.perf_counter() - start)
     for session in sessions.values():
         await session.close()
-    return {size: fold(samples) for size, samples in found.items()}
+    return {str(size): fold(found[str(size)]) for size in sizes}
 
 
 async def disk(folder: Path, messages: int) -> dict[str, float]:
