@@ -678,8 +678,6 @@ class ContextItems(Sequence[ContextItem]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ContextItems) and self._items == other._items
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
 

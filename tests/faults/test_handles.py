@@ -261,6 +261,8 @@ def test_T06_a_handle_belongs_to_one_living_event_loop(tmp_path: Path) -> None:
         assert caught.value.options
     with pytest.raises(HandleError):
         second.run_until_complete(add(storage, context, "refused"))
+    with pytest.raises(HandleError):
+        second.run_until_complete(storage.aclose())
     first.run_until_complete(add(storage, context, "first"))
     first.run_until_complete(first.shutdown_default_executor())
     first.close()

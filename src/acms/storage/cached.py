@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acms.errors import ValidationError
 from acms.model import Entry, Head, Kind
 from acms.protocols import StorageBackend
+from acms.storage import log
 from acms.storage.wrapper import WrapperStorage
 
 _ENTRY_BYTES = 1_500
@@ -78,8 +78,7 @@ class CachedStorage(WrapperStorage):
         limit: int | None = None,
     ) -> list[Entry]:
         """Read entries, from memory where they are there."""
-        if newest is not None and limit is not None:
-            raise ValidationError("newest and limit exclude each other", field="newest")
+        log.check_read(newest, limit)
         head = await self.inner.head(context)
         last = min(n for n in (head.version, at, None if before is None else before - 1) if n is not None)
         first = max(1, after + 1)

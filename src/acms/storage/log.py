@@ -49,6 +49,15 @@ def check(op: Append, head: Head) -> None:
             name(draft.key, "key")
 
 
+def check_read(newest: int | None, limit: int | None) -> None:
+    """Raise when a read asks for the last and the first entries at once, or for less than none."""
+    if newest is not None and limit is not None:
+        raise ValidationError("newest and limit exclude each other", field="newest")
+    for field, wanted in (("newest", newest), ("limit", limit)):
+        if wanted is not None and wanted < 0:
+            raise ValidationError(f"must not be negative, was {wanted}", field=field)
+
+
 def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
     """Return whether every draft of an append was stored before under its key; `known` has one entry per draft.
 

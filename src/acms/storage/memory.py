@@ -326,8 +326,7 @@ class MemoryStorage:
         limit: int | None = None,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
-        if newest is not None and limit is not None:
-            raise ValidationError("newest and limit exclude each other", field="newest")
+        log.check_read(newest, limit)
         found = self._log(context)
         last = found.head.version
         if at is not None:

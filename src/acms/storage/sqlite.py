@@ -454,7 +454,7 @@ class SQLiteStorage(SQLiteFile):
                 connection, "finish_job", (now, self.tenant, log.job_number(lease.job.id), lease.attempt)
             )
             if row is None:
-                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+                raise self._lost(connection, lease)
         for job in op.jobs:
             due = now if job.not_before is None else micros(job.not_before)
             payload = dump(dict(job.payload)) if job.payload else None
@@ -476,8 +476,7 @@ class SQLiteStorage(SQLiteFile):
         limit: int | None = None,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
-        if newest is not None and limit is not None:
-            raise ValidationError("newest and limit exclude each other", field="newest")
+        log.check_read(newest, limit)
 
         def work(connection: apsw.Connection) -> list[Entry]:
             ref, head, lineage = self._head(connection, context)
@@ -819,7 +818,7 @@ class SQLiteStorage(SQLiteFile):
             number = log.job_number(lease.job.id)
             row = self._row(connection, "extend_job", (until, now, self.tenant, number, lease.attempt))
             if row is None:
-                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+                raise self._lost(connection, lease)
             return replace(lease, job=self._job(connection, row[0]), until=moment(until))
 
         return await self._write(work)
@@ -838,10 +837,15 @@ class SQLiteStorage(SQLiteFile):
                 state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
             values = (state.value, error, due, now, self.tenant, number, lease.attempt)
             if self._row(connection, "settle_job", values) is None:
-                raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+                raise self._lost(connection, lease)
             return self._job(connection, number)
 
         return await self._write(work)
+
+    def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
+        """Say that another attempt holds the job; `GoneError` when there is no such job."""
+        self._job(connection, log.job_number(lease.job.id))
+        return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:
         row = self._row(connection, "job", (self.tenant, id))

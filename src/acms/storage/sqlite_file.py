@@ -341,7 +341,10 @@ class SQLiteFile:
         if self._opening is not None:
             with suppress(ACMSError):
                 await self._open()
-        state, self._state = self._state, None
+        state = self._state
+        if state is not None and state.pid == os.getpid() and not state.loop.is_closed():
+            await self._open()  # refuses to close what belongs to another event loop
+        self._state = None
         if state is None or state.pid != os.getpid():
             return
         if state.ride is not None:
