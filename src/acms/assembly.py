@@ -217,34 +217,32 @@ def _ranked(gathered: Gathered, query: str, weights: Mapping[str, float], frame:
     return found
 
 
-def _rejected(one: Candidate, rule: str, reason: str) -> list[Choice]:
-    return [Choice(one, False, rule, reason)]
-
-
 def plan_recall(gathered: Gathered, asked: Recall, counter: TokenCounter, frame: Frame) -> ContextItems:
     """Choose the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
     ranked = _ranked(gathered, asked.query, asked.weights, frame)
     past: list[Candidate] = []
     current: list[Candidate] = []
     rejected: list[Choice] = []
+
+    def reject(one: Candidate, rule: str, reason: str) -> None:
+        rejected.append(Choice(one, False, rule, reason))
+
     if ranked and _asks(ranked[-1].unit, asked.query):
-        rejected += _rejected(ranked.pop(), "query", "it is the query itself")
+        reject(ranked.pop(), "query", "it is the query itself")
     episode = ranked[-1].unit.entries[-1].episode if ranked else 0
     for index, one in enumerate(ranked):
         newest = index == len(ranked) - 1
         if any(entry.id in asked.exclude for entry in one.unit.entries):
-            rejected += _rejected(one, "excluded", "excluded by the caller")
+            reject(one, "excluded", "excluded by the caller")
         elif newest or (episode and one.unit.entries[-1].episode == episode):
             if asked.include_current:
                 current.append(one._replace(source=Source.CURRENT))
             else:
-                rejected += _rejected(one, "current_episode", "the current episode was not asked for")
+                reject(one, "current_episode", "the current episode was not asked for")
         elif one.relevance <= 0:
-            rejected += _rejected(one, "irrelevant", "shares no word with the query")
+            reject(one, "irrelevant", "shares no word with the query")
         elif one.relevance < asked.min_relevance:
-            rejected += _rejected(
-                one, "min_relevance", f"below the least relevance of {asked.min_relevance:.2f}"
-            )
+            reject(one, "min_relevance", f"below the least relevance of {asked.min_relevance:.2f}")
         else:
             past.append(one)
 

@@ -71,6 +71,7 @@ class Mailbox:
         self._waiting: deque[Letter] = deque()
         self._head: Head | None = None
         self._tail = Tail()
+        #: Kept, because the event loop alone does not keep a task alive.
         self._task: asyncio.Task[None] | None = None
         #: True while somebody delivers: then letters queue up.
         self._busy = False

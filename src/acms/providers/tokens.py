@@ -25,9 +25,6 @@ __all__ = [
 
 _ENCODINGS = ("o200k_base", "cl100k_base")
 
-#: From this many texts on, one batch call is faster than one call per text.
-_BATCH = 32
-
 
 class BPETokenCounter:
     """Exact token counts of an OpenAI encoding, offline.
@@ -54,25 +51,7 @@ class BPETokenCounter:
         try:
             return toktok.truncate(text, sys.maxsize, self.name)[1]
         except UnicodeEncodeError as error:
-            raise _lone_surrogate(error) from error
-
-    def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of every text, in order, on the calling thread.
-
-        Releases the interpreter lock once for a large batch. Errors as `count`.
-        """
-        if len(texts) < _BATCH:
-            return [self.count(text) for text in texts]
-        import toktok
-
-        try:
-            return toktok.batch_count(texts, self.name, 1)
-        except UnicodeEncodeError as error:
-            raise _lone_surrogate(error) from error
-
-
-def _lone_surrogate(error: UnicodeEncodeError) -> ValidationError:
-    return ValidationError(f"lone surrogate at character {error.start}", field="text")
+            raise ValidationError(f"lone surrogate at character {error.start}", field="text") from error
 
 
 class HeuristicTokenCounter:

@@ -164,8 +164,11 @@ class CachedStorage(WrapperStorage):
         return found
 
     def _keep(self, line: _Line, entries: Sequence[Entry]) -> None:
-        size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in entries)
-        line.entries.update({entry.version: entry for entry in entries})
+        new = [
+            entry for entry in entries if entry.version not in line.entries
+        ]  # two readers may miss the same run
+        size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
+        line.entries.update({entry.version: entry for entry in new})
         if not line.dropped:
             line.bytes += size
             self._bytes += size

@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ class _State:
     file: tuple[int, int] | None
     queue: SimpleQueue[_Work | None] = field(default_factory=SimpleQueue)
     thread: threading.Thread | None = None
-    riders: list[Callable[[apsw.Connection], Any]] = field(default_factory=list)
+    riders: deque[Callable[[apsw.Connection], Any]] = field(default_factory=deque)
     ride: asyncio.TimerHandle | None = None
 
 
@@ -393,7 +394,9 @@ class SQLiteFile:
                     work = queue.get_nowait()
                 except Empty:
                     break
-            riders, state.riders = state.riders, []
+            riders = [
+                state.riders.popleft() for _ in range(len(state.riders))
+            ]  # the loop may add one meanwhile
             if riders:
                 works.append(_Work(riders, None))
             if not works:

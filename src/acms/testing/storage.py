@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -613,7 +613,7 @@ class StorageBackendTests:
             (await store.context(context.id)).settings,
         ):
             try:
-                mapping["run"] = 3  # type: ignore[index]
+                cast(Any, mapping)["run"] = 3
             except TypeError:
                 continue
         (entry,) = await sound(store, context.id)
