@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -77,13 +77,33 @@ from acms.storage.sql import (
 from acms.storage.sqlite_file import SQLiteFile
 
 Row = Sequence[Any]
-_Prepared: TypeAlias = tuple[Stamp, int, tuple[Any, ...], str | None]
 
 INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
 RESTORE_BATCH = 1000
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
+
+
+class _Prepared(NamedTuple):
+    """What an append needs besides its place, computed before it reaches the writer."""
+
+    stamps: list[Stamp]
+    #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
+    columns: list[tuple[int, tuple[Any, ...], str | None]]
+    tail: str | None
+    #: How it is to be written if the log still stands where it was left; None when that is not known.
+    plan: _Plan | None
+
+
+class _Plan(NamedTuple):
+    """One append behind one head: the rows and what the head becomes."""
+
+    known: tuple[int, Head]
+    head: Head
+    advance: tuple[Any, ...]
+    rows: list[tuple[Any, ...]]
+    receipt: Receipt
 
 
 class SQLiteStorage(SQLiteFile):
@@ -110,7 +130,7 @@ class SQLiteStorage(SQLiteFile):
         self.tenant = name(tenant, "tenant")
         self._entropy = entropy
         self._sql = queries("sqlite")
-        #: Context → (ref, head) as this writer left it; only the writer thread touches it.
+        #: Context → (ref, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}
 
     async def __aenter__(self) -> SQLiteStorage:
@@ -315,66 +335,33 @@ class SQLiteStorage(SQLiteFile):
     def _appending(self, op: Append) -> Callable[[apsw.Connection], Receipt]:
         """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
         try:
-            return partial(self._append, op=op, prepared=self._prepare(op))
+            return partial(self._append, op, self._prepare(op))
         except Exception as error:
             return partial(_refuse, log.unexpected(error))
 
-    def _prepare(self, op: Append) -> list[_Prepared]:
-        """Do what needs no head on the caller's side: digests and columns."""
-        return [
-            (
-                stamp(draft, self._entropy),
-                micros(draft.created_at),
-                draft_columns(draft),
-                write_parts(draft.parts, draft.content),
-            )
+    def _prepare(self, op: Append) -> _Prepared:
+        """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
+        stamps = [stamp(draft, self._entropy) for draft in op.drafts]
+        columns = [
+            (micros(draft.created_at), draft_columns(draft), write_parts(draft.parts, draft.content))
             for draft in op.drafts
         ]
-
-    def _append(self, connection: apsw.Connection, op: Append, prepared: Sequence[_Prepared]) -> Receipt:
-        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
+        prepared = _Prepared(stamps, columns, dump(op.tail) if op.tail else None, None)
         # A tail that is kept must be read: another handle may have changed it without a new version.
         known = self._heads.get(op.context) if op.tail is not None else None
-        if known is not None:
-            try:
-                receipt = self._append_at(connection, op, prepared, *known)
-            except ACMSError:
-                if op.context not in self._heads:
-                    raise  # the head was right: it was refused for what came after
-                receipt = None  # the head may have moved on: ask it before refusing
-            if receipt is not None:
-                return receipt
-        ref, head, _ = self._head(connection, op.context)
-        receipt = self._append_at(connection, op, prepared, ref, head)
-        if receipt is None:
-            raise ConflictError("the head moved inside a transaction")
-        return receipt
+        return prepared if known is None else prepared._replace(plan=self._plan(op, prepared, known))
 
-    def _append_at(
-        self, connection: apsw.Connection, op: Append, prepared: Sequence[_Prepared], ref: int, head: Head
-    ) -> Receipt | None:
-        """Append behind a head; None when the log is not there any more."""
-        keys = [draft.key for draft in op.drafts if draft.key is not None]
-        if keys:
-            if len(set(keys)) != len(keys):
-                raise ValidationError("is used twice in one append", field="key")
-            stored = [
-                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
-                for draft in op.drafts
-            ]
-            if log.repeats(op, stored):
-                head = self._head(connection, op.context)[1]
-                return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
-        log.check(op, head)
+    def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
+        ref, head = known
         base, batch, position, total = ref << VERSION_BITS, head.version + 1, head.messages, head.tokens
         rows: list[tuple[Any, ...]] = []
         ids: list[str] = []
         positions: list[int | None] = []
         chains: list[bytes] = []
         last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        values = links(head.chain, [one[0] for one in prepared])
-        for draft, (stamped, created_at, columns, parts), chain in zip(
-            op.drafts, prepared, values, strict=True
+        values = links(head.chain, prepared.stamps)
+        for draft, stamped, (created_at, columns, parts), chain in zip(
+            op.drafts, prepared.stamps, prepared.columns, values, strict=True
         ):
             version += 1
             id = entry_id(draft.kind, op.context, version, stamped.nonce)
@@ -392,30 +379,8 @@ class SQLiteStorage(SQLiteFile):
             ids.append(id)
             positions.append(place)
             chains.append(chain)
-        if version > VERSION_MASK:
-            raise ValidationError("the log is full", field="drafts")
-        tail = head.tail if op.tail is None else op.tail
-        connection.execute(
-            self._sql["advance"],
-            (
-                version, position, total, last, rewrites, chain, dump(tail) if tail else None,
-                ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
-            ),
-        )  # fmt: skip
-        if not connection.changes():
-            return None
-        self._heads.pop(op.context, None)
-        if len(rows) == 1:
-            connection.execute(self._sql["insert_entry"], rows[0])
-        else:
-            connection.executemany(self._sql["insert_entry"], rows)
-        if keys:
-            for draft, offset in zip(op.drafts, range(batch, version + 1), strict=True):
-                if draft.key is not None:
-                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
-        if op.jobs or op.finish is not None:
-            self._enqueue(connection, op)
-        head = Head(
+        tail, written = (op.tail, prepared.tail) if op.tail is not None else (head.tail, dump(dict(head.tail)))
+        after = Head(
             context=op.context,
             version=version,
             messages=position,
@@ -427,17 +392,78 @@ class SQLiteStorage(SQLiteFile):
             chain=chain,
             tail=tail,
         )
-        if len(self._heads) >= HEADS and op.context not in self._heads:
-            self._heads.clear()
-        self._heads[op.context] = (ref, head)
-        return Receipt(
-            head=head,
+        advance = (
+            version, position, total, last, rewrites, chain, written if tail else None,
+            ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
+        )  # fmt: skip
+        receipt = Receipt(
+            head=after,
             versions=(batch, version),
             ids=tuple(ids),
             positions=tuple(positions),
             chains=tuple(chains),
             durability=self.durability,
         )
+        return _Plan(known, after, advance, rows, receipt)
+
+    def _append(self, op: Append, prepared: _Prepared, connection: apsw.Connection) -> Receipt:
+        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
+        known = self._heads.get(op.context) if op.tail is not None else None
+        if known is not None:
+            try:
+                receipt = self._append_at(connection, op, prepared, known)
+            except ACMSError:
+                if op.context not in self._heads:
+                    raise  # the head was right: it was refused for what came after
+                receipt = None  # the head may have moved on: ask it before refusing
+            if receipt is not None:
+                return receipt
+        ref, head, _ = self._head(connection, op.context)
+        receipt = self._append_at(connection, op, prepared, (ref, head))
+        if receipt is None:
+            raise ConflictError("the head moved inside a transaction")
+        return receipt
+
+    def _append_at(
+        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
+    ) -> Receipt | None:
+        """Append behind a head; None when the log is not there any more."""
+        ref, head = known
+        keys = [draft.key for draft in op.drafts if draft.key is not None]
+        if keys:
+            if len(set(keys)) != len(keys):
+                raise ValidationError("is used twice in one append", field="key")
+            stored = [
+                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
+                for draft in op.drafts
+            ]
+            if log.repeats(op, stored):
+                head = self._head(connection, op.context)[1]
+                return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
+        log.check(op, head)
+        plan = prepared.plan
+        if plan is None or plan.known is not known:
+            plan = self._plan(op, prepared, known)
+        if plan.head.version > VERSION_MASK:
+            raise ValidationError("the log is full", field="drafts")
+        connection.execute(self._sql["advance"], plan.advance)
+        if not connection.changes():
+            return None
+        self._heads.pop(op.context, None)
+        if len(plan.rows) == 1:
+            connection.execute(self._sql["insert_entry"], plan.rows[0])
+        else:
+            connection.executemany(self._sql["insert_entry"], plan.rows)
+        if keys:
+            for offset, draft in enumerate(op.drafts, head.version + 1):
+                if draft.key is not None:
+                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
+        if op.jobs or op.finish is not None:
+            self._enqueue(connection, op)
+        if len(self._heads) >= HEADS:
+            self._heads.clear()
+        self._heads[op.context] = (ref, plan.head)
+        return plan.receipt
 
     def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
         row = self._row(connection, "key_version", (ref, key))

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -74,14 +75,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class _Answer(asyncio.Future[list[Any]]):
+    """A future that resumes the one task that waits for it at once, not in the next turn of the event loop.
+
+    Everything else (cancelling, other callbacks, a loop that ends) is the business of `asyncio.Future`.
+    """
+
+    _waiter: tuple[Callable[[asyncio.Future[list[Any]]], object], Context | None] | None = None
+
+    def add_done_callback(
+        self, fn: Callable[[asyncio.Future[list[Any]]], object], /, *, context: Context | None = None
+    ) -> None:
+        """Remember the callback as well: of a task that waits, it is the one that resumes it."""
+        self._waiter = (fn, context)
+        super().add_done_callback(fn, context=context)
+
+    def answer(self, result: list[Any]) -> None:
+        """Set the result and run the newest callback here and now; call it from the event loop, outside of tasks."""
+        if self.done():
+            return
+        fn, context = self._waiter or (None, None)
+        at_once = fn is not None and context is not None and self.remove_done_callback(fn) == 1
+        self.set_result(result)
+        if at_once:
+            context.run(fn, self)
+
+
 class _Work:
     """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
 
     __slots__ = ("done", "functions", "future")
 
-    def __init__(
-        self, functions: Sequence[Callable[[apsw.Connection], Any]], future: asyncio.Future[list[Any]] | None
-    ) -> None:
+    def __init__(self, functions: Sequence[Callable[[apsw.Connection], Any]], future: _Answer | None) -> None:
         self.functions = functions
         self.future = future
         self.done: list[Any] = []
@@ -382,23 +407,16 @@ class SQLiteFile:
             works: list[_Work] = []
             work = queue.get()
             size = 0
-            while True:
-                if work is None:
-                    last = True
-                    break
+            while work is not None:
                 works.append(work)
                 size += len(work.functions)
-                if size >= GROUP:
+                if size >= GROUP or queue.empty():  # nobody else takes from it
                     break
-                try:
-                    work = queue.get_nowait()
-                except Empty:
-                    break
-            riders = [
-                state.riders.popleft() for _ in range(len(state.riders))
-            ]  # the loop may add one meanwhile
-            if riders:
-                works.append(_Work(riders, None))
+                work = queue.get()
+            else:
+                last = True
+            if state.riders:  # the loop may add one meanwhile
+                works.append(_Work([state.riders.popleft() for _ in range(len(state.riders))], None))
             if not works:
                 continue
             error = self._commit(state.writer, works)
@@ -461,7 +479,7 @@ class SQLiteFile:
         state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        future: asyncio.Future[list[Any]] = state.loop.create_future()
+        future = _Answer(loop=state.loop)
         state.queue.put(_Work(functions, future))
         return await future
 
@@ -491,7 +509,10 @@ class SQLiteFile:
 
 
 def _answer(works: Sequence[_Work]) -> None:
-    for work in works:
+    if len(works) == 1 and works[0].future is not None:
+        works[0].future.answer(works[0].done)
+        return
+    for work in works:  # many: whoever runs first must not keep the others waiting
         if work.future is not None and not work.future.done():
             work.future.set_result(work.done)
 
