@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from acms.config import RetryConfig
 from acms.core.chain import Entropy, token
@@ -49,8 +50,7 @@ class Overtaken(ConflictError):
     """Something was replaced or retracted since the targets were looked at: look again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """The drafts as they were placed, and their part of the receipt."""
 
     drafts: Sequence[Draft]
@@ -107,8 +107,8 @@ class Mailbox:
 
     def _rest(self) -> None:
         self._busy = False
-        idlers, self._idlers = self._idlers, []
-        for idler in idlers:
+        while self._idlers:
+            idler = self._idlers.pop()
             if not idler.done():
                 idler.set_result(None)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ from acms.events import EpisodeClosed, Ingested, Rewritten
 from acms.logs import log
 from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
 from acms.model import (
+    EMPTY,
     Draft,
     Entry,
     Json,
@@ -208,7 +209,7 @@ class ACMS(View):
             who = validate.choice(role, Role, "role")
             found, text = validate.parts(who, content, parts, tool_calls, tool_call_id)
             came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
-            explicit = validate.markers(markers)
+            explicit = None if markers is None else validate.markers(markers)
             detected: tuple[str, ...] = ()
             if explicit is None and shared.config.auto_detect_markers and came in _DETECTED:
                 said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
@@ -219,13 +220,13 @@ class ACMS(View):
                 created_at=datetime.now(UTC) if created_at is None else validate.moment(created_at),
                 tokens=shared.counter.count(text) + (media_tokens(found) if found else 0),
                 origin=came,
-                privacy=validate.choice(privacy, Privacy, "privacy"),
+                privacy=privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy"),
                 role=who,
                 actor=validate.optional_name(actor_id, "actor_id"),
                 parts=found,
                 markers=detected if explicit is None else explicit,
                 detected=explicit is None and bool(detected),
-                metadata=validate.metadata(metadata),
+                metadata=EMPTY if metadata is None else validate.metadata(metadata),
             )
         except ValidationError as error:
             if not prefix:
@@ -293,10 +294,10 @@ class ACMS(View):
             )
         return found
 
-    async def _post(self, context: str, letter: Letter) -> Delivered | None:
+    def _post(self, context: str, letter: Letter) -> Coroutine[Any, Any, Delivered | None]:
         if self._mailbox is None:
             self._mailbox = mailbox(self._shared.handle, context, os.urandom)
-        return await self._mailbox.post(letter)
+        return self._mailbox.post(letter)
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.

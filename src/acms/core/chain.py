@@ -103,17 +103,17 @@ def canonical(draft: Draft, nonce: str) -> bytes:
     """
     return "\0".join(
         (
-            draft.kind.value,
+            draft.kind._value_,  # not `value`, which is two calls of Python
             nonce,
             str(micros(draft.created_at)),
-            draft.role.value if draft.role is not None else "",
+            draft.role._value_ if draft.role is not None else "",
             draft.content,
             dump(parts_to_json(draft.parts)) if draft.parts else "",
             dump(dict(draft.data)) if draft.data else "",
             dump(dict(draft.metadata)) if draft.metadata else "",
             draft.actor or "",
-            draft.origin.value,
-            draft.privacy.value,
+            draft.origin._value_,
+            draft.privacy._value_,
             dump(draft.markers) if draft.markers else "",
             str(draft.episode),
             draft.closes or "",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from acms.core.chain import episode_id, micros
 from acms.model import Draft, Entry, Episode, Json, Kind, Role, ToolCall, ToolResult
@@ -94,8 +95,7 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern) for pattern in patterns)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a message goes: its episode, why it ends it, its tool group; and the tail after it."""
 
     episode: int

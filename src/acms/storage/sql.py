@@ -96,9 +96,9 @@ def read_parts(written: str, content: str) -> tuple[Part, ...]:
 def draft_columns(draft: Draft) -> tuple[Any, ...]:
     """Return the columns of an entry that come from its draft: from `origin` up to and including `metadata`."""
     return (
-        draft.origin.value,
-        None if draft.privacy is Privacy.ALLOW else draft.privacy.value,
-        draft.role.value if draft.role is not None else None,
+        draft.origin._value_,
+        None if draft.privacy is Privacy.ALLOW else draft.privacy._value_,
+        draft.role._value_ if draft.role is not None else None,
         draft.actor,
         dump(draft.markers) if draft.markers else None,
         draft.detected,

@@ -85,15 +85,19 @@ HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
 
 
-class _Prepared(NamedTuple):
+class _Prepared:
     """What an append needs besides its place, computed before it reaches the writer."""
 
-    stamps: list[Stamp]
-    #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
-    columns: list[tuple[int, tuple[Any, ...], str | None]]
-    tail: str | None
-    #: How it is to be written if the log still stands where it was left; None when that is not known.
-    plan: _Plan | None
+    __slots__ = ("columns", "keys", "plan", "stamps", "tail")
+
+    def __init__(self) -> None:
+        self.stamps: list[Stamp] = []
+        self.keys: list[str] = []
+        #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
+        self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
+        self.tail: str | None = None
+        #: How it is to be written if the log still stands where it was left; None when that is not known.
+        self.plan: _Plan | None = None
 
 
 class _Plan(NamedTuple):
@@ -341,15 +345,20 @@ class SQLiteStorage(SQLiteFile):
 
     def _prepare(self, op: Append) -> _Prepared:
         """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
-        stamps = [stamp(draft, self._entropy) for draft in op.drafts]
-        columns = [
-            (micros(draft.created_at), draft_columns(draft), write_parts(draft.parts, draft.content))
-            for draft in op.drafts
-        ]
-        prepared = _Prepared(stamps, columns, dump(op.tail) if op.tail else None, None)
-        # A tail that is kept must be read: another handle may have changed it without a new version.
-        known = self._heads.get(op.context) if op.tail is not None else None
-        return prepared if known is None else prepared._replace(plan=self._plan(op, prepared, known))
+        prepared = _Prepared()
+        for draft in op.drafts:
+            prepared.stamps.append(stamp(draft, self._entropy))
+            if draft.key is not None:
+                prepared.keys.append(draft.key)
+            parts = write_parts(draft.parts, draft.content) if draft.parts else None
+            prepared.columns.append((micros(draft.created_at), draft_columns(draft), parts))
+        if op.tail is not None:
+            prepared.tail = dump(op.tail) if op.tail else None
+            # A tail that is kept must be read: another handle may have changed it without a new version.
+            known = self._heads.get(op.context)
+            if known is not None:
+                prepared.plan = self._plan(op, prepared, known)
+        return prepared
 
     def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
         ref, head = known
@@ -372,14 +381,16 @@ class SQLiteStorage(SQLiteFile):
             if draft.replaces:
                 rewrites += 1
             row = (
-                base | version, draft.kind.value, place, stamped.nonce, batch, total, created_at, draft.tokens,
+                base | version, draft.kind._value_, place, stamped.nonce, batch, total, created_at, draft.tokens,
                 *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
             )  # fmt: skip
             rows.append(row)
             ids.append(id)
             positions.append(place)
             chains.append(chain)
-        tail, written = (op.tail, prepared.tail) if op.tail is not None else (head.tail, dump(dict(head.tail)))
+        tail, written = op.tail, prepared.tail
+        if tail is None:
+            tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
         after = Head(
             context=op.context,
             version=version,
@@ -393,7 +404,7 @@ class SQLiteStorage(SQLiteFile):
             tail=tail,
         )
         advance = (
-            version, position, total, last, rewrites, chain, written if tail else None,
+            version, position, total, last, rewrites, chain, written,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
         receipt = Receipt(
@@ -429,7 +440,7 @@ class SQLiteStorage(SQLiteFile):
     ) -> Receipt | None:
         """Append behind a head; None when the log is not there any more."""
         ref, head = known
-        keys = [draft.key for draft in op.drafts if draft.key is not None]
+        keys = prepared.keys
         if keys:
             if len(set(keys)) != len(keys):
                 raise ValidationError("is used twice in one append", field="key")

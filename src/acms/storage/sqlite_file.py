@@ -18,7 +18,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -76,29 +76,31 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Answer(asyncio.Future[list[Any]]):
-    """A future that resumes the one task that waits for it at once, not in the next turn of the event loop.
+    """A future that resumes the task that waits for it at once, not in the next turn of the event loop.
 
-    Everything else (cancelling, other callbacks, a loop that ends) is the business of `asyncio.Future`.
+    Everything else (cancelling, other callbacks, a loop that ends) is left to `asyncio.Future`.
     """
 
-    _waiter: tuple[Callable[[asyncio.Future[list[Any]]], object], Context | None] | None = None
+    _waiter: tuple[Callable[[asyncio.Future[list[Any]]], object], Context] | None = None
 
     def add_done_callback(
         self, fn: Callable[[asyncio.Future[list[Any]]], object], /, *, context: Context | None = None
     ) -> None:
-        """Remember the callback as well: of a task that waits, it is the one that resumes it."""
-        self._waiter = (fn, context)
+        """Remember the callback: that of a waiting task resumes it."""
         super().add_done_callback(fn, context=context)
+        if context is not None:
+            self._waiter = (fn, context)
 
     def answer(self, result: list[Any]) -> None:
-        """Set the result and run the newest callback here and now; call it from the event loop, outside of tasks."""
+        """Set the result and resume the waiter here and now; call it outside of tasks, as the last thing."""
         if self.done():
             return
-        fn, context = self._waiter or (None, None)
-        at_once = fn is not None and context is not None and self.remove_done_callback(fn) == 1
+        waiter, self._waiter = self._waiter, None
+        # Whoever was removed meanwhile is not called; removed here, so that it is not called a second time.
+        waits = waiter is not None and self.remove_done_callback(waiter[0]) > 0
         self.set_result(result)
-        if at_once:
-            context.run(fn, self)
+        if waiter is not None and waits:
+            waiter[1].run(waiter[0], self)
 
 
 class _Work:
@@ -106,9 +108,10 @@ class _Work:
 
     __slots__ = ("done", "functions", "future")
 
-    def __init__(self, functions: Sequence[Callable[[apsw.Connection], Any]], future: _Answer | None) -> None:
+    def __init__(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> None:
         self.functions = functions
-        self.future = future
+        #: Who waits for it; only the event loop's thread touches it.
+        self.future: _Answer | None = None
         self.done: list[Any] = []
 
 
@@ -144,6 +147,7 @@ class SQLiteFile:
         if durability not in ("disk", "relaxed"):
             raise ValidationError("must be disk or relaxed", field="durability")
         self.path = Path(path)
+        self._translated = _translated(self.path)
         self.durability: Durability = durability
         self.read_only = read_only
         self._busy = int(busy_seconds * 1000)
@@ -416,26 +420,28 @@ class SQLiteFile:
             else:
                 last = True
             if state.riders:  # the loop may add one meanwhile
-                works.append(_Work([state.riders.popleft() for _ in range(len(state.riders))], None))
+                works.append(_Work([state.riders.popleft() for _ in range(len(state.riders))]))
             if not works:
                 continue
             error = self._commit(state.writer, works)
             if error is not None:
                 for work in works:
                     work.done = [error] * len(work.functions)
-            with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+            try:
                 state.loop.call_soon_threadsafe(_answer, works)
+            except RuntimeError:  # the loop was closed while its callers were waiting
+                continue
 
     def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
         """Run all works in one transaction; return the error that spoiled all of it, if any."""
         alone = len(works) == 1 and len(works[0].functions) == 1
         try:
-            with _translated(self.path):
-                writer.execute("BEGIN IMMEDIATE").fetchall()
+            with self._translated:
+                writer.execute("BEGIN IMMEDIATE")
                 try:
                     for work in works:
                         work.done = [self._attempt(writer, function, alone) for function in work.functions]
-                    writer.execute("COMMIT").fetchall()
+                    writer.execute("COMMIT")
                 except BaseException:
                     self._undone()
                     if writer.in_transaction:
@@ -479,9 +485,12 @@ class SQLiteFile:
         state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        future = _Answer(loop=state.loop)
-        state.queue.put(_Work(functions, future))
-        return await future
+        work = _Work(functions)
+        state.queue.put(work)
+        work.future = _Answer(
+            loop=state.loop
+        )  # while the writer wakes up: it is looked at on this thread only
+        return await work.future
 
     async def _write(self, function: Callable[[apsw.Connection], T]) -> T:
         (result,) = await self._write_all([function])
@@ -505,7 +514,7 @@ class SQLiteFile:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
         state.riders.append(function)
         if state.ride is None or state.ride.when() < state.loop.time():
-            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work((), None))
+            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work(()))
 
 
 def _answer(works: Sequence[_Work]) -> None:
