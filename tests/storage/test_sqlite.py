@@ -14,8 +14,9 @@ import acms
 from acms import transfer
 from acms.core.chain import genesis, verify
 from acms.errors import CorruptRecordError, LeaseLostError
-from acms.model import ContextQuery, Derived, Entry, JobDraft, JobQuery, Search, State
+from acms.model import Append, ContextQuery, Derived, Entry, JobDraft, JobQuery, Search, State
 from acms.storage import SQLiteStorage
+from acms.storage.sqlite_file import _Answer
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.storage import fork, new, noted, put, said, summed_up
 
@@ -109,6 +110,98 @@ async def test_a_refused_append_leaves_the_next_one_on_the_right_head(store, sec
             await put(store, context, said("late", key=f"late {n}"), tail={}, finish=stale)
         await put(store, context, said(str(n), key=f"late {n}"), tail={})
     assert [entry.content for entry in await sound(second, context.id)] == ["a", "0", "1", "2"]
+
+
+async def test_two_appends_to_one_log_in_one_call_follow_each_other(store, second):
+    context = await new(store)
+    await put(store, context, said("a"), tail={"n": 0})
+    found = await store.append(
+        [Append(context=context.id, drafts=(said(text),), tail={"n": n}) for n, text in enumerate("bc", 1)]
+    )
+    assert [receipt.versions for receipt in found] == [(2, 2), (3, 3)]
+    assert found[1].head == await second.head(context.id)
+    assert [entry.content for entry in await sound(second, context.id)] == ["a", "b", "c"]
+
+
+async def test_rows_computed_for_a_head_that_moved_are_computed_again(store, second):
+    context = await new(store)
+    await put(store, context, said("a"), tail={})
+    await put(second, context, said("b"), tail={})
+    receipt = await put(store, context, said("c"), tail={"n": 1})
+    assert receipt.versions == (3, 3)
+    assert receipt.head == await second.head(context.id)
+    assert [entry.content for entry in await sound(second, context.id)] == ["a", "b", "c"]
+
+
+# ── the answer of the writer ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def waiting(answer, seen):
+    try:
+        seen.append(await answer)
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        raise
+
+
+async def test_an_answer_resumes_its_task_before_it_returns():
+    answer, seen = _Answer(), []
+    task = asyncio.create_task(waiting(answer, seen))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(lambda: (answer.answer([1]), seen.append("returned")))
+    await task
+    assert seen == [[1], "returned"]
+    assert answer.result() == [1]
+
+
+async def test_an_answer_that_comes_after_a_cancellation_changes_nothing():
+    answer, seen = _Answer(), []
+    task = asyncio.create_task(waiting(answer, seen))
+    await asyncio.sleep(0)
+    task.cancel()
+    answer.answer([1])
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cancelled"]
+    assert answer.cancelled()
+
+
+async def test_a_cancellation_that_comes_after_the_answer_is_of_what_the_task_does_next():
+    answer, seen = _Answer(), []
+
+    async def go_on():
+        await waiting(answer, seen)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(answer.answer, [1])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [[1]]
+
+
+async def test_everybody_who_waits_for_an_answer_gets_it_once_and_who_left_does_not():
+    answer, seen, left = _Answer(), [], []
+    tasks = [asyncio.create_task(waiting(answer, seen)) for _ in range(3)]
+    await asyncio.sleep(0)
+    answer.add_done_callback(left.append)
+    answer.remove_done_callback(left.append)
+    asyncio.get_running_loop().call_soon(answer.answer, [1])
+    await asyncio.gather(*tasks)
+    answer.answer([2])
+    assert seen == [[1]] * 3
+    assert left == []
+    assert answer.result() == [1]
+
+
+async def test_an_answer_nobody_waits_for_yet_is_kept():
+    answer = _Answer()
+    answer.answer([1])
+    assert await answer == [1]
 
 
 async def test_writers_on_two_handles_share_one_order(store, second):
