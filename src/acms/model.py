@@ -293,7 +293,7 @@ class Head:
     last_message: str | None = None
     #: How often something was replaced, retracted, expired or erased.
     rewrites: int = 0
-    #: Highest sequence number of a derived row.
+    #: Of the root of the fork tree: highest sequence number of a derived row, in every context of the tree the same.
     derived: int = 0
     #: Of the root of the fork tree: rises when something is expired or erased anywhere in it.
     epoch: int = 0

@@ -122,7 +122,10 @@ class StorageBackend(Protocol):
         ...
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """Return entries by id, None for what does not exist; also of deleted contexts."""
+        """Return entries by id, None for what does not exist; also of deleted contexts.
+
+        As fast as a store reads rows by key: made for a few dozen entries scattered over a long log.
+        """
         ...
 
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
@@ -136,11 +139,21 @@ class StorageBackend(Protocol):
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space with a sequence number above `after`, in that order."""
+        """Return the derived rows of one space with a sequence number above `after`, in that order.
+
+        Numbers count up over the whole fork tree, and a row that is replaced gets a new one: `Head.derived` read before
+        this call is the next `after`, and no row of an ancestor or a fork is skipped, whoever stored it.
+        """
         ...
 
-    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
-        """Return (context, version) of live messages, facts and summaries that have no row in the space."""
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
+        """Return (context, version) of live messages, facts and summaries that have no row in the space.
+
+        Only those with text and a version above `after`, ascending. Of one context inherited entries are listed too,
+        under its name; without a context every entry of the live ones is listed once, under its owner.
+        """
         ...
 
     async def blank(

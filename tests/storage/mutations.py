@@ -206,6 +206,36 @@ FAULTS = [
         "test_t07_what_arrives_after_an_erasure_brings_nothing_back",
     ),
     Fault(
+        "derived rows are counted per context", "sqlite",
+        query("count_derived", r"\(SELECT root FROM contexts WHERE ref = \?\)", "?"),
+        "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
+    ),
+    Fault(
+        "a head is asked for the counter of its own context", "sqlite", query("head", r"r\.derived", "c.derived"),
+        "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
+    ),
+    Fault(
+        "a replaced row keeps its number", "sqlite", query("put_derived", r"seq = excluded\.seq,", ""),
+        "test_one_watermark_misses_no_row_of_a_lineage",
+    ),
+    Fault(
+        "missing ignores what a fork inherited", "memory",
+        code(memory.MemoryStorage, "missing", ("self._runs(found, 1,", "self._runs(found, found.first,")),
+        "test_missing_of_a_fork_names_what_it_inherited",
+    ),
+    Fault(
+        "missing takes a block that is nearly covered for covered", "sqlite",
+        code(sqlite.SQLiteStorage, "missing", ("<= block[3] - low:", "< block[3] - low:")),
+        "test_missing_of_a_fork_names_what_it_inherited",
+    ),
+    Fault(
+        "a cache gets by id what it got before", "cached",
+        code(cached.CachedStorage, "get",
+             ("self._line(owner, await self.inner.head(owner))",
+              "self._lines.get(owner) or self._line(owner, await self.inner.head(owner))")),
+        "test_what_was_got_before_an_erasure_is_got_blank_after_it",
+    ),
+    Fault(
         "a cache ignores the epoch", "cached",
         code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
         "test_expiring_deletes_the_content_and_keeps_the_rest",

@@ -4,9 +4,9 @@ import itertools
 import pytest
 
 from acms.model import Kind, State
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage
+from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
 from acms.testing import StorageBackendTests, run_story, sound
-from acms.testing.storage import fork, new, noted, put, said, summed_up
+from acms.testing.logs import fork, new, noted, put, said, summed_up
 
 
 class TestCachedMemory(StorageBackendTests):
@@ -113,6 +113,30 @@ async def test_what_was_read_once_is_read_from_memory():
     second = cache.stats
     assert (second.hits, second.misses) == (10 + 2, 10 + 1)
     assert second.hit_rate == 12 / 23
+
+
+async def test_what_was_got_by_id_is_got_from_memory_and_cuts_no_run():
+    inner = FaultyStorage(MemoryStorage())
+    cache = CachedStorage(inner)
+    root = await new(cache)
+    ids = (await put(cache, root, *[said("x" * 100) for _ in range(50)])).ids
+    child = await fork(cache, root)
+    own = (await put(cache, child, said("own"))).ids
+    some = [*ids[::7], *own]
+    assert [entry and entry.id for entry in await cache.get(some)] == some
+    assert (cache.stats.hits, cache.stats.misses) == (0, len(some))
+    before = inner.calls.copy()
+    assert [entry and entry.id for entry in await cache.get(ids[::7])] == list(ids[::7])
+    assert inner.calls - before == {"head": 1}, "one head, no entry"
+    size = cache.stats.bytes
+    assert len(await cache.read(root.id)) == 50
+    assert inner.calls - before == {"head": 2, "read": 1}, "read in one run"
+    assert size < cache.stats.bytes < 50 * 2_000, "nothing is counted twice"
+    await cache.get([*ids, "m_0000000000000000_1_000000"])
+    assert (inner.calls - before)["get"] == 1, "only for the id that nobody knows"
+    assert await cache.blank(child.id, [1], to=State.ERASED, audit={}) == 1
+    found = await cache.get(ids[:2])
+    assert [entry and entry.content for entry in found] == ["", "x" * 100]
 
 
 async def test_the_least_recently_used_contexts_go_first():

@@ -7,7 +7,7 @@ from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
 from acms.protocols import StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage
 from acms.testing import StorageBackendTests, run_story, sound
-from acms.testing.storage import fork, new, put, said, stream
+from acms.testing.logs import fork, new, put, said, stream
 
 
 class TestFaultyWithoutFaults(StorageBackendTests):

@@ -13,12 +13,12 @@ import pytest
 import acms
 from acms import transfer
 from acms.core.chain import genesis, verify
-from acms.errors import CorruptRecordError, LeaseLostError
+from acms.errors import CorruptRecordError, LeaseLostError, SchemaVersionError
 from acms.model import Append, ContextQuery, Derived, Entry, JobDraft, JobQuery, Search, State
 from acms.storage import SQLiteStorage
 from acms.storage.sqlite_file import _Answer
 from acms.testing import StorageBackendTests, run_story, sound
-from acms.testing.storage import fork, new, noted, put, said, summed_up
+from acms.testing.logs import fork, new, noted, put, said, summed_up
 
 
 class TestSQLite(StorageBackendTests):
@@ -224,7 +224,7 @@ async def test_writers_on_two_handles_share_one_order(store, second):
 _CREATOR = """
 import asyncio, sys
 from acms.storage import SQLiteStorage
-from acms.testing.storage import new, put, said
+from acms.testing.logs import new, put, said
 
 async def main():
     async with SQLiteStorage(sys.argv[1]) as store:
@@ -439,3 +439,54 @@ async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_
         assert [version for version, _ in problems] == [2]
         found = await transfer.verify(store, await store.context(context.id))
         assert {(problem.context, problem.version) for problem in found} == {(context.id, 2)}
+
+
+# ── a file of an earlier release ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def earlier(tmp_path):
+    """A file of schema 1: a root, a fork and its fork with rows that each counted for itself, and a log apart."""
+    path = tmp_path / "a.db"
+    async with SQLiteStorage(path) as store:
+        root, apart = await new(store, "root"), await new(store, "apart")
+        await put(store, root, said("a"), said("b"), said("c"))
+        await put(store, apart, said("x"))
+        child = await fork(store, root, 2, key="child")
+        await put(store, child, said("d"))
+        grandchild = await fork(store, child, key="grandchild")
+        await put(store, grandchild, said("e"))
+        for context, versions in ((root, (1, 2)), (child, (3,)), (grandchild, (4,)), (apart, (1,))):
+            rows = [Derived(version=n, space="s", data=b"old") for n in versions]
+            await store.put_derived(context.id, rows)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE derived SET seq = CASE version WHEN 2 THEN 2 ELSE 1 END")
+    connection.execute(
+        "UPDATE contexts SET derived = (SELECT count(*) FROM derived d WHERE d.ref = contexts.ref)"
+    )
+    connection.execute("UPDATE contexts SET derived = 7 WHERE key = 'grandchild'")  # rows that were replaced
+    connection.execute("DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
+    connection.close()
+    return path
+
+
+async def test_the_counters_of_an_earlier_file_become_one_per_tree(earlier):
+    with pytest.raises(SchemaVersionError):
+        async with SQLiteStorage(earlier, read_only=True):
+            pass
+    async with SQLiteStorage(earlier) as store:
+        tree = [await store.context(key) for key in ("root", "child", "grandchild")]
+        apart = await store.context("apart")
+        assert [(await store.head(context.id)).derived for context in tree] == [7, 7, 7]
+        assert (await store.head(apart.id)).derived == 1
+        found = await store.derived(tree[2].id, "s")
+        assert sorted(row.version for row in found) == [1, 2, 3, 4], "nothing stored is lost"
+        assert [row.seq for row in found] == sorted(row.seq for row in found)
+        await store.put_derived(tree[1].id, [Derived(version=1, space="s", data=b"new")])
+        for context in tree:
+            await sound(store, context.id)
+            (row,) = await store.derived(context.id, "s", after=7)
+            assert (row.version, row.seq, row.data) == (1, 8, b"new")
+            assert (await put(store, context, said("on"))).head.derived == 8
+    async with SQLiteStorage(earlier, read_only=True) as store:
+        assert (await store.head(tree[0].id)).derived == 8

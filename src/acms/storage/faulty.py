@@ -157,10 +157,12 @@ class FaultyStorage(WrapperStorage):
         self._end(place)
         return result
 
-    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
         """See `StorageBackend.missing`."""
         place = self._begin("missing")
-        result = await super().missing(space, context=context, limit=limit)
+        result = await super().missing(space, context=context, limit=limit, after=after)
         self._end(place)
         return result
 

@@ -59,7 +59,9 @@ class _Log:
     entries: list[Entry] = field(default_factory=list)
     keys: dict[str, int] = field(default_factory=dict)
     derived: dict[tuple[str, int, int], Derived] = field(default_factory=dict)
+    #: Both count on the root of the fork tree only.
     epoch: int = 0
+    seq: int = 0
     #: Chain value before the first entry it owns.
     start: bytes = b""
 
@@ -216,7 +218,8 @@ class MemoryStorage:
         return self._head(self._log(context))
 
     def _head(self, found: _Log) -> Head:
-        return replace(found.head, epoch=self._logs[found.context.root].epoch)
+        root = self._logs[found.context.root]
+        return replace(found.head, epoch=root.epoch, derived=root.seq)
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own."""
@@ -344,10 +347,14 @@ class MemoryStorage:
 
     def _select(self, found: _Log, first: int, last: int) -> list[Entry]:
         entries: list[Entry] = []
-        for owner, low, high in log.segments(found.context.id, found.context.lineage, first, last):
-            one = self._logs[owner]
+        for one, low, high in self._runs(found, first, last):
             entries.extend(one.entries[low - one.first : high - one.first + 1])
         return entries
+
+    def _runs(self, found: _Log, first: int, last: int) -> list[tuple[_Log, int, int]]:
+        """Split versions of a log into (owner, first, last) runs, ascending."""
+        runs = log.segments(found.context.id, found.context.lineage, first, last)
+        return [(self._logs[owner], low, high) for owner, low, high in runs]
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
@@ -366,52 +373,49 @@ class MemoryStorage:
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
         found = self._log(context)
-        touched: dict[str, _Log] = {context: found}
-        kept = 0
+        root = self._logs[found.context.root]
+        before = root.seq
         for row in rows:
-            runs = log.segments(
-                context, found.context.lineage, row.version, min(row.version, found.head.version)
-            )
-            for owner, low, _ in runs:
-                one = touched[owner] = self._logs[owner]
+            for one, low, _ in self._runs(found, row.version, min(row.version, found.head.version)):
                 if one.entries[low - one.first].state is State.LIVE:
-                    one.head = replace(one.head, derived=one.head.derived + 1)
-                    one.derived[row.space, row.version, row.part] = replace(row, seq=one.head.derived)
-                    kept += 1
-        return kept
+                    root.seq += 1
+                    one.derived[row.space, row.version, row.part] = replace(row, seq=root.seq)
+        return root.seq - before
 
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number; of a fork's ancestors first."""
+        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
         found = self._log(context)
         last = found.head.version if at is None else min(at, found.head.version)
-        rows: list[Derived] = []
-        for owner, low, high in log.segments(context, found.context.lineage, 1, last):
-            own = self._logs[owner].derived.values()
-            rows.extend(
-                sorted(
-                    (
-                        row
-                        for row in own
-                        if row.space == space and row.seq > after and low <= row.version <= high
-                    ),
-                    key=lambda row: row.seq,
-                )
-            )
-        return rows
+        rows = [
+            row
+            for one, low, high in self._runs(found, 1, last)
+            for row in one.derived.values()
+            if row.space == space and row.seq > after and low <= row.version <= high
+        ]
+        return sorted(rows, key=lambda row: row.seq)
 
-    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
+        log.check_read(None, limit)
+        live = [one for one in self._logs.values() if one.context.deleted_at is None]
+        runs = [(one, one.first, one.head.version) for one in live]
+        if context is not None:
+            found = self._log(context)
+            runs = self._runs(found, 1, found.head.version)
         return [
-            (id, entry.version)
-            for id, found in self._logs.items()
-            if found.context.deleted_at is None and context in (None, id)
-            for entry in found.entries
-            if entry.state is State.LIVE
+            (context or one.context.id, entry.version)
+            for one, low, high in runs
+            for covered in ({version for of, version, _ in one.derived if of == space},)
+            for entry in one.entries[low - one.first : high - one.first + 1]
+            if entry.version > after
+            and entry.version not in covered
+            and entry.state is State.LIVE
             and entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
             and entry.content
-            and not any(of == space and version == entry.version for of, version, _ in found.derived)
         ][:limit]
 
     # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────

@@ -81,6 +81,8 @@ Row = Sequence[Any]
 INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
 RESTORE_BATCH = 1000
+COVERAGE = 1024
+"""Versions counted at once when looking for those without a derived row."""
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
 
@@ -168,26 +170,12 @@ class SQLiteStorage(SQLiteFile):
                 if row is not None:
                     return read_context(row)
             id = context_id(self._entropy)
-            values: dict[str, Any] = {
-                "tenant": self.tenant,
-                "id": id,
+            values = {
+                **self._fresh(id, context),
                 "namespace": name(context.namespace, "namespace"),
                 "key": None if context.key is None else name(context.key, "key"),
-                "root": 0,
-                "parent": None,
-                "fork": None,
-                "lineage": "[]",
-                "counter": context.counter,
-                "settings": dump(dict(context.settings)) if context.settings else None,
                 "settings_rev": 0,
-                "created_at": micros(context.created_at),
                 "deleted_at": None,
-                "version": 0,
-                "messages": 0,
-                "tokens": 0,
-                "last_message": None,
-                "rewrites": 0,
-                "chain": genesis(id),
             }
             if context.parent is not None:
                 values.update(self._forked(connection, context.parent, context.fork))
@@ -199,6 +187,26 @@ class SQLiteStorage(SQLiteFile):
             return read_context(row)
 
         return await self._write(work)
+
+    def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:
+        """Return the columns of a context without entries."""
+        return {
+            "tenant": self.tenant,
+            "id": id,
+            "root": 0,
+            "parent": None,
+            "fork": None,
+            "lineage": "[]",
+            "counter": context.counter,
+            "settings": dump(dict(context.settings)) if context.settings else None,
+            "created_at": micros(context.created_at),
+            "version": 0,
+            "messages": 0,
+            "tokens": 0,
+            "last_message": None,
+            "rewrites": 0,
+            "chain": genesis(id),
+        }
 
     def _forked(
         self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
@@ -571,58 +579,55 @@ class SQLiteStorage(SQLiteFile):
         """Return entries by id, None for what does not exist."""
 
         def work(connection: apsw.Connection) -> list[Entry | None]:
-            found: list[Entry | None] = []
-            for id in ids:
-                place = locate(id)
-                row = (
-                    None
-                    if place is None or place[1] > VERSION_MASK
-                    else self._row(connection, "ref", (self.tenant, place[0]))
-                )
-                if place is None or row is None:
-                    found.append(None)
-                    continue
-                stored = self._row(connection, "entries_forward", _range(row[0], place[1], place[1], None, 1))
-                entry = None if stored is None else read_entry(stored, place[0])
-                found.append(entry if entry is not None and entry.id == id else None)
-            return found
+            located = map(locate, ids)
+            places = [place for place in located if place is not None and place[1] <= VERSION_MASK]
+            refs = {
+                owner: row[0]
+                for owner in {owner for owner, _ in places}
+                if (row := self._row(connection, "ref", (self.tenant, owner))) is not None
+            }
+            rows = [refs[owner] << VERSION_BITS | version for owner, version in places if owner in refs]
+            owners = {ref: owner for owner, ref in refs.items()}
+            entries = [
+                read_entry(row, owners[row[0] >> VERSION_BITS])
+                for row in self._rows(connection, "entries_at", (dump(rows),))
+            ]
+            found = {entry.id: entry for entry in entries}
+            return [found.get(id) for id in ids]
 
         return await self._read(work, large=len(ids) > INLINE_ROWS)
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _runs(
+        self, connection: apsw.Connection, context: str, *, at: int | None = None
+    ) -> tuple[int, Head, list[tuple[int, int, int]]]:
+        """Return the ref, the head and the (ref of the owner, first, last) runs of a log."""
+        ref, head, lineage = self._head(connection, context)
+        last = head.version if at is None else min(at, head.version)
+        runs = log.segments(context, lineage, 1, last)
+        refs = [ref if owner == context else self._ref(connection, owner) for owner, _, _ in runs]
+        return ref, head, [(number, low, high) for number, (_, low, high) in zip(refs, runs, strict=True)]
+
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
 
         def work(connection: apsw.Connection) -> int:
-            ref, head, lineage = self._head(connection, context)
-            owners = {
-                version: owner
-                for owner, low, high in log.segments(context, lineage, 1, head.version)
-                for version in {row.version for row in rows}
-                if low <= version <= high
+            ref, head, runs = self._runs(connection, context)
+            versions = {row.version for row in rows}
+            places = [of << VERSION_BITS | n for of, low, high in runs for n in versions if low <= n <= high]
+            live = {
+                row & VERSION_MASK: row >> VERSION_BITS
+                for (row,) in self._rows(connection, "live", (dump(places),))
             }
-            heads: dict[str, tuple[int, int]] = {context: (ref, head.derived)}
-            kept = 0
-            for row in rows:
-                owner = owners.get(row.version)
-                if owner is None:
-                    continue
-                if owner not in heads:
-                    number, of, _ = self._head(connection, owner, deleted=True)
-                    heads[owner] = (number, of.derived)
-                number, seq = heads[owner]
-                state = self._row(connection, "state", (number << VERSION_BITS | row.version,))
-                if state is None or state[0] != State.LIVE:
-                    continue
-                seq += 1
-                heads[owner] = (number, seq)
-                values = (number, row.space, row.version, row.part, seq, row.start, row.end, row.data)
-                connection.execute(self._sql["put_derived"], values).fetchall()
-                kept += 1
-            for number, seq in heads.values():
-                connection.execute(self._sql["count_derived"], (seq, number)).fetchall()
-            return kept
+            kept = [row for row in rows if row.version in live]
+            values = [
+                (live[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
+                for seq, row in enumerate(kept, head.derived + 1)
+            ]
+            connection.executemany(self._sql["put_derived"], values)
+            connection.execute(self._sql["count_derived"], (head.derived + len(kept), ref)).fetchall()
+            return len(kept)
 
         if wait:
             return await self._write(work)
@@ -632,32 +637,45 @@ class SQLiteStorage(SQLiteFile):
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
-        """Return the derived rows of one space by sequence number; of a fork's ancestors first."""
+        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
 
         def work(connection: apsw.Connection) -> list[Derived]:
-            _, head, lineage = self._head(connection, context)
-            last = head.version if at is None else min(at, head.version)
-            found: list[Derived] = []
-            for owner, low, high in log.segments(context, lineage, 1, last):
+            _, head, runs = self._runs(connection, context, at=at)
+            found = [
+                Derived(version=version, space=space, part=part, start=start, end=end, data=data, seq=seq)
+                for of, low, high in runs
                 for version, part, start, end, data, seq in self._rows(
-                    connection, "derived", (self._ref(connection, owner), space, after, low, high)
-                ):
-                    found.append(
-                        Derived(
-                            version=version, space=space, part=part, start=start, end=end, data=data, seq=seq
-                        )
-                    )
-            return found
+                    connection, "derived", (of, space, after, head.derived, low, high)
+                )
+            ]
+            return sorted(found, key=lambda row: row.seq)
 
         return await self._read(work, large=True)
 
-    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
-        values = {"tenant": self.tenant, "context": context, "space": space, "limit": limit}
-        return await self._read(
-            lambda connection: [(id, version) for id, version in self._rows(connection, "missing", values)],
-            large=True,
-        )
+        log.check_read(None, limit)
+
+        def work(connection: apsw.Connection) -> list[tuple[str, int]]:
+            runs: Sequence[Row] = (
+                self._rows(connection, "live_logs", (self.tenant,))
+                if context is None
+                else [(context, *run) for run in self._runs(connection, context)[2]]
+            )
+            found: list[tuple[str, int]] = []
+            for id, number, start, end in runs:
+                for low in range(max(start, after + 1), end + 1, COVERAGE):
+                    if len(found) >= limit:
+                        return found
+                    block = (number, space, low, min(low + COVERAGE - 1, end))
+                    if self._rows(connection, "count_covered", block)[0][0] <= block[3] - low:
+                        rows = self._rows(connection, "missing", (*block, limit - len(found)))
+                        found.extend((id, version) for (version,) in rows)
+            return found
+
+        return await self._read(work, large=True)
 
     # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────
 
@@ -675,9 +693,7 @@ class SQLiteStorage(SQLiteFile):
                 number = self._ref(connection, owner)
                 for version in sorted({version for version in versions if low <= version <= high}):
                     row = number << VERSION_BITS | version
-                    found = self._row(
-                        connection, "entries_forward", _range(number, version, version, None, 1)
-                    )
+                    found = self._row(connection, "entries_at", (dump([row]),))
                     if found is None:
                         continue
                     entry = read_entry(found, owner)
@@ -737,33 +753,17 @@ class SQLiteStorage(SQLiteFile):
                     f"the session {context.key!r} exists here with another id",
                     options=("restore into another store",),
                 )
-        values: dict[str, Any] = {
-            "tenant": self.tenant,
-            "id": context.id,
+        values = {
+            **self._fresh(context.id, context),
             "namespace": context.namespace,
             "key": context.key,
-            "root": 0,
-            "parent": None,
-            "fork": None,
-            "lineage": "[]",
-            "version": 0,
-            "messages": 0,
-            "tokens": 0,
-            "last_message": None,
-            "rewrites": 0,
-            "chain": genesis(context.id),
+            "settings_rev": context.settings_rev,
+            "deleted_at": None if context.deleted_at is None else micros(context.deleted_at),
         }
         if context.parent is not None:
             if self._row(connection, "ref", (self.tenant, context.parent)) is None:
                 raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
             values.update(self._forked(connection, context.parent, context.fork, deleted=True))
-        values.update(
-            counter=context.counter,
-            settings=dump(dict(context.settings)) if context.settings else None,
-            settings_rev=context.settings_rev,
-            created_at=micros(context.created_at),
-            deleted_at=None if context.deleted_at is None else micros(context.deleted_at),
-        )
         connection.execute(self._sql["insert_context"], values).fetchall()
         if context.parent is None:
             connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()

@@ -113,9 +113,11 @@ class WrapperStorage:
         """See `StorageBackend.derived`."""
         return await self.inner.derived(context, space, after=after, at=at)
 
-    async def missing(self, space: str, *, context: str | None = None, limit: int) -> list[tuple[str, int]]:
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
         """See `StorageBackend.missing`."""
-        return await self.inner.missing(space, context=context, limit=limit)
+        return await self.inner.missing(space, context=context, limit=limit, after=after)
 
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from acms.testing.storage import ManualClock, StorageBackendTests, sound
+    from acms.testing.logs import sound
+    from acms.testing.storage import ManualClock, StorageBackendTests
     from acms.testing.story import StorageStory, run_story
 
 __all__ = ["ManualClock", "StorageBackendTests", "StorageStory", "run_story", "sound"]
@@ -19,7 +20,7 @@ _ROOMS = {
     "StorageBackendTests": "storage",
     "StorageStory": "story",
     "run_story": "story",
-    "sound": "storage",
+    "sound": "logs",
 }
 
 
@@ -30,5 +31,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}.{room}")
+    pytest.register_assert_rewrite(f"{__name__}.{room}", f"{__name__}.logs")
     return getattr(import_module(f"{__name__}.{room}"), name)

@@ -16,7 +16,8 @@ class Cell:
     """One entry as it was first read; forks hold the same cell, so what is erased once is erased for all."""
 
     entry: Entry
-    derived: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    #: (Space, part) → (sequence number, data).
+    derived: dict[tuple[str, int], tuple[int, bytes]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -24,6 +25,7 @@ class Tree:
     """What the contexts of one fork tree have in common."""
 
     epoch: int = 0
+    derived: int = 0
 
 
 @dataclass(eq=False)

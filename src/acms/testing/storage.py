@@ -16,16 +16,15 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, cast
 
 import pytest
 
-from acms.core.chain import genesis, locate, verify
+from acms.core.chain import genesis, verify
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -40,11 +39,9 @@ from acms.errors import (
 from acms.model import (
     Append,
     Context,
-    ContextDraft,
     ContextQuery,
     Derived,
     Done,
-    Draft,
     Entry,
     Expect,
     Failed,
@@ -55,27 +52,35 @@ from acms.model import (
     JobState,
     Kind,
     Lease,
-    Media,
-    Origin,
-    Privacy,
-    Raw,
-    Reasoning,
     Receipt,
     Retry,
     Role,
     Search,
     State,
     Text,
-    ToolCall,
-    ToolResult,
 )
 from acms.protocols import StorageBackend
 from acms.storage import MemoryStorage
-
-WHEN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-"""The time of everything a test writes."""
-
-DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
+from acms.testing.logs import (
+    WHEN,
+    all_refused,
+    carry,
+    drafted,
+    everything,
+    fork,
+    mixed,
+    new,
+    noted,
+    packed,
+    put,
+    refused,
+    said,
+    settled,
+    sound,
+    stream,
+    summed_up,
+    taken_back,
+)
 
 HOSTILE = (
     "",
@@ -130,254 +135,6 @@ class ManualClock:
     def advance(self, **by: float) -> None:
         """Move on, by the arguments of `timedelta`."""
         self.now += timedelta(**by)
-
-
-# ── writing and reading, as short as a test wants it ────────────────────────────────────────────────────────────────
-
-
-def said(content: str, **fields: Any) -> Draft:
-    """Make a message of three tokens."""
-    chosen: dict[str, Any] = {"created_at": WHEN, "tokens": 3, "role": Role.USER, **fields}
-    return Draft(content=content, **chosen)
-
-
-def noted(content: str, **fields: Any) -> Draft:
-    """Make a fact."""
-    data = {"subject": "user", "attribute": "note", "value": content}
-    chosen: dict[str, Any] = {
-        "created_at": WHEN,
-        "tokens": 2,
-        "origin": Origin.DERIVED,
-        "data": data,
-        **fields,
-    }
-    return Draft(kind=Kind.FACT, content=content, **chosen)
-
-
-def summed_up(first: int, last: int, **fields: Any) -> Draft:
-    """Make a summary that stands for a span of versions."""
-    chosen: dict[str, Any] = {
-        "content": f"what was said from {first} to {last}",
-        "created_at": WHEN,
-        "tokens": 4,
-        "origin": Origin.DERIVED,
-        "covers": (first, last),
-        "replaces": ((first, last),),
-        **fields,
-    }
-    return Draft(kind=Kind.SUMMARY, **chosen)
-
-
-def taken_back(*versions: int) -> Draft:
-    """Make a retraction of some versions."""
-    spans = tuple((version, version) for version in versions)
-    return Draft(kind=Kind.RETRACTION, created_at=WHEN, replaces=spans, data={"reason": "undo"})
-
-
-async def new(store: StorageBackend, key: str | None = None, **fields: Any) -> Context:
-    """Create a context."""
-    chosen: dict[str, Any] = {"counter": "words", "created_at": WHEN, **fields}
-    return await store.create(ContextDraft(key=key, **chosen))
-
-
-async def fork(store: StorageBackend, parent: Context, at: int | None = None, **fields: Any) -> Context:
-    """Fork a context."""
-    return await new(store, parent=parent.id, fork=at, **fields)
-
-
-async def put(store: StorageBackend, context: Context, *drafts: Draft, **fields: Any) -> Receipt:
-    """Append some drafts as one operation, or raise what refused them."""
-    (result,) = await store.append([Append(context=context.id, drafts=drafts, **fields)])
-    if isinstance(result, ACMSError):
-        raise result
-    return result
-
-
-async def sound(store: StorageBackend, context: str) -> list[Entry]:
-    """Read a whole log, assert everything that holds for any log, and return its entries.
-
-    Versions have no gaps, positions and totals count, every id says where its entry lies, the head is what a
-    recount of the entries gives, and the hash chain verifies from the first entry to the head.
-    """
-    head = await store.head(context)
-    entries = await store.read(context)
-    assert head.context == context
-    assert [entry.version for entry in entries] == list(range(1, head.version + 1)), "versions have gaps"
-    messages = tokens = rewrites = batch = 0
-    last: str | None = None
-    for entry in entries:
-        if entry.kind is Kind.MESSAGE:
-            messages, tokens, last = messages + 1, tokens + entry.tokens, entry.id
-        assert entry.position == (messages if entry.kind is Kind.MESSAGE else None), "a position is wrong"
-        assert entry.total == tokens, "a running total is wrong"
-        assert locate(entry.id) == (entry.context, entry.version), "an id points elsewhere"
-        assert entry.batch in (batch, entry.version), "a batch does not start where an append started"
-        batch = entry.batch
-        rewrites += bool(entry.replaces)
-        assert (entry.salt is None) == (entry.state is not State.LIVE), "a salt outlived its content"
-        if entry.state is not State.LIVE:
-            assert (entry.content, entry.parts, dict(entry.data), dict(entry.metadata)) == ("", (), {}, {})
-        if entry.state is State.ERASED:
-            assert entry.key is None, "a key outlived its entry"
-    counted = (messages, tokens, last)
-    assert (head.messages, head.tokens, head.last_message) == counted, "the head miscounts its log"
-    assert head.rewrites >= rewrites
-    oldest = await store.context(entries[0].context if entries else context)
-    start = genesis(oldest.parent or oldest.id)
-    assert list(verify(entries, head=start, version=0)) == []
-    assert head.chain == (entries[-1].chain if entries else start)
-    return entries
-
-
-def drafted(entry: Entry) -> Draft:
-    """Return the draft an entry was made from, its time as the same point in time in UTC."""
-    return Draft(**{name: getattr(entry, name) for name in DRAFT_FIELDS})
-
-
-async def stream(entries: Iterable[Entry]) -> AsyncIterator[Entry]:
-    """Yield entries as an export does."""
-    for entry in entries:
-        yield entry
-
-
-async def carry(source: StorageBackend, target: StorageBackend, *contexts: Context) -> None:
-    """Restore contexts of one store in another, in the order given."""
-    for context in contexts:
-        entries = await source.read(context.id, after=context.fork or 0)
-        await target.restore(await source.context(context.id), stream(entries))
-
-
-def settled(head: Head) -> tuple[object, ...]:
-    """Return what a restored head has in common with the one that was exported."""
-    return head.version, head.messages, head.tokens, head.last_message, head.chain
-
-
-def packed(*numbers: float) -> bytes:
-    """Return a vector as a store keeps it."""
-    return struct.pack(f"<{len(numbers)}f", *numbers)
-
-
-async def refused(call: Awaitable[object], *errors: type[Exception]) -> bool:
-    """Return whether a call was refused with one of some errors; any other error is raised."""
-    try:
-        await call
-    except errors:
-        return True
-    return False
-
-
-async def all_refused(calls: Iterable[Coroutine[Any, Any, object]], *errors: type[Exception]) -> None:
-    """Assert that every call is refused with one of some errors."""
-    waiting = list(calls)
-    try:
-        for number, call in enumerate(waiting):
-            assert await refused(call, *errors), f"call {number} was accepted"
-    finally:
-        for call in waiting:
-            call.close()
-
-
-async def mixed(store: StorageBackend) -> tuple[Context, Context]:
-    """Write a log with every kind of entry and a fork of it at version 7 that went on; return both."""
-    parent = await new(store, "mixed")
-    await put(store, parent, said("one"), said("two"), noted("three"))
-    await put(store, parent, said("four", replaces=((1, 1),)))
-    await put(store, parent, summed_up(1, 2), said("six"))
-    await put(
-        store,
-        parent,
-        taken_back(5),
-        Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 6), closes="manual"),
-    )
-    await put(store, parent, said("nine"))
-    child = await fork(store, parent, 7)
-    await put(store, child, said("eight of the child"), noted("nine of the child", replaces=((3, 3),)))
-    await put(store, child, said("ten of the child"), summed_up(4, 8), said("twelve of the child"))
-    return parent, child
-
-
-def everything() -> list[Draft]:
-    """Return drafts that between them use every field, every part, and values near every limit."""
-    return [
-        said(""),
-        said("plain"),
-        said(
-            "\u202eright to left \u0645\u0631\u062d \U0001f469\u200d\U0001f680 e\u0301 \ufeff \r\n\t\x01 \u2028"
-        ),
-        said("".join(chr(0x4E00 + n % 20_000) for n in range(300_000))),
-        said("first of all times", created_at=datetime(1, 1, 1, tzinfo=UTC)),
-        said("before the epoch", created_at=datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("last of all times", created_at=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
-        said("elsewhere", created_at=datetime(2026, 3, 1, 0, 30, 0, 1, tzinfo=timezone(timedelta(hours=14)))),
-        said("dear", tokens=2**40),
-        said("", role=None, tokens=0),
-        *(said(role.value, role=role, origin=origin) for role, origin in zip(Role, Origin, strict=False)),
-        *(said(level.value, privacy=level, origin=Origin.DERIVED) for level in Privacy),
-        said(
-            "marked",
-            markers=("decision", "custom:a.b-c"),
-            detected=True,
-            actor="Ana \u00d1",
-            episode=7,
-            closes="x",
-        ),
-        said("keyed", key="k \U0001f511 ' \" %"),
-        Draft(
-            content="look\nlookup({})",
-            created_at=WHEN,
-            role=Role.ASSISTANT,
-            origin=Origin.ASSISTANT,
-            group="g1",
-            parts=(
-                Text("look"),
-                Text(""),
-                Reasoning("because", None),
-                Reasoning("", "sig=="),
-                ToolCall("call 1", "lookup", "{}"),
-                ToolCall("call 1", "lookup", '{"not": json, \u00fc'),
-            ),
-        ),
-        Draft(
-            content="42",
-            created_at=WHEN,
-            role=Role.TOOL,
-            origin=Origin.TOOL,
-            group="g1",
-            parts=(
-                ToolResult("call 1", "42"),
-                ToolResult("call 1", "", is_error=True),
-                Text("42"),
-                Text("43"),
-            ),
-        ),
-        Draft(
-            content="",
-            created_at=WHEN,
-            role=Role.USER,
-            origin=Origin.EXTERNAL,
-            parts=(
-                Media("image/png", "https://example.com/\u00fc.png", "ab" * 32, 1105),
-                Media("a/b", ""),
-                Raw("vendor", '{"keys": "in\\u0020 this order",   "b":1, "a" : 2}'),
-            ),
-        ),
-        said(
-            "nested",
-            data={"null": None, "list": [1, [2.5, {"x": []}], True], "big": 2**63 - 1, "small": -(2**63)},
-            metadata={
-                "\u00fc": "\U0001f600",
-                "": "",
-                "float": 1e308,
-                "tiny": 5e-324,
-                "zero": -0.0,
-                "b": False,
-            },
-        ),
-        noted("cites", sources=("m_abc_1_000000", "elsewhere"), privacy=Privacy.REDACT),
-        summed_up(1, 3),
-        taken_back(4, 6, 7),
-        Draft(kind=Kind.EPISODE, created_at=WHEN, covers=(1, 2), closes="manual", content="the start"),
-    ]
 
 
 class StorageBackendTests:
@@ -489,6 +246,7 @@ class StorageBackendTests:
             store.head(context.id),
             store.read(context.id),
             store.derived(context.id, "s"),
+            store.missing("s", context=context.id, limit=10),
             store.put_derived(context.id, [row]),
             store.context("a"),
             put(store, context, said("late")),
@@ -530,6 +288,7 @@ class StorageBackendTests:
             store.read(nobody.id),
             store.settings(nobody.id, {}, rev=0),
             store.derived(nobody.id, "s"),
+            store.missing("s", context=nobody.id, limit=1),
             store.put_derived(nobody.id, [Derived(version=1, space="s", data=b"")]),
             store.blank(nobody.id, [1], to=State.ERASED, audit={}),
             put(store, nobody, said("one")),
@@ -1017,6 +776,8 @@ class StorageBackendTests:
         for newest, limit in ((1, 1), (-1, None), (None, -1)):
             with pytest.raises(ValidationError):
                 await store.read(context.id, newest=newest, limit=limit)
+        assert await refused(store.missing("s", limit=-1), ValidationError)
+        assert await store.missing("s", limit=0) == []
 
     async def test_a_long_log_reads_whole_and_in_pages(self, store: StorageBackend) -> None:
         """The size of a log changes nothing about what is read."""
@@ -1073,6 +834,12 @@ class StorageBackendTests:
         ]
         assert await store.get(wrong) == [None] * len(wrong)
         assert await store.get([]) == []
+        places = random.Random(7).sample(range(1, 2001), 60)
+        await put(store, one, *[said(str(n)) for n in range(3, 2001)])
+        scattered = [entry.id for entry in await store.read(one.id)]
+        for _ in range(2):
+            found = await store.get([scattered[place - 1] for place in places])
+            assert [entry and entry.version for entry in found] == places
         many = [*ids, unknown] * 300
         assert [entry is not None for entry in await store.get(many)] == [True, True, True, False] * 300
 
@@ -1107,6 +874,7 @@ class StorageBackendTests:
                 lambda text=text: store.search(Search(namespace="default", space=text, vector=(1.0,))),
                 lambda text=text: store.derived(context.id, text),
                 lambda text=text: store.missing("s", context=text, limit=9),
+                lambda text=text: store.missing(text, context=context.id, limit=9, after=2**70),
                 lambda text=text: store.claim([text], lease=timedelta(seconds=1)),
             ]
             for ask in empty:
@@ -1330,6 +1098,114 @@ class StorageBackendTests:
         assert of_parent == {1: b"\x01", 2: b"by the child", 3: b"\x03"}
         assert {row.version for row in await store.derived(child.id, "s", at=1)} == {1}
 
+    async def test_derived_rows_are_counted_once_for_a_whole_fork_tree(self, store: StorageBackend) -> None:
+        """Every row of a tree has its own number, ascending whoever stored it, and all heads say the same."""
+        root, apart = await new(store), await new(store)
+        await put(store, root, said("a"), said("b"), said("c"))
+        await put(store, apart, said("x"))
+        child = await fork(store, root, 2)
+        await put(store, child, said("of the child"))
+        grandchild, cousin = await fork(store, child), await fork(store, root)
+        tree = (root, child, grandchild, cousin)
+        numbers: dict[tuple[str, int], int] = {}
+        turns = [
+            (child, 3),
+            (root, 3),
+            (cousin, 1),
+            (grandchild, 2),
+            (child, 1),
+            (cousin, 3),
+            (grandchild, 3),
+        ]
+        for turn, (context, version) in enumerate(turns, 1):
+            row = Derived(version=version, space="s", data=bytes([turn]))
+            assert await store.put_derived(context.id, [row]) == 1
+            assert {(await store.head(one.id)).derived for one in tree} == {turn}
+            owner = child.id if version == 3 and context in (child, grandchild) else root.id
+            numbers[owner, version] = turn
+        assert (await store.head(apart.id)).derived == 0
+        for context in tree:
+            own = child.id if context in (child, grandchild) else root.id
+            expected = sorted(
+                (n, v) for (of, v), n in numbers.items() if (of == own if v == 3 else of == root.id)
+            )
+            found = await store.derived(context.id, "s")
+            assert [(row.seq, row.version) for row in found] == expected
+            assert [row.data for row in found] == [bytes([seq]) for seq, _ in expected]
+        assert (await store.head((await fork(store, child, 0)).id)).derived == len(turns)
+        receipt = await put(store, grandchild, said("later"))
+        assert receipt.head == await store.head(grandchild.id)
+        assert receipt.head.derived == len(turns)
+
+    async def test_one_watermark_misses_no_row_of_a_lineage(self, store: StorageBackend) -> None:
+        """A reader that goes on behind the head it read keeps up with its parent, its own rows and its sibling's."""
+        root = await new(store)
+        await put(store, root, *[said(str(n)) for n in range(6)])
+        child, sibling = await fork(store, root, 4), await fork(store, root, 3)
+        for context in (child, sibling):
+            await put(store, context, *[said(str(n)) for n in range(6)])
+        chance = random.Random(5)
+        kept: dict[str, dict[int, Derived]] = {context.id: {} for context in (root, child, sibling)}
+        marks = dict.fromkeys(kept, 0)
+        for turn in range(40):
+            writer = chance.choice((root, child, sibling))
+            version = chance.randint(1, (await store.head(writer.id)).version)
+            await store.put_derived(writer.id, [Derived(version=version, space="s", data=bytes([turn]))])
+            reader = chance.choice(list(kept))
+            head = await store.head(reader)
+            news = await store.derived(reader, "s", after=marks[reader])
+            assert all(marks[reader] < row.seq <= head.derived for row in news)
+            kept[reader].update({row.version: row for row in news})
+            marks[reader] = head.derived
+            assert sorted(kept[reader].values(), key=lambda row: row.seq) == await store.derived(reader, "s")
+
+    async def test_missing_of_a_fork_names_what_it_inherited(self, store: StorageBackend) -> None:
+        """Of one context its whole lineage is asked about, under its name; without one each entry once."""
+        root = await new(store)
+        await put(store, root, said("a"), said("b"), said("c"), said("d"))
+        child = await fork(store, root, 3)
+        await put(store, child, said("four"), taken_back(1), said("six"))
+        grandchild = await fork(store, child, 5)
+        await put(store, grandchild, said("six of the grandchild"))
+
+        everyone = {root.id, child.id, grandchild.id}
+
+        async def lacks(context: Context | None, after: int = 0, limit: int = 99) -> list[int]:
+            id = None if context is None else context.id
+            found = await store.missing("s", context=id, limit=limit, after=after)
+            assert {of for of, _ in found} <= ({id} if id is not None else everyone)
+            return [version for _, version in found]
+
+        assert await lacks(grandchild) == [1, 2, 3, 4, 6]
+        assert await lacks(None) == [1, 2, 3, 4, 4, 6, 6]
+        await store.put_derived(root.id, [Derived(version=n, space="s", data=b"x") for n in (1, 4)])
+        await store.put_derived(grandchild.id, [Derived(version=3, space="s", data=b"x")])
+        assert await lacks(root) == [2]
+        assert await lacks(child) == [2, 4, 6]
+        assert await lacks(grandchild) == [2, 4, 6]
+        assert await lacks(grandchild, limit=2) == [2, 4]
+        assert await lacks(grandchild, after=2) == [4, 6]
+        assert await lacks(grandchild, after=-(2**70)) == [2, 4, 6]
+        for after in (6, 2**31, 2**32, 2**70):
+            assert await lacks(grandchild, after=after) == await lacks(None, after=after) == []
+        assert await lacks(None, after=4) == [6, 6]
+        assert await lacks(None, after=1, limit=3) == [2, 4, 6]
+        await store.blank(child.id, [2], to=State.EXPIRED, audit={})
+        await store.blank(grandchild.id, [3, 4], to=State.ERASED, audit={})
+        assert await lacks(grandchild) == [6]
+        assert await lacks(root) == []
+        await store.put_derived(grandchild.id, [Derived(version=6, space="s", data=b"x")])
+        assert await lacks(None) == [6], "the child's own"
+        await put(store, root, *[said(str(n)) for n in range(3000)])
+        late = await fork(store, root)
+        assert len(await store.missing("s", context=late.id, limit=9999)) == 3000
+        rows = [Derived(version=5 + n, space="s", data=b"x") for n in range(3000) if n != 1500]
+        assert await store.put_derived(late.id, rows) == 2999
+        assert await store.missing("s", context=late.id, limit=9) == [(late.id, 1505)]
+        await store.settings(root.id, {"deleted": True}, rev=0)
+        assert await store.missing("s", context=late.id, limit=9) == [(late.id, 1505)]
+        assert await store.missing("s", limit=9, after=6) == [], "of a deleted context nothing is looked for"
+
     async def test_derived_rows_nobody_waits_for_arrive_by_the_next_close(
         self, store: StorageBackend
     ) -> None:
@@ -1444,6 +1320,29 @@ class StorageBackendTests:
         assert (await store.read(root.id))[7].state is State.LIVE
         assert (await store.head(apart.id)).epoch == 0
         assert (await fork(store, root, 2)).root == root.id
+
+    async def test_what_was_got_before_an_erasure_is_got_blank_after_it(self, store: StorageBackend) -> None:
+        """An id finds the entry as it is now, whoever of the tree erased it and whatever was read before."""
+        root = await new(store)
+        ids = list((await put(store, root, *[said(f"secret {n}") for n in range(9)])).ids)
+        child = await fork(store, root, 6)
+        ids += (await put(store, child, said("own 1"), said("own 2"))).ids
+        erased: set[str] = set()
+        for context, version in ((child, 2), (root, 9), (child, 8), (root, 1)):
+            for reads in range(3):
+                found = [entry for entry in await store.get(ids) if entry is not None]
+                assert [entry.id for entry in found] == ids
+                assert {entry.id for entry in found if entry.state is State.ERASED} == erased
+                assert all((entry.content == "") == (entry.id in erased) for entry in found)
+                if reads:
+                    await store.read(child.id, newest=reads + 1)
+            await store.blank(context.id, [version], to=State.ERASED, audit={})
+            erased.add((await store.read(context.id, after=version - 1, limit=1))[0].id)
+        await store.settings(root.id, {"deleted": True}, rev=0)
+        await store.blank(child.id, [3], to=State.ERASED, audit={})
+        erased.add(ids[2])
+        found = [entry for entry in await store.get(ids) if entry is not None]
+        assert {entry.id for entry in found if not entry.content} == erased
 
     async def test_a_deleted_context_can_be_erased(self, store: StorageBackend) -> None:
         """Hiding a log first does not protect its content."""
@@ -1838,6 +1737,7 @@ class StorageBackendTests:
             other_tenant.head(mine.id),
             other_tenant.read(mine.id),
             other_tenant.derived(mine.id, "s"),
+            other_tenant.missing("t", context=mine.id, limit=1),
             other_tenant.put_derived(mine.id, [Derived(version=1, space="s", data=b"")]),
             other_tenant.blank(mine.id, [1], to=State.ERASED, audit={}),
             other_tenant.settings(mine.id, {"deleted": True}, rev=0),

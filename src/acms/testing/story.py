@@ -51,7 +51,7 @@ from acms.model import (
 )
 from acms.protocols import StorageBackend
 from acms.testing.books import Book, Cell, Tree, check_units, ids, in_force, spans
-from acms.testing.storage import WHEN, carry, drafted, noted, said, sound, summed_up, taken_back
+from acms.testing.logs import WHEN, carry, drafted, noted, said, sound, summed_up, taken_back
 
 __all__ = ["StorageStory", "run_story"]
 
@@ -379,7 +379,9 @@ class StorageStory(RuleBasedStateMachine):
             assert kept == 0
         else:
             assert kept == len(rows)
-            cell.derived.update({(space, row.part): row.data for row in rows})
+            for row in rows:
+                book.tree.derived += 1
+                cell.derived[space, row.part] = (book.tree.derived, data)
 
     # ── fates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -482,7 +484,7 @@ class StorageStory(RuleBasedStateMachine):
         self.store = target
         for book in self.books:
             book.rewrites = sum(bool(entry.replaces) for entry in book.entries)
-            book.tree.epoch, book.tail = 0, {}
+            book.tree.epoch, book.tree.derived, book.tail = 0, 0, {}
             for cell in book.cells:
                 cell.derived.clear()
 
@@ -533,15 +535,26 @@ class StorageStory(RuleBasedStateMachine):
         assert await self.store.get(ids(entries)) == entries
         head = await self.store.head(book.id)
         assert (head.version, head.rewrites, head.epoch) == (len(entries), book.rewrites, book.tree.epoch)
-        assert dict(head.tail) == book.tail
+        assert (head.derived, dict(head.tail)) == (book.tree.derived, book.tail)
         for space in SPACES:
-            rows = {(row.version, row.part): row.data for row in await self.store.derived(book.id, space)}
-            assert rows == {
-                (cell.entry.version, part): data
+            rows = sorted(
+                (seq, cell.entry.version, part, data)
                 for cell in book.cells
-                for (of, part), data in cell.derived.items()
+                for (of, part), (seq, data) in cell.derived.items()
                 if of == space
-            }
+            )
+            for after in (0, head.derived // 2):
+                found = await self.store.derived(book.id, space, after=after)
+                got = [(row.seq, row.version, row.part, row.data) for row in found]
+                assert got == [row for row in rows if row[0] > after]
+            covered = {version for _, version, _, _ in rows}
+            assert await self.store.missing(space, context=book.id, limit=len(entries)) == [
+                (book.id, entry.version)
+                for entry in entries
+                if entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+                and entry.content
+                and entry.version not in covered
+            ]
         replacing = await self.store.read(book.id, replacing=True)
         assert replacing == [entry for entry in entries if entry.replaces]
         sequence = history.effective(entries, history.Cover(replacing))

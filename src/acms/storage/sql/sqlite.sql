@@ -43,7 +43,7 @@ SELECT ref FROM contexts WHERE tenant = ? AND id = ?;
 UPDATE contexts SET settings = ?, settings_rev = settings_rev + 1, deleted_at = ? WHERE ref = ?;
 
 -- name: head
-SELECT c.ref, c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_message, c.rewrites, c.derived, r.epoch,
+SELECT c.ref, c.deleted_at, c.lineage, c.version, c.messages, c.tokens, c.last_message, c.rewrites, r.derived, r.epoch,
        c.chain, c.tail
 FROM contexts c JOIN contexts r ON r.ref = c.root
 WHERE c.tenant = ? AND c.id = ?;
@@ -94,12 +94,16 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 
 -- name: advance
 UPDATE contexts SET version = ?, messages = ?, tokens = ?, last_message = ?, rewrites = ?, chain = ?, tail = ?
-WHERE ref = ? AND version = ? AND chain = ? AND rewrites = ? AND derived = ? AND deleted_at IS NULL
-  AND (SELECT epoch FROM contexts r WHERE r.ref = contexts.root) = ?;
+WHERE ref = ? AND version = ? AND chain = ? AND rewrites = ? AND deleted_at IS NULL
+  AND (SELECT r.derived, r.epoch FROM contexts r WHERE r.ref = contexts.root) = (?, ?);
 
 -- name: advance_restored
 UPDATE contexts SET version = ?, messages = ?, tokens = ?, last_message = ?, rewrites = ?, chain = ?, tail = NULL
 WHERE ref = ?;
+
+-- name: entries_at
+SELECT @entry
+FROM entries e WHERE e.row IN (SELECT value FROM json_each(?));
 
 -- name: entries_forward
 SELECT @entry
@@ -169,28 +173,38 @@ UPDATE contexts SET rewrites = rewrites + 1 WHERE root = (SELECT root FROM conte
 -- name: insert_audit
 INSERT INTO audit (tenant, context, action, versions, detail, created_at) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: state
-SELECT coalesce(state, 'live'), key FROM entries WHERE row = ?;
+-- name: live
+SELECT row FROM entries WHERE row IN (SELECT value FROM json_each(?)) AND state IS NULL;
 
 -- name: put_derived
 INSERT INTO derived (ref, space, version, part, seq, start, "end", data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (ref, space, version, part)
 DO UPDATE SET seq = excluded.seq, start = excluded.start, "end" = excluded."end", data = excluded.data;
 
+-- One counter per fork tree, as the epoch: a child's reader sees every row of its lineage behind one watermark.
 -- name: count_derived
-UPDATE contexts SET derived = ? WHERE ref = ?;
+UPDATE contexts SET derived = ? WHERE ref = (SELECT root FROM contexts WHERE ref = ?);
 
+-- Not above the head that was read before: the owners of a lineage are asked one after the other, and a row that is
+-- stored meanwhile must not be skipped by a reader who goes on behind the highest number it got.
 -- name: derived
 SELECT version, part, start, "end", data, seq FROM derived
-WHERE ref = ? AND space = ? AND seq > ? AND version BETWEEN ? AND ? ORDER BY seq;
+WHERE ref = ? AND space = ? AND seq > ? AND seq <= ? AND version BETWEEN ? AND ? ORDER BY seq;
+
+-- name: live_logs
+SELECT id, ref, coalesce(fork, 0) + 1, version FROM contexts WHERE tenant = ? AND deleted_at IS NULL ORDER BY ref;
+
+-- Counted from the index alone: where every version is covered, no entry need be read.
+-- name: count_covered
+SELECT count(DISTINCT version) FROM derived WHERE ref = ? AND space = ? AND version BETWEEN ? AND ?;
 
 -- name: missing
-SELECT c.id, e.row & 4294967295
-FROM contexts c JOIN entries e ON e.row BETWEEN (c.ref << 32) AND (c.ref << 32 | 4294967295)
-WHERE c.tenant = :tenant AND c.deleted_at IS NULL AND (:context IS NULL OR c.id = :context)
+SELECT e.row & 4294967295
+FROM entries e
+WHERE e.row BETWEEN (?1 << 32 | ?3) AND (?1 << 32 | ?4)
   AND e.state IS NULL AND e.kind IN ('message', 'fact', 'summary') AND e.content <> ''
-  AND NOT EXISTS (SELECT 1 FROM derived d WHERE d.ref = c.ref AND d.space = :space AND d.version = e.row & 4294967295)
-ORDER BY e.row LIMIT :limit;
+  AND NOT EXISTS (SELECT 1 FROM derived d WHERE d.ref = ?1 AND d.space = ?2 AND d.version = e.row & 4294967295)
+ORDER BY e.row LIMIT ?5;
 
 -- name: searchable
 SELECT c.id, e.row & 4294967295, e.kind, e.nonce, e.content
