@@ -52,7 +52,7 @@ from acms.model import (
     ToolResult,
     Verdict,
 )
-from acms.protocols import StorageBackend, TokenCounter
+from acms.protocols import Embedder, StorageBackend, TokenCounter
 from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -69,6 +69,7 @@ __all__ = [
     "ContextItem",
     "ContextItems",
     "CorruptRecordError",
+    "Embedder",
     "Entry",
     "EntryNotFoundError",
     "Episode",

@@ -1,4 +1,4 @@
-"""The promises between rooms: what a store, a token counter and a frame must do.
+"""The promises between rooms: what a store, a token counter, an embedder and a frame must do.
 
 A storage handle is bound to one tenant and one event loop. Every key a store holds leads with (tenant, context).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from acms.errors import ACMSError
 from acms.model import (
@@ -36,7 +36,11 @@ from acms.model import (
     State,
 )
 
-__all__ = ["Frame", "StorageBackend", "TokenCounter"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Embedder", "Frame", "StorageBackend", "TokenCounter"]
 
 
 @runtime_checkable
@@ -48,6 +52,22 @@ class TokenCounter(Protocol):
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`; 0 for an empty text, never negative."""
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into unit vectors: the closer two texts are in meaning, the larger their dot product."""
+
+    #: Numbers in a vector.
+    dimension: int
+    #: Stored with the vectors, so that two models are never compared; the class name stands in where it is missing.
+    model: str
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
+        """Return one vector of length 1 for each text, in order; none for no texts, but one for an empty text.
+
+        The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ MODULES = (
     "acms.transfer",
     "acms.imports",
     "acms.integrations.openai_agents",
+    "acms.providers",
     "acms.protocols",
     "acms.testing",
 )

