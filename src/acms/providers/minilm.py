@@ -214,16 +214,17 @@ class MiniLM:
             layer = f"encoder.layer.{number}"
             query, key, value, out, up, down = (next(matrices) for _ in range(6))
             biases = [plain(f"{layer}.attention.self.{name}.bias") for name in ("query", "key", "value")]
+            # Column by column: BLAS reads the weights of a short text, which is most of its work, a third faster.
             self._layers.append(
                 _Layer(
-                    qkv=np.hstack((query * scale, key, value)),
+                    qkv=np.asfortranarray(np.hstack((query * scale, key, value))),
                     qkv_bias=np.hstack((biases[0] * scale, *biases[1:])),
-                    out=out,
+                    out=np.asfortranarray(out),
                     out_bias=plain(f"{layer}.attention.output.dense.bias"),
                     out_norm=norm(f"{layer}.attention.output"),
-                    up=up * _CUBIC,
+                    up=np.asfortranarray(up * _CUBIC),
                     up_bias=plain(f"{layer}.intermediate.dense.bias") * _CUBIC,
-                    down=down * (np.float32(0.5) / _CUBIC),
+                    down=np.asfortranarray(down * (np.float32(0.5) / _CUBIC)),
                     down_bias=plain(f"{layer}.output.dense.bias"),
                     down_norm=norm(f"{layer}.output"),
                 )
