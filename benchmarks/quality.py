@@ -39,6 +39,7 @@ from typing import Any
 
 from acms import ACMS, open_storage
 from acms.core.rank import terms
+from acms.errors import ACMSError
 from acms.imports import read_chat
 from acms.providers.tokens import BPETokenCounter
 
@@ -299,9 +300,10 @@ def embedder_named(name: str, folder: Path | None) -> Any:
         return None
     try:
         from acms.providers import LocalEmbedder  # type: ignore[attr-defined]
-    except ImportError as error:
+
+        return Remembered(LocalEmbedder(), folder)
+    except (ImportError, ACMSError) as error:
         raise SystemExit(f"there is no local embedder in this installation: {error}") from error
-    return Remembered(LocalEmbedder(), folder)
 
 
 # ── the run ─────────────────────────────────────────────────────────────────────────────────────────────────────────
