@@ -38,7 +38,7 @@ from statistics import fmean
 from typing import Any
 
 from acms import ACMS, open_storage
-from acms.core.rank import terms
+from acms.core.terms import terms, words
 from acms.errors import ACMSError
 from acms.imports import read_chat
 from acms.providers.tokens import BPETokenCounter
@@ -190,7 +190,7 @@ async def recent(conversation: Conversation, embedder: Any) -> Ask:
 
 
 async def plain_bm25(conversation: Conversation, embedder: Any, k1: float = 1.2, b: float = 0.75) -> Ask:
-    counts = [Counter(terms(message["content"])) for message in conversation.messages]
+    counts = [Counter(terms(words(message["content"]))) for message in conversation.messages]
     lengths = [count.total() for count in counts]
     average = fmean(lengths)
     total = len(counts)
@@ -202,7 +202,7 @@ async def plain_bm25(conversation: Conversation, embedder: Any, k1: float = 1.2,
 
     async def ask(question: str) -> Ranking:
         scores = [0.0] * total
-        for term in dict.fromkeys(terms(question)):
+        for term in dict.fromkeys(terms(words(question))):
             having = postings.get(term, ())
             weight = log(1 + (total - len(having) + 0.5) / (len(having) + 0.5))
             for index, share in having:

@@ -28,28 +28,30 @@ from acms.errors import (
 from acms.events import EpisodeClosed, Event, Ingested, Planned, Rewritten
 from acms.logs import JSONFormatter, correlation
 from acms.model import (
-    ContextItem,
-    ContextItems,
     Entry,
-    Episode,
-    HistoryEntry,
-    HistoryPage,
     Kind,
-    Ledger,
     MarkerType,
     Media,
-    MessageReceipt,
     Origin,
     Privacy,
     Raw,
     Reasoning,
     Role,
-    SessionStats,
     Source,
     State,
     Text,
     ToolCall,
     ToolResult,
+)
+from acms.projections import (
+    ContextItem,
+    ContextItems,
+    Episode,
+    HistoryEntry,
+    HistoryPage,
+    Ledger,
+    MessageReceipt,
+    SessionStats,
     Verdict,
 )
 from acms.protocols import Embedder, StorageBackend, TokenCounter

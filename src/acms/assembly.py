@@ -1,51 +1,52 @@
 """The one pipeline behind every read: gather from the log, rank, plan, present.
 
-Only `gather_*` awaits; everything after it is a pure function of what was gathered, so a plan can be made again.
+Only what reads the log awaits; the rest is pure functions of what was read, so a plan can be made again. A plan that
+knows entries by their place only asks for those it has chosen, and for no others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from acms.core import chat
 from acms.core.history import Cover, Unit, Units, effective, shown_role, units
-from acms.core.markers import boost
 from acms.core.plan import (
-    Candidate,
     Choice,
+    Steps,
     candidate,
+    finished,
     fit,
-    join,
     ledger,
-    present,
     share,
-    source_of,
     suffix,
 )
-from acms.core.rank import document, fuse, relevance
-from acms.errors import TokenBudgetExceededError, ValidationError
-from acms.model import (
-    ContextItem,
-    ContextItems,
-    Entry,
-    Head,
-    Json,
-    Kind,
-    Role,
-    Source,
-)
+from acms.core.terms import words
+from acms.errors import SessionNotFoundError, ValidationError
+from acms.model import Entry, Head, Kind, Role, Search, Source, State
+from acms.projections import ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
 
-THREAD_ABOVE = 1_000
-"""Ranking more entries than this leaves the event loop to others."""
+if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
+    import numpy as np
+    from numpy.typing import NDArray
 
-RECALL_SHARE = 0.25
-"""Share of a prompt that retrieval may use when the history does not fit (decision 0013)."""
+    from acms.core.field import Field
+    from acms.core.offer import Offer
+    from acms.core.rank import Ranking
+    from acms.embedding import Embedding
+    from acms.indexing import Indexes
 
-_SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
+THREAD_ABOVE = 20_000
+"""Ranking more entries than this leaves the event loop to others (rule 2.11)."""
+
+HITS = 64
+"""Facts, summaries and marked messages of a namespace that are looked at to choose other logs."""
+ELSEWHERE = 4
+"""Other logs of a namespace that are asked, at most."""
+
+SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Gathered:
     context: str
     version: int
     cover: Cover
-    units: list[Unit]
+    units: list[Unit[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
     #: True when it starts at the beginning of the log.
@@ -75,7 +76,7 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None) -> G
     """Read everything in force at a version."""
     head = await storage.head(context)
     version = version_of(head, at)
-    entries = await storage.read(context, at=version, kinds=_SHOWN)
+    entries = await storage.read(context, at=version, kinds=SHOWN)
     cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
     return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
 
@@ -107,12 +108,13 @@ async def gather_newest(
         after = entries[0].version - 1 if entries else 0
         sequence = effective(entries, cover, after=after)
         folded = units(sequence, whole=after == 0)
-        if after == 0 or (not folded.unresolved and _cost(folded.units, frame) > budget):
+        if after == 0 or (not folded.unresolved and cost_of(folded.units, frame) > budget):
             return _gathered(context, version, entries, cover, folded, after)
         size = min(2 * size, version)
 
 
-def _cost(found: Sequence[Unit], frame: Frame) -> int:
+def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
+    """Return what some units cost in a frame."""
     entries = [entry for unit in found for entry in unit.entries]
     return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
 
@@ -123,7 +125,7 @@ async def in_force(storage: StorageBackend, context: str, at: int | None, newest
     version = version_of(head, at)
     cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
     if newest is None:
-        return effective(await storage.read(context, at=version, kinds=_SHOWN), cover)
+        return effective(await storage.read(context, at=version, kinds=SHOWN), cover)
     size = newest + 16
     while True:
         entries = await storage.read(context, at=version, newest=size)
@@ -138,7 +140,7 @@ def plan_window(
     gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
     """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
-    lead = _leading(gathered, keep)
+    lead = leading(gathered, keep)
     candidates = [candidate(unit, Source.WINDOW, frame) for unit in gathered.units]
     prefix, rest = candidates[:lead], candidates[lead:]
     led = sum(one.tokens for one in prefix)
@@ -151,11 +153,23 @@ def plan_window(
         kept = [Choice(one, holds, "keep" if holds else "budget", reason) for one in prefix]
         return kept + suffix(rest, limit - led if holds else limit)
 
-    items, choices = fit(choose, budget, counter, frame)
-    return _items(gathered, items, choices, budget)
+    items, choices = finished(fit(choose, budget, counter, frame))
+    return ContextItems(
+        items,
+        budget=budget,
+        ledger=ledger(choices, gathered.hidden, cuts(items)),
+        context=gathered.context,
+        version=gathered.version,
+    )
 
 
-def _leading(gathered: Gathered, roles: Collection[Role]) -> int:
+def cuts(items: Sequence[ContextItem]) -> list[str]:
+    """Return a warning for each item that was cut."""
+    return [f"the latest message was cut to fit ({item.id})" for item in items if item.truncated]
+
+
+def leading(gathered: Gathered, roles: Collection[Role]) -> int:
+    """Return how many units at the start of a log are of some roles; 0 when its start was not read."""
     if not gathered.whole:
         return 0
     lead = 0
@@ -166,23 +180,7 @@ def _leading(gathered: Gathered, roles: Collection[Role]) -> int:
     return lead
 
 
-def _items(
-    gathered: Gathered,
-    items: Sequence[ContextItem],
-    choices: Sequence[Choice],
-    budget: int,
-    warnings: Sequence[str] = (),
-    found: Sequence[Candidate] = (),
-) -> ContextItems:
-    cut = [f"the latest message was cut to fit ({item.id})" for item in items if item.truncated]
-    return ContextItems(
-        items,
-        budget=budget,
-        ledger=ledger(choices, gathered.hidden, (*warnings, *cut)),
-        context=gathered.context,
-        version=gathered.version,
-        confidence=max((one.relevance for one in found), default=0.0),
-    )
+# ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,157 +194,220 @@ class Recall:
     exclude: frozenset[str] = frozenset()
     floor: float = 0.4
     weights: Mapping[str, float]
-
-
-def _ranked(gathered: Gathered, query: str, weights: Mapping[str, float], frame: Frame) -> list[Candidate]:
-    """Return every unit as a candidate with its relevance: that of its best entry."""
-    entries = [entry for unit in gathered.units for entry in unit.entries]
-    scores = dict(
-        zip(
-            (entry.id for entry in entries),
-            relevance(query, [document(entry) for entry in entries]),
-            strict=True,
-        )
-    )
-    found: list[Candidate] = []
-    for unit in gathered.units:
-        best = max(scores[entry.id] for entry in unit.entries)
-        one = candidate(unit, source_of(unit), frame)
-        raised = boost(one.markers, weights)
-        found.append(one._replace(relevance=best, boost=raised, score=fuse(best, raised)))
-    return found
-
-
-def plan_recall(gathered: Gathered, asked: Recall, counter: TokenCounter, frame: Frame) -> ContextItems:
-    """Choose the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
-    ranked = _ranked(gathered, asked.query, asked.weights, frame)
-    past: list[Candidate] = []
-    current: list[Candidate] = []
-    rejected: list[Choice] = []
-
-    def reject(one: Candidate, rule: str, reason: str) -> None:
-        rejected.append(Choice(one, False, rule, reason))
-
-    if ranked and _asks(ranked[-1].unit, asked.query):
-        reject(ranked.pop(), "query", "it is the query itself")
-    episode = ranked[-1].unit.entries[-1].episode if ranked else 0
-    for index, one in enumerate(ranked):
-        newest = index == len(ranked) - 1
-        if any(entry.id in asked.exclude for entry in one.unit.entries):
-            reject(one, "excluded", "excluded by the caller")
-        elif newest or (episode and one.unit.entries[-1].episode == episode):
-            if asked.include_current:
-                current.append(one._replace(source=Source.CURRENT))
-            else:
-                reject(one, "current_episode", "the current episode was not asked for")
-        elif one.relevance <= 0:
-            reject(one, "irrelevant", "shares no word with the query")
-        elif one.relevance < asked.min_relevance:
-            reject(one, "min_relevance", f"below the least relevance of {asked.min_relevance:.2f}")
-        else:
-            past.append(one)
-
-    def choose(limit: int) -> list[Choice]:
-        return share(past, current, limit, asked.floor)
-
-    items, choices = fit(choose, asked.budget, counter, frame)
-    left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
-    warnings = [f"{left_out} relevant marked messages did not fit the budget"] if left_out else []
-    return _items(gathered, items, [*choices, *rejected], asked.budget, warnings, past)
-
-
-def _asks(unit: Unit, query: str) -> bool:
-    entry = unit.entries[-1]
-    return entry.role is Role.USER and entry.content.strip() == query.strip()
+    #: Also ask the other logs of this namespace.
+    namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ChatPlan:
-    """Provider-ready messages, their cost, and what was decided."""
+class Reader:
+    """What reads need: the store, the indexes over it, and how tokens are counted."""
 
-    messages: list[dict[str, Json]]
-    tokens: int
-    items: ContextItems
+    storage: StorageBackend
+    indexes: Indexes
+    embedding: Embedding | None
+    counter: TokenCounter
+    frame: Frame
 
 
-def plan_chat(gathered: Gathered, asked: Recall, counter: TokenCounter, text: Frame) -> ChatPlan:
-    """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A log at a version, ranked for a query."""
 
-    Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
-    comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
-    """
-    limit = asked.budget
+    context: str
+    version: int
+    field: Field
+    ranking: Ranking
+    #: Of the query; None without an embedder, or when it did not answer.
+    vector: NDArray[np.float32] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Gone(Exception):
+    """Content that was chosen is no longer there: plan again without it."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        super().__init__()
+        self.ids = tuple(ids)
+
+
+async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field]:
+    """Return the version to read and the index of the log at it; of a log that does not exist yet an empty one."""
+    from acms.core.field import Field
+    from acms.core.index import Snapshot
+
+    if context is None:
+        return 0, Field(Snapshot(()), Cover(()))
+    head = await reader.storage.head(context)
+    version = version_of(head, at)
+    cover = Cover(await reader.storage.read(context, at=version, replacing=True) if head.rewrites else [])
+    spaces = () if reader.embedding is None else (reader.embedding.space,)
+    field = await reader.indexes.field(context, head, version, cover, spaces)
+    if reader.embedding is not None:
+        reader.embedding.heal(context, head.version)
+    return version, field
+
+
+async def ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
+    """Catch the index of a log up with its head and rank the entries in force at a version."""
+    from acms.core.rank import Question, rank
+
+    embedding = reader.embedding
+    asking = None if embedding is None else asyncio.ensure_future(embedding.query(query))
+    try:
+        version, field = await _caught_up(reader, context, at)
+        vector = None if asking is None else await asking
+    finally:
+        if asking is not None:
+            asking.cancel()
+    warnings: tuple[str, ...] = ()
+    if embedding is not None and vector is None:
+        warnings = ("the embedder did not answer: ranked by words alone",)
+    question = Question.of(query, None if vector is None or embedding is None else embedding.space, vector)
+    if len(field) > THREAD_ABOVE:
+        found = await asyncio.to_thread(rank, field, question, size)
+    else:
+        found = rank(field, question, size)
+    if warnings:
+        found.coverage = 0.0
+    return Ranked(context or "", version, field, found, vector, warnings)
+
+
+async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
+    """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
+    from acms.core.rank import CANDIDATES
+
+    size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
-        plan = _plan_chat(gathered, asked, counter, text, limit)
-        over = plan.tokens - asked.budget
-        if over <= 0:
-            return plan
-        limit -= over
-        if limit <= 0:
-            raise _too_much(asked.budget, plan.tokens)
+        found = await ranked(reader, context, at, asked.query, size)
+        others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
+        try:
+            latest = await _latest(reader.storage, found.field)
+            return await fetched(
+                plan_recall(found, asked, latest, reader.counter, reader.frame, others), reader.storage
+            )
+        except Gone as gone:
+            for one in (found, *others):
+                reader.indexes.blank(one.context, one.field, gone.ids)
 
 
-def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
-    return TokenBudgetExceededError(
-        budget=budget, required=required, options=("raise the budget", "shorten the leading system messages")
+async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) -> list[Ranked]:
+    """Rank the other logs of a namespace whose facts, summaries and marked messages answer best (rule 2.12)."""
+    assert asked.namespace is not None
+    vector = None if found.vector is None else tuple(float(value) for value in found.vector)
+    space = None if vector is None or reader.embedding is None else reader.embedding.space
+    search = Search(
+        namespace=asked.namespace, terms=tuple(words(asked.query)), space=space, vector=vector, limit=HITS
     )
+    contexts = dict.fromkeys(hit.context for hit in await reader.storage.search(search))
+    ranking: list[Ranked] = []
+    for context in contexts:
+        if context == found.context or len(ranking) == ELSEWHERE:
+            continue
+        try:
+            if (await reader.storage.context(context)).counter == reader.counter.name:
+                ranking.append(await ranked(reader, context, None, asked.query, size))
+        except SessionNotFoundError:  # deleted meanwhile
+            continue
+    return ranking
 
 
-def _plan_chat(gathered: Gathered, asked: Recall, counter: TokenCounter, text: Frame, limit: int) -> ChatPlan:
-    frame = chat.ChatFrame(counter)
-    lead = _leading(gathered, (Role.SYSTEM, Role.DEVELOPER))
-    candidates = [candidate(unit, Source.WINDOW, frame) for unit in gathered.units]
-    rest = candidates[lead:]
-    kept = [Choice(one, True, "keep", "a leading system message") for one in candidates[:lead]]
-    room = limit - (chat.PRIMER if candidates else 0) - sum(one.tokens for one in candidates[:lead])
-    choices = suffix(rest, room)
-    found: list[ContextItem] = []
-    ranked: list[Choice] = []
-    past: list[Candidate] = []
-    if not all(choice.included for choice in choices):
-        reserved = int(max(0, room) * RECALL_SHARE)
-        narrow = {id(choice.candidate.unit) for choice in suffix(rest, room - reserved) if choice.included}
-        past = [
-            one
-            for one in _ranked(gathered, asked.query, asked.weights, text)[lead:]
-            if id(one.unit) not in narrow and one.relevance > 0
+async def _latest(storage: StorageBackend, field: Field) -> Entry | None:
+    """Return the newest message when it may be the query itself."""
+    from acms.core.offer import newest
+
+    unit = newest(field)
+    if unit is None or unit.entries[-1].role is not Role.USER:
+        return None
+    id = unit.entries[-1].id
+    (entry,) = await storage.get([id])
+    if entry is None or entry.state is not State.LIVE:
+        raise Gone([id])
+    return entry
+
+
+def plan_recall(
+    found: Ranked,
+    asked: Recall,
+    latest: Entry | None,
+    counter: TokenCounter,
+    frame: Frame,
+    others: Sequence[Ranked] = (),
+) -> Steps[ContextItems]:
+    """Choose what to show of a ranked log, and of others beside it."""
+    from acms.core.offer import Terms, offer
+
+    terms = Terms(
+        weights=asked.weights,
+        min_relevance=asked.min_relevance,
+        exclude=asked.exclude,
+        include_current=asked.include_current,
+        budget=asked.budget,
+        asks=latest is not None and latest.content.strip() == asked.query.strip(),
+    )
+    offered = offer(found.field, found.ranking, terms, frame)
+    if others:
+        beside = [
+            offer(one.field, one.ranking, replace(terms, episode=False, asks=False), frame) for one in others
         ]
-        overhead = chat.tokens([chat.recalled("")], counter) - chat.PRIMER
-        found, ranked = fit(
-            lambda limit: share(past, (), limit, 0.0), max(0, reserved - overhead), counter, text
+        offered = replace(
+            offered,
+            past=[*(one for each in beside for one in each.past), *offered.past],
+            rejected=[*(one for each in beside for one in each.rejected), *offered.rejected],
         )
-        choices = suffix(rest, room - (overhead + sum(item.token_count for item in found) if found else 0))
-        shown = {entry.id for choice in choices if choice.included for entry in choice.candidate.unit.entries}
-        found = [item for item in found if item.id not in shown]
-        ranked = [choice for choice in ranked if choice.candidate.unit.entries[0].id not in shown]
-    items = [
-        item for choice in (*kept, *choices) if choice.included for item in present(choice, counter, frame)
+
+    def choose(limit: int) -> list[Choice]:
+        return share(offered.past, offered.current, limit, asked.floor)
+
+    items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query)
+    left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
+    warnings = list(found.warnings)
+    if left_out:
+        warnings.append(f"{left_out} relevant marked messages did not fit the budget")
+    return recalled(found, offered, items, choices, asked.budget, warnings, others)
+
+
+def recalled(
+    found: Ranked,
+    offered: Offer,
+    items: Sequence[ContextItem],
+    choices: Sequence[Choice],
+    budget: int,
+    warnings: Sequence[str] = (),
+    others: Sequence[Ranked] = (),
+) -> ContextItems:
+    """Return items with the reasons for them and for everything that was left out."""
+    from acms.core.offer import Rest
+
+    logs = [(one.field, one.ranking) for one in (found, *others)]
+    cuts = [
+        f"the latest message was cut to fit ({choice.candidate.unit.entries[-1].id})"
+        for choice in choices
+        if choice.rule == "cut"
     ]
-    if items and items[-1].truncated and not items[-1].token_count:
-        raise _too_much(asked.budget, asked.budget - room + rest[-1].tokens)
-    written = chat.render(items)
-    if found:
-        written.insert(_before_last_turn(written), chat.recalled(join(found)))
-    decided = {id(choice.candidate.unit) for choice in ranked}
-    decisions = [choice for choice in (*kept, *choices) if id(choice.candidate.unit) not in decided]
-    return ChatPlan(
-        written,
-        chat.tokens(written, counter) if written else 0,
-        _items(gathered, [*found, *items], [*decisions, *ranked], asked.budget, found=past),
+    return ContextItems(
+        items,
+        budget=budget,
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs)),
+        context=found.context,
+        version=found.version,
+        confidence=max((one.relevance for one in offered.past), default=0.0),
+        coverage=found.ranking.coverage,
     )
-
-
-def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:
-    """Return the index of the newest user message; the end when there is none."""
-    for index in range(len(written) - 1, -1, -1):
-        if written[index]["role"] == "user":
-            return index
-    return len(written)
 
 
 T = TypeVar("T")
 
 
-async def planned(gathered: Gathered, plan: Callable[[], T]) -> T:
-    """Make a plan, in a thread when there is much to rank."""
-    return await asyncio.to_thread(plan) if len(gathered.units) > THREAD_ABOVE else plan()
+async def fetched(steps: Steps[T], storage: StorageBackend) -> T:
+    """Give a plan the entries it asks for until it is done."""
+    try:
+        wanted = next(steps)
+        while True:
+            rows = {entry.id: entry for entry in await storage.get(wanted) if entry is not None}
+            gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
+            if gone:
+                raise Gone(gone)
+            wanted = steps.send(rows)
+    except StopIteration as end:
+        result: T = end.value
+        return result

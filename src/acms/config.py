@@ -80,14 +80,18 @@ class RecallConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """The cache of entries in front of a store."""
+    """What is kept in memory of a store: recently read entries, and the indexes that recall ranks with."""
 
+    #: Whether entries are kept. Indexes always are.
     enabled: bool = True
-    #: Bytes of text and parts it may hold; the least recently used contexts go first.
+    #: Bytes of text and parts that entries may take; the least recently used contexts go first.
     max_bytes: int = 64 * 1024 * 1024
+    #: Bytes that indexes may take, vectors included; the least recently used go first.
+    index_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         _positive(self.max_bytes, "cache.max_bytes")
+        _positive(self.index_bytes, "cache.index_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

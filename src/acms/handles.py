@@ -20,6 +20,8 @@ class Shared:
     users: int = 0
     #: The cache in front of the handle.
     front: StorageBackend | None = None
+    #: The retrieval indexes over it.
+    indexes: Any = None
     #: One mailbox per context, so that all sessions of a process write through the same queue.
     mailboxes: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
 

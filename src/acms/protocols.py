@@ -56,15 +56,17 @@ class TokenCounter(Protocol):
 
 
 class Embedder(Protocol):
-    """Turns texts into unit vectors: the closer two texts are in meaning, the larger their dot product."""
+    """Turns texts into vectors: the closer two texts are in meaning, the smaller the angle between them.
+
+    An attribute `model` names the model, so that the vectors of two models are never compared; the class name stands in
+    where it is missing.
+    """
 
     #: Numbers in a vector.
     dimension: int
-    #: Stored with the vectors, so that two models are never compared; the class name stands in where it is missing.
-    model: str
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
-        """Return one vector of length 1 for each text, in order; none for no texts, but one for an empty text.
+    async def embed(self, texts: list[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
+        """Return one vector for each text, in order; none for no texts, but one for an empty text.
 
         The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut.
         """

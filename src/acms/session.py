@@ -31,10 +31,10 @@ from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
 from acms.model import (
     EMPTY,
     Draft,
+    Embedded,
     Entry,
     Json,
     Kind,
-    MessageReceipt,
     Origin,
     Part,
     Privacy,
@@ -43,7 +43,8 @@ from acms.model import (
     Text,
     ToolResult,
 )
-from acms.protocols import StorageBackend, TokenCounter
+from acms.projections import IndexStats, MessageReceipt
+from acms.protocols import Embedder, StorageBackend, TokenCounter
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.view import SharedSession, View
 
@@ -63,27 +64,26 @@ class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage. `embedder` and `reflector` must be None in
-    this release: recall ranks by words, and facts are not distilled yet.
+    session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
+    alone; with one also by meaning. `reflector` must be None in this release: facts are not distilled yet.
     """
 
     def __init__(
         self,
         session_id: str,
         storage: StorageBackend,
-        embedder: None = None,
+        embedder: Embedder | None = None,
         *,
         reflector: None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
     ) -> None:
-        for name, value in (("embedder", embedder), ("reflector", reflector)):
-            if value is not None:
-                raise ConfigurationError(
-                    f"this release has no use for an {name}", options=(f"leave {name} out",)
-                )
-        super().__init__(SharedSession(session_id, storage, token_counter, config, namespace), None)
+        if reflector is not None:
+            raise ConfigurationError(
+                "this release has no use for a reflector", options=("leave reflector out",)
+            )
+        super().__init__(SharedSession(session_id, storage, token_counter, config, namespace, embedder), None)
         self._mailbox: Mailbox | None = None
         #: What the last ingested message became; None before the first one.
         self.last_receipt: MessageReceipt | None = None
@@ -104,6 +104,7 @@ class ACMS(View):
             self._mailbox = None
         if self._shared.retained:
             self._shared.retained = False
+            await self._shared.settle()
             await handles.release(self._shared.handle)
 
     def at(self, version: int) -> View:
@@ -115,6 +116,19 @@ class ACMS(View):
         """Return how the cache in front of the storage is doing; None when it is off."""
         storage = self._shared.storage
         return storage.stats if isinstance(storage, CachedStorage) else None
+
+    @property
+    def index(self) -> IndexStats:
+        """Return how the indexes of the storage handle are doing."""
+        return self._shared.indexes.stats
+
+    async def wait_pending(self) -> None:
+        """Wait until vectors that were found missing have been asked for; a provider that fails ends the wait too."""
+        shared = self._shared
+        context = await shared.find()
+        if shared.embedding is not None and context is not None:
+            shared.embedding.heal(context)
+            await shared.embedding.settle()
 
     async def ingest(
         self,
@@ -239,7 +253,10 @@ class ACMS(View):
         context = (shared.context_id if shared.retained else None) or await shared.ensure()
         delivered = await self._post(context, Letter(drafts, shared.rules, shared.config.retry))
         assert delivered is not None
-        receipts = await self._receipts(context, delivered)
+        embedded: Embedded = "stored"
+        if self._note(context, delivered):
+            embedded = await self._index(context, delivered)
+        receipts = await self._receipts(context, delivered, embedded)
         self.last_receipt = receipts[-1]
         if shared.config.on_event is not None:
             for ordinal in delivered.gaps:
@@ -265,7 +282,30 @@ class ACMS(View):
         log(logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts))
         return receipts
 
-    async def _receipts(self, context: str, delivered: Delivered) -> list[MessageReceipt]:
+    def _note(self, context: str, delivered: Delivered) -> bool:
+        """Hand new entries to the index; return whether there is more to do that takes time."""
+        shared, receipt = self._shared, delivered.receipt
+        if receipt.repeated:
+            return False
+        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
+        for offset, draft in enumerate(delivered.drafts, start):
+            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
+        return indexes.due or shared.embedding is not None
+
+    async def _index(self, context: str, delivered: Delivered) -> Embedded:
+        """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
+        shared, receipt = self._shared, delivered.receipt
+        if shared.indexes.due:
+            await shared.indexes.flush()
+        first = receipt.versions[0] + delivered.start
+        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
+        if shared.embedding is None or not said:
+            return "stored"
+        embedded, rows = await shared.embedding.entries(context, said)
+        shared.indexes.learn(context, receipt.head.epoch, rows)
+        return embedded
+
+    async def _receipts(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
         receipt, start = delivered.receipt, delivered.start
         drafts: Sequence[Draft | Entry] = delivered.drafts
         versions: Sequence[int] = range(
@@ -289,6 +329,7 @@ class ACMS(View):
                     tokens=draft.tokens,
                     markers=draft.markers,
                     durability=receipt.durability,
+                    embedded=embedded,
                     repeated=receipt.repeated,
                 )
             )
@@ -314,6 +355,8 @@ class ACMS(View):
         letter = Letter([draft], self._shared.rules, self._shared.config.retry, close=reason)
         delivered = await self._post(context, letter)
         if delivered is not None:
+            if self._note(context, delivered):
+                await self._index(context, delivered)
             closed = episode_id(context, delivered.drafts[0].episode)
             self._shared.tell(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
             return closed
@@ -430,9 +473,12 @@ class ACMS(View):
         shared = self._shared
         letter = Letter([draft], shared.rules, shared.config.retry, rewrite=True, rewrites=rewrites)
         try:
-            return await self._post(context, letter)
+            delivered = await self._post(context, letter)
         except Overtaken:
             return None
+        if delivered is not None and self._note(context, delivered):
+            await self._index(context, delivered)
+        return delivered
 
 
 _INGEST_FIELDS = frozenset(

@@ -20,8 +20,8 @@ from acms import session as _async
 from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
-from acms.model import MessageReceipt
-from acms.protocols import StorageBackend, TokenCounter
+from acms.projections import IndexStats, MessageReceipt
+from acms.protocols import Embedder, StorageBackend, TokenCounter
 from acms.storage.cached import CacheStats
 
 __all__ = ["ACMS", "View"]
@@ -108,7 +108,7 @@ class ACMS(View):
         self,
         session_id: str,
         storage: StorageBackend,
-        embedder: None = None,
+        embedder: Embedder | None = None,
         *,
         reflector: None = None,
         token_counter: TokenCounter | None = None,
@@ -150,6 +150,12 @@ class ACMS(View):
         """What the last ingested message became; None before the first one."""
         return self.inner.last_receipt
 
+    @property
+    def index(self) -> IndexStats:
+        """Return how the indexes of the storage handle are doing."""
+        return self.inner.index
+
+    wait_pending = _blocking(_async.ACMS.wait_pending)
     ingest = _blocking(_async.ACMS.ingest)
     ingest_many = _blocking(_async.ACMS.ingest_many)
     close_episode = _blocking(_async.ACMS.close_episode)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acms import assembly, handles
 from acms.config import ACMSConfig
@@ -24,21 +24,15 @@ from acms.errors import (
 )
 from acms.events import Event, Planned
 from acms.logs import correlation_id, log, logger
-from acms.model import (
-    ContextDraft,
-    ContextItems,
-    Entry,
-    Episode,
-    HistoryEntry,
-    HistoryPage,
-    Json,
-    Kind,
-    Role,
-    SessionStats,
-)
-from acms.protocols import StorageBackend, TokenCounter
+from acms.model import ContextDraft, Entry, Json, Kind, Role
+from acms.projections import ContextItems, Episode, HistoryEntry, HistoryPage, SessionStats
+from acms.protocols import Embedder, StorageBackend, TokenCounter
 from acms.providers.tokens import default_counter
 from acms.storage.cached import CachedStorage
+
+if TYPE_CHECKING:
+    from acms.embedding import Embedding
+    from acms.indexing import Indexes
 
 __all__ = ["SharedSession", "View"]
 
@@ -61,6 +55,7 @@ class SharedSession:
         token_counter: TokenCounter | None,
         config: ACMSConfig | None,
         namespace: str,
+        embedder: Embedder | None = None,
     ) -> None:
         self.session_id = validate.name(session_id, "session_id")
         self.namespace = validate.name(namespace, "namespace")
@@ -76,9 +71,46 @@ class SharedSession:
         self.frame = TextFrame(self.counter)
         self.patterns = freeze(self.config.marker_patterns)
         self.rules: Rules = self.config.episodes.rules()
+        self._embedder = None if embedder is None else _usable(embedder)
+        self._embedding: Embedding | None = None
+        self._indexes: Indexes | None = None
         self.context_id: str | None = None
         self._creating: asyncio.Future[str] | None = None
         self.retained = False
+
+    @property
+    def indexes(self) -> Indexes:
+        """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
+        if self._indexes is not None:
+            return self._indexes
+        from acms.indexing import Indexes
+
+        shared = handles.shared(self.handle)
+        if shared.indexes is None:
+            shared.indexes = Indexes(self.storage, self.config.cache.index_bytes)
+        self._indexes = found = shared.indexes
+        return found
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """Return the session's embedder at work on its storage handle; None without one."""
+        if self._embedding is None and self._embedder is not None:
+            from acms.embedding import Embedding
+
+            self._embedding = Embedding(self.handle, self._embedder)
+        return self._embedding
+
+    async def settle(self) -> None:
+        """Hand over what waits to be stored, and give up what is done in the background."""
+        indexes = handles.shared(self.handle).indexes
+        if indexes is not None:
+            await indexes.flush()
+        if self._embedding is not None:
+            await self._embedding.stop()
+
+    def reader(self) -> assembly.Reader:
+        """Return what reads need."""
+        return assembly.Reader(self.storage, self.indexes, self.embedding, self.counter, self.frame)
 
     async def find(self) -> str | None:
         """Return the id of the session's context; None when nothing was ever written."""
@@ -152,7 +184,7 @@ class SharedSession:
                 budget=items.budget,
                 used_tokens=items.tokens,
                 items=len(items),
-                omitted=len(items.ledger) - len(items),
+                omitted=items.ledger.omitted,
                 warnings=items.ledger.warnings,
             )
             self.tell(event)
@@ -173,6 +205,16 @@ class SharedSession:
             items=len(items),
         )
         return items
+
+
+def _usable(embedder: Any) -> Embedder:
+    dimension = getattr(embedder, "dimension", None)
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise ConfigurationError("embedder.dimension must be a positive whole number")
+    if isinstance(embedder, type) or not callable(getattr(embedder, "embed", None)):
+        raise ConfigurationError("embedder must be an object with an async method embed(texts)")
+    found: Embedder = embedder
+    return found
 
 
 def _in_front(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
@@ -205,12 +247,15 @@ class View:
         include_current_episode: bool = True,
         min_relevance: float = 0.0,
         exclude: Iterable[str] = (),
+        scope: str = "session",
     ) -> ContextItems:
         """Return what the model should see for a query, within a hard token budget.
 
         Order: past messages and summaries, then the current episode, each oldest first; the rank is `item.score`.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
+        With `scope="namespace"` other sessions of the namespace are asked too: those whose facts, summaries or marked
+        messages answer best; what they say comes first.
         Raises `ValidationError` for a budget or relevance that makes no sense.
         """
         shared = self._shared
@@ -225,12 +270,16 @@ class View:
             exclude=frozenset(exclude),
             floor=shared.config.recall.current_episode_budget_pct,
             weights=shared.config.marker_weights,
+            namespace=shared.namespace if scope == "namespace" else None,
         )
-        gathered = await self._gather()
-        items = await assembly.planned(
-            gathered, lambda: assembly.plan_recall(gathered, asked, shared.counter, shared.frame)
-        )
-        return shared.show("recall", items)
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if scope == "namespace" and self._at is not None:
+            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        context = await shared.find()
+        if context is None and asked.namespace is None:
+            return shared.show("recall", self._blank(asked.budget))
+        return shared.show("recall", await assembly.recall(shared.reader(), context, self._at, asked))
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget, oldest first, tool groups whole.
@@ -243,9 +292,7 @@ class View:
         roles = [validate.choice(role, Role, "keep") for role in keep]
         context = await shared.find()
         if context is None:
-            return shared.show(
-                "window", assembly.plan_window(self._nothing(), budget, shared.counter, shared.frame)
-            )
+            return shared.show("window", self._blank(budget))
         if roles:
             gathered = await assembly.gather_all(shared.storage, context, self._at)
         else:
@@ -268,10 +315,13 @@ class View:
             budget=validate.budget(budget, "budget"),
             weights=shared.config.marker_weights,
         )
-        gathered = await self._gather()
-        plan = await assembly.planned(
-            gathered, lambda: assembly.plan_chat(gathered, asked, shared.counter, shared.frame)
-        )
+        context = await shared.find()
+        if context is None:
+            shared.show("messages", self._blank(asked.budget))
+            return []
+        from acms.chats import chat_plan  # the first prompt loads it
+
+        plan = await chat_plan(shared.reader(), context, self._at, asked)
         shared.show("messages", plan.items)
         return plan.messages
 
@@ -406,11 +456,8 @@ class View:
             before = entries[0].version if entries else 0
         return 0
 
-    async def _gather(self) -> assembly.Gathered:
-        context = await self._shared.find()
-        if context is None:
-            return self._nothing()
-        return await assembly.gather_all(self._shared.storage, context, self._at)
+    def _blank(self, budget: int) -> ContextItems:
+        return assembly.plan_window(self._nothing(), budget, self._shared.counter, self._shared.frame)
 
     def _nothing(self) -> assembly.Gathered:
         if self._at:

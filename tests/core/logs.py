@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from acms.core.chain import entry_id
 from acms.core.episodes import Rules, Tail, place
 from acms.core.history import Cover, Unit, effective, units
 from acms.core.plan import media_tokens
@@ -14,6 +15,7 @@ from acms.core.validate import canonical_text
 from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult
 
 CONTEXT = "c_0123456789abcdef"
+NONCE = "0a1b2c"
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 
 _DRAFT = tuple(field.name for field in fields(Draft))
@@ -26,7 +28,7 @@ def entry(version: int, content: str = "", **given: Any) -> Entry:
         "role": Role.USER if given.get("kind", Kind.MESSAGE) is Kind.MESSAGE else None,
         "created_at": NOON + timedelta(seconds=version),
         "position": version,
-        "id": f"m_{CONTEXT[2:]}_{version}",
+        "id": entry_id(given.get("kind", Kind.MESSAGE), CONTEXT, version, NONCE),
         "context": CONTEXT,
         "batch": version,
         "total": 0,
@@ -96,6 +98,9 @@ class Log:
         found = place(self.tail, draft, self.rules, f"g{self._groups}")
         self.tail = found.tail
         return self.add(replace(draft, episode=found.episode, closes=found.closes, group=found.group))
+
+    def fact(self, content: str, actor: str | None = None) -> Entry:
+        return self.add(Draft(kind=Kind.FACT, content=content, created_at=self._time, actor=actor))
 
     def close(self, reason: str = "manual") -> None:
         """End the open episode by hand; nothing happens when none is open."""

@@ -8,30 +8,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.assembly import ChatPlan, Gathered, Recall, plan_chat
+from acms.assembly import Gathered, Ranked, Recall, _gathered
+from acms.chats import ChatPlan, plan_chat
 from acms.core import chat
 from acms.core.episodes import Rules
-from acms.core.history import units
+from acms.core.history import Unit, effective, units
 from acms.core.markers import WEIGHTS
+from acms.core.offer import Terms, offer
 from acms.core.plan import TextFrame, candidate, present, suffix
+from acms.core.rank import Question, rank
 from acms.errors import TokenBudgetExceededError
-from acms.model import ContextItem, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Entry, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.projections import ContextItem
 from acms.protocols import TokenCounter
 from tests.core.counters import COUNTERS, Counting
+from tests.core.indexes import field_of
 from tests.core.logs import Log
 from tests.core.provider import check_valid
 
+SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
 BYTES = Counting("bytes", lambda text: len(text.encode()))
 
 
-def gathered(log: Log) -> Gathered:
-    folded = units(log.sequence(), whole=True)
-    return Gathered("c_x", log.version, log.cover(), folded.units, folded.hidden, whole=True)
+def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
+    """What is read back from the end of a log until a budget is filled, eight entries at a time."""
+    frame = chat.ChatFrame(counter)
+    for after in (*range(log.version - 8, 0, -8), 0):
+        folded = units(
+            effective(log.entries[max(0, after) :], log.cover(), after=max(0, after)), whole=after <= 0
+        )
+        cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
+        if not folded.unresolved and (after <= 0 or cost > budget):
+            read = [entry for entry in log.entries[max(0, after) :] if entry.kind in SHOWN]
+            return _gathered("c_x", log.version, read, log.cover(), folded, max(0, after))
+    raise AssertionError("the loop ends with the whole log")
 
 
 def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPlan:
+    """A plan as the pipeline makes it, with the log as its store."""
     asked = Recall(query=query, budget=budget, weights=WEIGHTS)
-    return plan_chat(gathered(log), asked, counter, TextFrame(counter))
+    newest = gathered(log, budget, counter)
+    lead: list[Unit[Entry]] = []
+    for unit in log.units() if not newest.whole else log.units()[:-1]:
+        if unit.entries[0].role not in (Role.SYSTEM, Role.DEVELOPER):
+            break
+        lead.append(unit)
+    led = {entry.version for unit in lead for entry in unit.entries}
+    rest = [unit for unit in newest.units if unit.entries[0].version not in led]
+    frame = chat.ChatFrame(counter)
+    cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
+    past, offered = None, None
+    if not newest.whole or cost + chat.PRIMER > budget:
+        field = field_of(log.entries)
+        past = Ranked("c_x", log.version, field, rank(field, Question.of(query)))
+        terms = Terms(weights=WEIGHTS, shown=led, episode=False)
+        offered = offer(field, past.ranking, terms, TextFrame(counter))
+    steps = plan_chat(newest, lead, rest, past, offered, asked, counter, TextFrame(counter))
+    rows = {entry.id: entry for entry in log.entries}
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send({id: rows[id] for id in wanted})
+    except StopIteration as end:
+        plan: ChatPlan = end.value
+        return plan
 
 
 def written(log: Log, counter: TokenCounter = BYTES) -> list[dict[str, Any]]:
@@ -111,6 +151,8 @@ def test_messages_are_valid_and_within_the_budget_whatever_the_log(
         assert [id for id in shown if id in members] in ([], members)
     assert not groups or {one.id for one in groups[-1].entries} <= set(shown)
     assert {verdict.id for verdict in plan.items.ledger if verdict.included} == set(shown)
+    said = [entry.id for entry in log.entries if entry.kind in SHOWN]
+    assert sorted(verdict.id for verdict in plan.items.ledger) == sorted(said)
 
 
 @given(st.data(), st.sampled_from(COUNTERS), words)
@@ -263,6 +305,15 @@ def test_a_retrieved_message_does_not_come_twice() -> None:
     plan = planned(long_log(), "note 39 garden", 1200, BYTES)
     everything = "".join(message["content"] for message in plan.messages)
     assert everything.count("note 39 ") == 1
+
+
+def test_what_is_shown_as_new_is_told_so_although_it_answers_nothing() -> None:
+    log = long_log()
+    plan = planned(log, "zanzibar", 1200, BYTES)
+    newest = plan.items.ledger.why(log.entries[-1].id)
+    assert (newest.included, newest.rule) == (True, "latest")
+    assert plan.items.ledger.why(log.entries[1].id).rule == "irrelevant"
+    assert plan.items.ledger.omitted == log.version - len(plan.items)
 
 
 def test_instructions_that_do_not_fit_are_an_error_that_says_so() -> None:

@@ -18,16 +18,17 @@ from acms.core.plan import (
     TextFrame,
     candidate,
     cut,
+    finished,
     fit,
     join,
     ledger,
     media_tokens,
     present,
     share,
-    source_of,
     suffix,
 )
-from acms.model import ContextItem, ContextItems, Media, Role, Source, Text
+from acms.model import Media, Role, Source, Text
+from acms.projections import ContextItem, ContextItems
 from acms.protocols import TokenCounter
 from tests.core.counters import COUNTERS, NAMES, Counting
 from tests.core.logs import Log, entry
@@ -95,7 +96,7 @@ class Made:
 
     def __post_init__(self) -> None:
         self.frame = TextFrame(self.counter)
-        self.items, self.choices = fit(self.choose, self.budget, self.counter, self.frame)
+        self.items, self.choices = finished(fit(self.choose, self.budget, self.counter, self.frame))
 
 
 @st.composite
@@ -106,7 +107,7 @@ def plans(draw: st.DrawFn) -> Made:
     ranked: list[Candidate] = []
     for unit in log.units():
         relevance = draw(st.sampled_from([0.0, 0.2, 0.5, 0.9]))
-        one = candidate(unit, source_of(unit), frame)
+        one = candidate(unit, Source.SIMILAR, frame)
         ranked.append(one._replace(relevance=relevance, score=relevance))
     budget = draw(st.integers(0, 120) | st.integers(0, 8000))
     if draw(st.booleans()):
@@ -136,8 +137,9 @@ def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None
         for one in made.candidates[-1].unit.entries:
             assert one.id in shown
     latest = {one.id for one in made.candidates[-1].unit.entries} if made.candidates else set()
+    excerpts = {choice.candidate.unit.entries[0].id for choice in made.choices if choice.rule == "excerpt"}
     for item in made.items:
-        assert not item.truncated or item.id in latest
+        assert not item.truncated or item.id in latest | excerpts
 
 
 @given(plans())
@@ -167,7 +169,8 @@ def test_items_stand_in_the_order_of_the_log(made: Made) -> None:
 
 @given(plans())
 def test_the_same_plan_twice_is_the_same(made: Made) -> None:
-    assert fit(made.choose, made.budget, made.counter, TextFrame(made.counter)) == (made.items, made.choices)
+    again = finished(fit(made.choose, made.budget, made.counter, TextFrame(made.counter)))
+    assert again == (made.items, made.choices)
 
 
 @given(plans())
@@ -284,7 +287,30 @@ def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
 
 
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
-    assert taken(share(ranked(90, 50, 5), ranked(30, first=4), 100, 0.4)) == [2, 3, 4]
+    assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4)) == [1, 3, 4]
+
+
+def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
+    choices = share(ranked(900, 20), ranked(30, first=3), 150, 0.4)
+    assert [(choice.rule, choice.room) for choice in choices] == [
+        ("excerpt", 50),
+        ("score", 0),
+        ("latest", 150),
+    ]
+    assert taken(choices) == [1, 2, 3]
+
+
+def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
+    scores = (0.2, 0.9, 0.8, 0.7)
+    past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
+    assert [choice.rule for choice in share(past, (), 1000, 0.4)] == ["budget", "score", "excerpt", "budget"]
+    assert [choice.rule for choice in share(past, (), 600, 0.4)] == [
+        "budget",
+        "excerpt",
+        "excerpt",
+        "excerpt",
+    ]
+    assert taken(share(past, (), 40, 0.4)) == []
 
 
 def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
@@ -295,7 +321,7 @@ def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
 
 def test_nothing_to_choose_from_gives_nothing() -> None:
     assert suffix([], 100) == share([], [], 100, 0.4) == []
-    assert fit(lambda limit: [], 0, BYTES, TextFrame(BYTES)) == ([], [])
+    assert finished(fit(lambda limit: [], 0, BYTES, TextFrame(BYTES))) == ([], [])
 
 
 # ── cutting a tool group ────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,7 +330,7 @@ def test_nothing_to_choose_from_gives_nothing() -> None:
 def shown(log: Log, budget: int) -> list[ContextItem]:
     frame = TextFrame(BYTES)
     candidates = [candidate(unit, Source.WINDOW, frame) for unit in log.units()]
-    return fit(lambda limit: suffix(candidates, limit), budget, BYTES, frame)[0]
+    return finished(fit(lambda limit: suffix(candidates, limit), budget, BYTES, frame))[0]
 
 
 def test_of_a_group_too_large_the_results_are_cut_and_the_calls_kept() -> None:
@@ -358,12 +384,3 @@ def test_a_frame_charges_the_speaker_and_the_separator() -> None:
     assert frame.cost(Role.USER, ()) == len("user: ") + 2
     assert frame.cost(Role.USER, (), "Sam") == len("Sam: ") + 2
     assert frame.cost(None, ()) == 2
-
-
-def test_a_source_is_named_by_what_a_unit_holds() -> None:
-    log = Log()
-    log.say("user", "a")
-    log.say("user", "b", markers=["goal"])
-    log.say("user", "c")
-    log.summarise((3, 3))
-    assert [source_of(unit) for unit in log.units()] == [Source.SIMILAR, Source.MARKED, Source.SUMMARY]

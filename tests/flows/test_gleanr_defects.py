@@ -1,6 +1,6 @@
 """Mistakes others made before us: each probe that broke an earlier engine of this kind, told as what must hold here.
 
-The numbers are those of the list of probes; probes about providers and facts come with those.
+The numbers are those of the list of probes; those that are about facts alone come with facts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, EpisodeNotFoundError, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CacheConfig,
+    EpisodeBoundaryConfig,
+    EpisodeNotFoundError,
+    Source,
+    open_storage,
+)
+from tests.flows.fakes import FakeEmbedder
 from tests.flows.talk import Storage, contents, fill, log_of, session_on, tool_turn, versions
+
+
+@pytest.fixture(params=["cached", "uncached"])
+def cache(request: pytest.FixtureRequest) -> CacheConfig:
+    """With and without a cache in front of the store."""
+    return CacheConfig(enabled=request.param == "cached")
 
 
 def sentence(tokens: int) -> str:
@@ -19,9 +34,11 @@ def sentence(tokens: int) -> str:
     return " ".join(["word"] * tokens)
 
 
-async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(storage: Storage) -> None:
+async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(
+    storage: Storage, cache: CacheConfig
+) -> None:
     """A session of one long message: nothing else competes, so it must come back."""
-    async with ACMS("s", storage) as session:
+    async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         await session.ingest("user", sentence(255))
         (item,) = await session.recall("anything", token_budget=1000)
         assert item.content == sentence(255)
@@ -29,10 +46,10 @@ async def test_1_the_only_message_is_recalled_when_it_fits_the_budget(storage: S
 
 
 async def test_2_the_current_episode_may_use_the_whole_budget_when_nothing_else_wants_it(
-    storage: Storage,
+    storage: Storage, cache: CacheConfig
 ) -> None:
     """Five messages of about forty tokens within 300: all are current, so all are shown."""
-    async with ACMS("s", storage) as session:
+    async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         for _ in range(5):
             await session.ingest("user", sentence(39))
         items = await session.recall("anything", token_budget=300)
@@ -70,6 +87,21 @@ async def test_5_words_of_closing_in_a_request_close_nothing(storage: Storage) -
         assert [(one.messages, one.reason) for one in await session.episodes()] == [(4, "pattern")]
 
 
+async def test_6_an_embedder_that_fails_costs_no_message_and_no_place(storage: Storage) -> None:
+    """One failure: the message is stored, counted once, found by its words and embedded later."""
+    embedder = FakeEmbedder()
+    embedder.error = OSError("connection reset")
+    async with ACMS("s", storage, embedder) as session:
+        await session.ingest("user", "orders run on db-7")
+        embedder.error = None
+        await session.ingest("user", "and now?")
+        stats = await session.get_session_stats()
+        assert (stats.messages, stats.version) == (2, 2)
+        assert contents(await session.recall("orders")) == ["orders run on db-7", "and now?"]
+        await session.wait_pending()
+        assert (await session.recall("orders")).coverage == 1
+
+
 async def test_7_concurrent_ingests_have_distinct_places(storage: Storage) -> None:
     """Twelve at once get twelve positions, in the order of the log."""
     async with ACMS("s", storage) as session:
@@ -78,6 +110,33 @@ async def test_7_concurrent_ingests_have_distinct_places(storage: Storage) -> No
         assert [entry.position for entry in log] == list(range(1, 13))
         assert {entry.preview for entry in log} == {f"m{number}" for number in range(12)}
         assert [one.messages for one in await session.episodes()] == [6, 6]
+
+
+async def test_8_without_an_embedder_what_was_said_is_found(storage: Storage, cache: CacheConfig) -> None:
+    """The offline default ranks by words; it is not a switch that turns recall off."""
+    async with session_on(storage, config=ACMSConfig(cache=cache)) as session:
+        await fill(session, "Sam prefers the train to Frankfurt", close=True)
+        await fill(session, "next topic")
+        items = await session.recall("how does Sam travel to Frankfurt?")
+        assert contents(items) == ["Sam prefers the train to Frankfurt", "next topic"]
+        assert items.confidence > 0
+        assert (items.coverage, items.ledger.warnings) == (1, ())
+
+
+async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
+    storage: Storage, cache: CacheConfig
+) -> None:
+    """A marked message that matches must not close the way to a plain one that answers."""
+    async with session_on(storage, config=ACMSConfig(cache=cache)) as session:
+        await fill(session, "Decision: orders use PostgreSQL", "ok", "fine", "good", close=True)
+        await fill(session, "the orders database listens on port 6432", "ok", "fine", "good", close=True)
+        await fill(session, "next topic")
+        items = await session.recall("which port does the orders database listen on?", token_budget=60)
+        found = {item.content: item.source for item in items}
+        assert found["the orders database listens on port 6432"] is Source.SIMILAR
+        assert found["Decision: orders use PostgreSQL"] is Source.MARKED
+        best = max(items[:-1], key=lambda item: item.score)
+        assert best.content == "the orders database listens on port 6432"
 
 
 async def test_12_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -114,9 +173,11 @@ async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_pla
         assert versions(await session.window(30))[-2:] == [1005, 1006]
 
 
-async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(storage: Storage) -> None:
+async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(
+    storage: Storage, cache: CacheConfig
+) -> None:
     """Six constraints about something else must not use up the budget that the one right answer needs."""
-    config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=7))
+    config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=7), cache=cache)
     async with ACMS("s", storage, config=config) as session:
         for topic in ("lunch", "parking", "holidays", "badges", "coffee", "printers"):
             await session.ingest("user", f"Constraint: {topic} is decided by the office. " + sentence(45))
@@ -131,9 +192,23 @@ async def test_16_irrelevant_marked_messages_do_not_crowd_out_an_exact_answer(st
         assert items.tokens <= 400
 
 
-async def test_20_without_the_current_episode_its_messages_are_not_returned(storage: Storage) -> None:
+async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zero(storage: Storage) -> None:
+    """The first recall after the change says that nothing is comparable; then everything is embedded again."""
+    async with ACMS("s", storage, FakeEmbedder(dimension=16)) as session:
+        await session.ingest("user", "orders run on db-7")
+    async with ACMS("s", storage, FakeEmbedder(dimension=24)) as session:
+        items = await session.recall("orders")
+        assert contents(items) == ["orders run on db-7"]
+        assert items.coverage == 0
+        await session.wait_pending()
+        assert (await session.recall("orders")).coverage == 1
+
+
+async def test_20_without_the_current_episode_its_messages_are_not_returned(
+    storage: Storage, cache: CacheConfig
+) -> None:
     """What is asked to be left out is left out, also when it is all there is."""
-    async with ACMS("s", storage) as session:
+    async with ACMS("s", storage, config=ACMSConfig(cache=cache)) as session:
         await session.ingest("user", "orders run on db-7")
         assert list(await session.recall("orders", include_current_episode=False)) == []
         await tool_turn(session, "c1", "orders: 40 %")

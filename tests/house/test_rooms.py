@@ -16,7 +16,7 @@ SRC = ROOT / "src" / "acms"
 
 MOST_LINES = 600
 #: Files allowed to be longer, with the most lines they may have. This list only shrinks.
-LONGER = {"model.py": 764, "storage/sqlite.py": 949, "testing/storage.py": 1780}
+LONGER = {"storage/sqlite.py": 824, "testing/storage.py": 1780}
 
 
 def test_no_file_is_long() -> None:
@@ -53,7 +53,8 @@ def _texts(node: ast.AST, assigned: dict[str, list[ast.expr]]) -> set[str]:
 
 def _queries_of(dialect: str) -> tuple[set[str], set[str]]:
     """Return (every string in a backend's code, every one it looks up as a query)."""
-    nodes = list(ast.walk(ast.parse((SRC / "storage" / f"{dialect}.py").read_text(encoding="utf-8"))))
+    files = sorted((SRC / "storage").glob(f"{dialect}*.py"))
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
     assigned: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

@@ -33,7 +33,17 @@ from hypothesis import Phase
 
 from acms.core import history
 from acms.protocols import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, cached, log, memory, sqlite, sqlite_file
+from acms.storage import (
+    CachedStorage,
+    MemoryStorage,
+    SQLiteStorage,
+    cached,
+    log,
+    memory,
+    sqlite,
+    sqlite_file,
+    sqlite_jobs,
+)
 from acms.testing import ManualClock, StorageBackendTests, run_story
 
 TIMEOUT = 60
@@ -75,10 +85,10 @@ def query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query of SQLite, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
-        right = sqlite.queries("sqlite")
+        right = sqlite_jobs.queries("sqlite")
         wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
         assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(sqlite, "queries", lambda dialect: wrong))
+        stack.enter_context(patch.object(sqlite_jobs, "queries", lambda dialect: wrong))
 
     return plant
 

@@ -17,7 +17,8 @@ from acms.cli import render
 from acms.cli.base import AsJson, Namespace, app, file_url, run
 from acms.cli.render import Column, Screen
 from acms.imports import Turn, read_chat
-from acms.model import ContextItems, Kind
+from acms.model import Kind
+from acms.projections import ContextItems
 from acms.session import ACMS
 from acms.storage import open_storage
 

@@ -43,6 +43,10 @@ def recall(
         float,
         typer.Option("--min-relevance", min=0, max=1, metavar="R", help="Leave out what answers less well."),
     ] = 0.0,
+    scope: Annotated[
+        str,
+        typer.Option("--scope", metavar="S", help="session, or namespace: ask its other sessions too."),
+    ] = "session",
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -55,7 +59,7 @@ def recall(
     async def work() -> None:
         async with reading(db, namespace, session) as one:
             view = one if at is None else one.at(at)
-            items = await view.recall(query, token_budget=budget, min_relevance=min_relevance)
+            items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
         ranks = {item.id: rank for rank, item in render.ranked(items)}
         rejected = [verdict for verdict in items.ledger if not verdict.included]
         value: dict[str, Any] = {
@@ -65,6 +69,7 @@ def recall(
             "budget": items.budget,
             "tokens": items.tokens,
             "confidence": items.confidence,
+            "coverage": items.coverage,
             "items": [render.item_json(item, ranks[item.id]) for item in items],
             "warnings": items.ledger.warnings,
         }

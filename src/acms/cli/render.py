@@ -20,7 +20,8 @@ from rich.text import Text
 
 from acms.core.history import preview
 from acms.errors import ACMSError, ValidationError
-from acms.model import ContextItem, ContextItems, Json, ToolCall, Verdict
+from acms.model import Json, ToolCall
+from acms.projections import ContextItem, ContextItems, Verdict
 from acms.transfer import Progress
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -223,6 +224,7 @@ LEDGER = (
     Column("boost", right=True),
     Column("score", "green", right=True),
     Column("tokens", right=True),
+    Column("signals"),
     Column("reason"),
 )
 
@@ -237,6 +239,9 @@ def verdict_row(verdict: Verdict) -> list[str]:
         f"{verdict.boost:.2f}",
         f"{verdict.score:.2f}",
         str(verdict.tokens),
+        " ".join(
+            f"{name} {value:.2f}" for name, value in sorted(verdict.parts.items(), key=lambda part: -part[1])
+        ),
         verdict.reason,
     ]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from acms.model import ContextItem, Json, Media, Part, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Part, Role, Text, ToolCall, ToolResult
+from acms.projections import ContextItem
 from acms.protocols import TokenCounter
 
 PER_MESSAGE = 4

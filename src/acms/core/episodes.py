@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.core.chain import episode_id, micros
-from acms.model import Draft, Entry, Episode, Json, Kind, Role, ToolCall, ToolResult
+from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.projections import Episode
 
 MAX_TURNS = "max_turns"
 TIME_GAP = "time_gap"

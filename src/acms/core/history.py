@@ -9,11 +9,11 @@ message, or a tool call with all its answers (rule 1.18).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from acms.model import Entry, Kind, Role, Span, State, ToolCall, ToolResult
+from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 
 class Cover:
@@ -97,10 +97,28 @@ def effective(entries: Iterable[Entry], cover: Cover, *, after: int = 0) -> list
     return sorted(found, key=lambda entry: (anchor(entry), entry.version))
 
 
-class Unit(NamedTuple):
-    """Entries that are shown together or not at all, in the order they are read."""
+class Doc(NamedTuple):
+    """An entry as the index knows it: everything that planning asks of it but the text."""
 
-    entries: tuple[Entry, ...]
+    id: str
+    version: int
+    kind: Kind
+    role: Role | None
+    actor: str | None
+    markers: tuple[str, ...]
+    tokens: int
+    episode: int
+    group: str | None
+    parts: tuple[Part, ...] = ()
+
+
+E = TypeVar("E", Entry, Doc)
+
+
+class Unit(NamedTuple, Generic[E]):
+    """Entries that are shown together or not at all, in the order they are read; or what the index knows of them."""
+
+    entries: tuple[E, ...]
     #: False for a tool group some of whose calls have no answer yet.
     complete: bool = True
 
@@ -109,12 +127,47 @@ class Unit(NamedTuple):
         """Version of its newest entry."""
         return max(entry.version for entry in self.entries)
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Markers of all its entries."""
+        return tuple(dict.fromkeys(marker for entry in self.entries for marker in entry.markers))
+
+
+class Lone:
+    """A unit of one entry that the index knows, read from it when somebody looks."""
+
+    __slots__ = ("_entries", "_read", "markers", "version")
+    __hash__ = None  # type: ignore[assignment]
+    complete = True
+
+    def __init__(self, read: Callable[[int], Doc], version: int, markers: tuple[str, ...]) -> None:
+        self._read = read
+        self.version = version
+        self.markers = markers
+        self._entries: tuple[Doc, ...] | None = None
+
+    @property
+    def entries(self) -> tuple[Doc, ...]:
+        """Return its entry."""
+        found = self._entries
+        if found is None:
+            found = self._entries = (self._read(self.version - 1),)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Lone):
+            return self.entries == other.entries
+        return isinstance(other, tuple) and (self.entries, True) == other
+
+    def __repr__(self) -> str:
+        return f"Lone(entries={self.entries!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """A sequence as units."""
 
-    units: list[Unit]
+    units: list[Unit[Entry]]
     #: Entries that cannot be shown, and why.
     hidden: list[tuple[Entry, str]]
     #: Entries whose tool call lies before the sequence: read further back to place them.
@@ -131,7 +184,7 @@ def units(sequence: Sequence[Entry], *, whole: bool) -> Units:
     for entry in sequence:
         if entry.group is not None:
             groups.setdefault(entry.group, []).append(entry)
-    found: list[Unit] = []
+    found: list[Unit[Entry]] = []
     hidden: list[tuple[Entry, str]] = []
     unresolved: list[Entry] = []
     for index, entry in enumerate(sequence):
@@ -167,7 +220,7 @@ def group_spans(target: Entry, members: Iterable[Entry]) -> tuple[Span, ...]:
     return tuple((version, version) for version in sorted(versions))
 
 
-def shown_role(entry: Entry) -> Role | None:
+def shown_role(entry: Entry | Doc) -> Role | None:
     """Return the role under which an entry is shown: a tool result without a call is shown as text of the user."""
     if entry.role is Role.TOOL and entry.group is None:
         return Role.USER

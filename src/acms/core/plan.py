@@ -7,25 +7,15 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from acms.core.history import Unit, shown_role
-from acms.model import (
-    SEPARATOR,
-    ContextItem,
-    Entry,
-    Kind,
-    Ledger,
-    Media,
-    Part,
-    Role,
-    Source,
-    ToolResult,
-    Verdict,
-    speak,
-)
+from acms.core.history import Doc, Lone, Unit, shown_role
+from acms.core.passages import spans
+from acms.core.terms import terms, words
+from acms.model import Entry, Media, Part, Role, Source, ToolResult
+from acms.projections import SEPARATOR, ContextItem, Ledger, Others, Verdict, speak
 from acms.protocols import Frame, TokenCounter
 
 CUT = " […] "
@@ -49,10 +39,24 @@ class TextFrame:
         return cost
 
 
+NO_PARTS: Mapping[str, float] = {}
+NO_ROWS: Mapping[str, Entry] = {}
+T = TypeVar("T")
+Steps: TypeAlias = Generator[list[str], Mapping[str, Entry], T]
+"""A plan under way: it asks for entries by id and goes on with them."""
+
+EXCERPT = 0.5
+"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
+EXCERPTS = 3
+"""Best candidates that may be shown as an excerpt."""
+LEAST = 48
+"""Tokens that an excerpt is worth."""
+
+
 class Candidate(NamedTuple):
     """A unit that may enter the prompt."""
 
-    unit: Unit
+    unit: Unit[Entry] | Unit[Doc] | Lone
     source: Source
     #: Tokens with frames: of each entry, and of all.
     costs: tuple[int, ...]
@@ -60,11 +64,13 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
+    #: What each signal adds to the relevance.
+    parts: Mapping[str, float] = NO_PARTS
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Markers of all its entries."""
-        return tuple(dict.fromkeys(marker for entry in self.unit.entries for marker in entry.markers))
+        return self.unit.markers
 
 
 class Choice(NamedTuple):
@@ -74,11 +80,11 @@ class Choice(NamedTuple):
     included: bool
     rule: str
     reason: str
-    #: Tokens the candidate may use when the rule is "cut".
+    #: Tokens the candidate may use when the rule is "cut" or "excerpt".
     room: int = 0
 
 
-def candidate(unit: Unit, source: Source, frame: Frame) -> Candidate:
+def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
     costs = tuple(
         [entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in unit.entries]
@@ -131,11 +137,16 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             )
             reserved -= one.tokens
             left -= one.tokens
-    for one in sorted(past, key=lambda one: (-one.score, -one.relevance, one.unit.version)):
+    for rank, one in enumerate(sorted(past, key=lambda one: (-one.score, -one.relevance, one.unit.version))):
+        excerpt = min(left, max(budget // 3, LEAST))
         if one.tokens <= left:
             why = f"marked {', '.join(one.markers)}, and relevant" if one.markers else "relevant to the query"
             choices[id(one)] = Choice(one, True, "score", why)
             left -= one.tokens
+        elif rank < EXCERPTS and one.tokens > budget * EXCERPT and excerpt >= LEAST and len(one.costs) == 1:
+            why = f"an excerpt of {one.tokens} tokens, relevant to the query"
+            choices[id(one)] = Choice(one, True, "excerpt", why, excerpt)
+            left -= excerpt
         else:
             choices[id(one)] = Choice(
                 one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"
@@ -156,21 +167,46 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
 
 
 def fit(
-    choose: Callable[[int], list[Choice]], budget: int, counter: TokenCounter, frame: Frame
-) -> tuple[list[ContextItem], list[Choice]]:
+    choose: Callable[[int], list[Choice]],
+    budget: int,
+    counter: TokenCounter,
+    frame: Frame,
+    query: str = "",
+) -> Steps[tuple[list[ContextItem], list[Choice]]]:
     """Choose, write and count until the items and their joined text both fit the budget.
 
     `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
-    in the order of the choices; the one that must be shown is cut when even alone it does not fit.
+    in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
+    known by their place only are asked for once they are chosen.
     """
     limit = budget
+    rows: dict[str, Entry] = {}
     while True:
         choices = choose(limit)
-        items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
+        chosen = [choice for choice in choices if choice.included]
+        wanted = [
+            one.id
+            for choice in chosen
+            for one in choice.candidate.unit.entries
+            if not isinstance(one, Entry) and one.id not in rows
+        ]
+        if wanted:
+            rows.update((yield wanted))
+        items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
         over = max(counter.count(join(items)), sum(item.token_count for item in items)) - budget
         if over <= 0 or limit < 0:
             return items, choices
         limit = max(-1, limit - over)
+
+
+def finished(steps: Steps[T]) -> T:
+    """Return the result of a plan whose entries are all at hand."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("the plan asks for entries")
 
 
 def join(items: Sequence[ContextItem]) -> str:
@@ -178,11 +214,52 @@ def join(items: Sequence[ContextItem]) -> str:
     return SEPARATOR.join(speak(item.actor_id or item.role, item.content) for item in items if item.content)
 
 
-def present(choice: Choice, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
+def present(
+    choice: Choice,
+    counter: TokenCounter,
+    frame: Frame,
+    rows: Mapping[str, Entry] = NO_ROWS,
+    query: str = "",
+) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
-    items = [_item(choice, entry, cost) for entry, cost in zip(one.unit.entries, one.costs, strict=True)]
+    entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
+    items = [_item(choice, entry, cost) for entry, cost in zip(entries, one.costs, strict=True)]
+    if choice.rule == "excerpt":
+        return [_excerpt(items[0], choice.room, counter, frame, query)]
     return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+
+
+def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
+    """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
+    asked = set(terms(words(query)))
+    framing = frame.cost(item.role, (), item.actor_id)
+    found = spans(item.content)
+    best = sorted(
+        range(len(found)),
+        key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
+    )
+    kept: list[int] = []
+    content = ""
+    for index in best:
+        wider = _written(item.content, found, sorted([*kept, index]))
+        if counter.count(wider) > budget - framing:
+            break
+        kept, content = [*kept, index], wider
+    if not content:  # not even the best one fits whole
+        answer = item.content[slice(*found[best[0]])].strip() if best else ""
+        return _cut_item(replace(item, content=answer), budget, counter, frame)
+    tokens = counter.count(content) + framing
+    return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+
+
+def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:
+    written = ""
+    for place, index in enumerate(kept):
+        text = content[slice(*found[index])]
+        gap = index != (kept[place - 1] + 1 if place else 0)
+        written = (written.rstrip() + CUT).lstrip() + text.lstrip() if gap else written + text
+    return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
 def _item(choice: Choice, entry: Entry, tokens: int) -> ContextItem:
@@ -264,9 +341,12 @@ def cut(text: str, budget: int, counter: TokenCounter) -> str:
 
 
 def ledger(
-    choices: Sequence[Choice], hidden: Sequence[tuple[Entry, str]], warnings: Sequence[str] = ()
+    choices: Sequence[Choice],
+    hidden: Sequence[tuple[Entry, str]],
+    warnings: Sequence[str] = (),
+    others: Others | None = None,
 ) -> Ledger:
-    """Write down, when asked, every choice and every entry that was no candidate."""
+    """Write down, when asked, every choice and every entry that was no candidate; `others` answers for the rest."""
 
     def write() -> dict[str, Verdict]:
         verdicts = {
@@ -292,21 +372,16 @@ def ledger(
                     relevance=one.relevance,
                     boost=one.boost,
                     score=one.score,
+                    parts=dict(one.parts),
                     tokens=one.tokens,
                     reason=choice.reason,
                 )
         return verdicts
 
-    return Ledger(write, tuple(warnings))
+    omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
+    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden))
 
 
 def media_tokens(parts: Sequence[Part]) -> int:
     """Return the stated tokens of the media among some parts."""
     return sum(part.tokens for part in parts if isinstance(part, Media))
-
-
-def source_of(unit: Unit) -> Source:
-    """Return where a past unit comes from: a summary, a marked message, or one found by similarity."""
-    if any(entry.kind is Kind.SUMMARY for entry in unit.entries):
-        return Source.SUMMARY
-    return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR

@@ -1,90 +1,465 @@
-"""Rank: how well a message answers a query, by the words they share.
+"""Rank: how well the entries in force answer a query, by shared words, by meaning, and by what stands around them.
 
-BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over stemmed words, with the statistics of
-exactly the entries given, so a past version ranks as it did then (rule 2.9). No recency enters (decision 0007).
+Words are weighed as in BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009), but a text is
+measured against a fixed length instead of the average one, so that a field of many short messages speaks and one of a
+few long ones does not. Four fields are added: the message, its neighbourhood, everything said on its day, and, for the
+message after a question, the question. Meaning is the best cosine of any of its vectors. Nothing is relative to the
+other results, so a handful of messages ranks as well as a hundred thousand (decision 0015). No recency enters (decision
+0007). All statistics are those of the entries the reader sees, so a past version ranks as it did then (rule 2.9).
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from math import log
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import NamedTuple
 
-from acms.model import Entry
+import numpy as np
+from numpy.typing import NDArray
 
-K1 = 1.2
-B = 0.9
+from acms.core.cards import EMPTY
+from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, sum_around
+from acms.core.index import Floats, Ints, Segment, Vectors, signs
+from acms.core.terms import terms, words
 
-#: Not `%B`: what is found must not depend on the locale of the process.
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)  # fmt: skip
-_WORD = re.compile(r"\w+")
-_STOP = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does doing
-    done for from get got had has have having he her here hers him his how i if in into is it its just let like me more
-    most my no not now of off on once only or other our out over own really said same she should so some such than that
-    the their them then there these they this those through to too under until up us very was we were what when where
-    which while who whom why will with would you your yours d ll m re s t ve""".split()
-)
-
-
-@lru_cache(maxsize=1)
-def _stemmer() -> Callable[[str], str]:
-    from snowballstemmer import EnglishStemmer
-
-    return EnglishStemmer().stemWord
+NAMED = 1.35
+"""Factor of the messages of a speaker whom the query names, when it does not name all."""
+TERMS = 16
+"""Terms of a query that count: the rarest ones."""
+EXACT = 20_000
+"""Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
+RESCORED = 640
+"""Entries whose cosines are computed exactly when sign bits chose."""
+SAMPLED = 256
+"""Entries, evenly spread, whose exact cosines tell how far sign bits are off on average."""
+CANDIDATES = 256
+"""Entries that planning considers, at least."""
+MARKED = 64
+"""Marked entries that planning considers, however many unmarked ones answer better."""
 
 
-@lru_cache(maxsize=65_536)
-def _term(word: str) -> str | None:
-    return None if word in _STOP else _stemmer()(word)
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def terms(text: str) -> list[str]:
-    """Return the stemmed words of a text in order, without stop words; all its words when it has no other."""
-    words = _WORD.findall(text.lower())
-    found = [term for term in map(_term, words) if term is not None]
-    return found or words
+class Words(NamedTuple):
+    """How well every entry in force answers by words: each field, weighted, over the most a text could reach."""
+
+    fields: Mapping[str, Floats]
+    #: Query terms that occur anywhere.
+    known: int
 
 
-def document(entry: Entry) -> str:
-    """Return what is indexed of an entry: when it was said, who spoke, and the text."""
-    said = entry.created_at
-    return f"{said.day} {_MONTHS[said.month - 1]} {said.year} {entry.actor or ''} {entry.content}"
+def by_words(field: Field, query: Sequence[int]) -> Words:
+    """Score by words."""
+    size = len(field)
+    message, window = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    held = [(number, *field.postings(number)) for number in dict.fromkeys(query)]
+    found = sorted((one for one in held if len(one[1])), key=lambda one: (len(one[1]), one[0]))[:TERMS]
+    if not found:
+        return Words(dict.fromkeys(WEIGHTS, message), 0)
+    own, around, by_day, codes, question = field.measures[:5]
+    day = np.zeros(len(by_day), np.float32)
+    wide = np.zeros(size + 2 * _MARGIN, np.float32)
+    spread = wide[_MARGIN:-_MARGIN]
+    sums, part = np.empty(size, np.float32), np.empty(size, np.float32)
+    # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
+    best = log(1 + (size + 0.5) / 0.5) * sum(1 for one in held if not len(one[1]))
+    for _, places, counts in found:
+        weight = log(1 + (size - len(places) + 0.5) / (len(places) + 0.5))
+        gain = np.float32(weight)
+        best += weight
+        spread[places] = counts
+        if len(places) * 8 < size:
+            message[places] += gain * counts / (counts + own[places])
+        else:
+            np.add(spread, own, out=part)
+            np.multiply(spread, gain, out=sums)
+            np.divide(sums, part, out=part)
+            message += part
+        if len(places) * 40 < size:
+            near, values = _near(wide, places)
+            spread[places] = 0
+            # A place that comes twice comes with the same value, and is read before it is written.
+            window[near] += gain * values / (values + around[near])
+        else:
+            sum_around(spread, sums)
+            spread[places] = 0
+            np.add(sums, around, out=part)
+            np.divide(sums, part, out=part)
+            part *= gain
+            window += part
+        in_day = np.bincount(codes[places], counts, len(by_day)).astype(np.float32)
+        day += gain * in_day / (in_day + by_day)
+    scale = np.float32(1 / (best * sum(WEIGHTS.values())))
+    before = np.zeros(size, np.float32)
+    np.multiply(message[:-1], question[1:], out=before[1:])
+    message *= scale * np.float32(WEIGHTS["message"])
+    window *= scale * np.float32(WEIGHTS["window"])
+    day *= scale * np.float32(WEIGHTS["day"])
+    before *= scale
+    return Words(
+        {"message": message, "window": window, "day": day.take(codes), "question": before}, len(found)
+    )
 
 
-def relevance(query: str, documents: Sequence[str]) -> list[float]:
-    """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
-    wanted = dict.fromkeys(terms(query))
-    counts = [Counter(terms(text)) for text in documents]
-    lengths = [sum(count.values()) for count in counts]
-    total = len(documents)
-    average = (sum(lengths) / total if total else 0) or 1.0
-    weights: dict[str, float] = {}
-    for term in wanted:
-        having = sum(term in count for count in counts)
-        if having:
-            weights[term] = log(1 + (total - having + 0.5) / (having + 0.5))
-    best = sum(weights.values()) * (K1 + 1)
-    if not best:
-        return [0.0] * total
-    return [
-        _bm25(count, weights, length / average) / best for count, length in zip(counts, lengths, strict=True)
-    ]
+_SHIFTS = range(-AFTER, BEFORE + 1)
+_MARGIN = BEFORE + AFTER
 
 
-def _bm25(count: Mapping[str, int], weights: Mapping[str, float], length: float) -> float:
-    score = 0.0
-    for term, weight in weights.items():
-        frequency = count.get(term, 0)
-        if frequency:
-            score += weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length))
-    return score
+def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
+    """Return the places whose neighbourhood reaches some ascending ones, and the sum of the values around each.
+
+    The values have a margin of zeros on both sides, so that no place needs a check.
+    """
+    inner = places + _MARGIN
+    held = {shift: wide[inner + shift] for shift in range(-_MARGIN, _MARGIN + 1)}
+    near = np.concatenate([places + shift for shift in _SHIFTS])
+    sums = np.concatenate([sum([held[shift - other] for other in _SHIFTS]) for shift in _SHIFTS])
+    last = len(wide) - 2 * _MARGIN - 1
+    if places[0] < AFTER or places[-1] > last - BEFORE:
+        inside = (near >= 0) & (near <= last)
+        near, sums = near[inside], sums[inside]
+    return near, sums
 
 
-def fuse(relevance: float, boost: float) -> float:
-    """Raise a relevance by the markers, staying in [0, 1]: what answers nothing gains nothing from its markers."""
-    return min(1.0, relevance * (1 + boost))
+# ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Meaning(NamedTuple):
+    """Best cosine of every entry in force; NaN for one without a vector."""
+
+    cosine: Floats
+    #: False when sign bits stand for the cosines.
+    exact: bool
+    #: Entries with a vector.
+    known: int
+
+
+def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
+    """Score by vectors of one space; other spaces are never looked at."""
+    cosine = np.full(len(field), np.nan, np.float32)
+    held = field.snapshot.vectors(space, len(query))
+    exact = sum(_seen(*one) for one in held) <= EXACT
+    code = signs(query[None, :])[:, 0]
+    known = 0
+    for segment, count, vectors, size in held:
+        documents = vectors.documents[:size]
+        begin = vectors.begin[: size + 1]
+        total = int(begin[-1])
+        scored = np.empty(total, np.float32)
+        for number in range((total + len(vectors.blocks[0]) - 1) // len(vectors.blocks[0])):
+            low = number * len(vectors.blocks[0])
+            part = min(len(vectors.blocks[0]), total - low)
+            if exact:
+                scored[low : low + part] = vectors.blocks[number][:part] @ query
+            else:
+                scored[low : low + part] = -_distance(vectors.signs[number][:, :part], code)
+        best = scored if total == len(documents) else np.maximum.reduceat(scored, begin[:-1])
+        if not exact:
+            best *= np.float32(-np.pi / len(query))
+            np.cos(best, out=best)
+        if vectors.straight and field.place is None:
+            count = min(count, size)
+            cosine[segment.base : segment.base + count] = best[:count]
+            known += count
+            continue
+        inside = documents < count
+        places = documents[inside].astype(np.int64) + segment.base
+        best = best[inside]
+        if field.place is not None:
+            places = field.place[places]
+            best, places = best[places >= 0], places[places >= 0]
+        cosine[places] = best
+        known += len(places)
+    return Meaning(cosine, exact, known)
+
+
+def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
+    """Return how many vectors the first documents of a segment have."""
+    if count >= segment.count:
+        return int(vectors.begin[size])
+    return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
+
+
+def _distance(codes: NDArray[np.uint64], code: NDArray[np.uint64]) -> NDArray[np.int16]:
+    """Return the number of signs in which vectors differ from one."""
+    size = codes.shape[1]
+    differ = np.zeros(size, np.int16)
+    mixed, some, counts = np.empty(size, np.uint64), np.zeros(size, np.uint8), np.empty(size, np.uint8)
+    for place, (row, bits) in enumerate(zip(codes, code, strict=True), 1):
+        np.bitwise_xor(row, bits, out=mixed)
+        np.bitwise_count(mixed, out=counts)
+        some += counts
+        if place % 3 == 0 or place == len(codes):  # three times 64 is what a byte holds
+            differ += some
+            some[:] = 0
+    return differ
+
+
+def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
+    """Return the exact best cosine of some entries; NaN for one without a vector. The same whatever else is there."""
+    found = np.full(len(places), np.nan, np.float32)
+    documents = field.documents(places)
+    for held in field.snapshot.vectors(space, len(query)):
+        vectors = held[2]
+        own, slots = _slots(documents, *held)
+        if not len(own):
+            continue
+        begin, end = vectors.begin[slots], vectors.begin[slots + 1]
+        sizes = end - begin
+        starts = np.cumsum(sizes) - sizes
+        rows = np.repeat(begin - starts, sizes) + np.arange(int(sizes.sum()))
+        scored = vectors.products(rows, query)
+        found[own] = np.maximum.reduceat(scored, starts)
+    return found
+
+
+def _slots(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
+    """Return which of some documents have vectors in a segment, and their places among those that have."""
+    slot = vectors.slot
+    own = np.flatnonzero((documents >= segment.base) & (documents < segment.base + min(count, len(slot))))
+    slots = slot[documents[own] - segment.base].astype(np.int64)
+    known = (slots >= 0) & (slots < size)
+    return own[known], slots[known]
+
+
+# ── both ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a recall asks with: the terms of the query, its vector and the space that one belongs to."""
+
+    terms: tuple[int, ...]
+    space: str | None = None
+    vector: Floats | None = None
+
+    @classmethod
+    def of(cls, query: str, space: str | None = None, vector: Floats | None = None) -> Question:
+        """Return a query as the index asks it."""
+        return cls(tuple(dict.fromkeys(terms(words(query)))), space, vector)
+
+
+class Ranking:
+    """The entries in force that answer a query best, and by how much each signal spoke for them."""
+
+    def __init__(
+        self,
+        field: Field,
+        fields: Mapping[str, Floats],
+        lexical: Floats,
+        rise: Floats | None,
+        factor: Floats,
+        places: Ints,
+        *,
+        coverage: float,
+        known: int,
+        space: str | None,
+        dimension: int = 0,
+    ) -> None:
+        self.field = field
+        self._fields = fields
+        self._lexical = lexical
+        self._rise = rise
+        self._factor = factor
+        #: Places of the candidates, best first.
+        self.places = places
+        #: Share of the entries that have a vector in the space of the query; 1 when nobody asked by meaning.
+        self.coverage = coverage
+        #: Terms of the query that occur anywhere.
+        self.known = known
+        #: Space and dimension of the query's vector; None when nobody asked by meaning.
+        self.space = space
+        self.dimension = dimension
+
+    def worth(self, places: Ints) -> tuple[list[float], list[float]]:
+        """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
+        near = self._fields["window"][places] > 0
+        relevance: Floats = self._lexical[places]
+        score = _scored(relevance, self._rise, self._factor, places)
+        if self._rise is not None:
+            rise = self._rise[places]
+            near |= rise > 0
+            relevance = np.asarray(relevance + rise - relevance * rise, np.float32)
+        return np.where(near, relevance.clip(0, 1), 0).tolist(), np.where(near, score.clip(0), 0).tolist()
+
+    def relevance(self, place: int) -> float:
+        """Return how well an entry answers, in [0, 1]; 0 when neither it nor a neighbour has anything to do with it."""
+        return self.worth(np.array([place]))[0][0]
+
+    def parts(self, place: int) -> Mapping[str, float]:
+        """Return what each signal adds to the relevance of an entry."""
+        found = {name: float(values[place]) for name, values in self._fields.items()}
+        if self._rise is not None:
+            found["meaning"] = float(self._rise[place] * np.float32(1 / LEXICAL))
+        return {name: round(value, 4) for name, value in found.items() if value > 0}
+
+    def score(self, place: int, boost: float = 0.0) -> float:
+        """Return the score of an entry in [0, 1): its relevance, by whose it is, raised by its markers."""
+        return raise_score(self.worth(np.array([place]))[1][0], boost)
+
+
+def raise_score(worth: float, boost: float) -> float:
+    """Return the score of an entry in [0, 1) by what it is worth and the boost of its markers."""
+    return 1 - exp(-2 * worth * (1 + boost))
+
+
+def _scored(lexical: Floats, rise: Floats | None, factor: Floats, places: Ints) -> Floats:
+    """Return what entries are ranked by, from their answers by words, given for these places, and by meaning."""
+    own = factor if len(factor) == 1 else factor[places]
+    if rise is None:
+        return np.asarray(lexical * own, np.float32)
+    return np.asarray((lexical + rise[places] * np.float32(1 / LEXICAL)) * own, np.float32)
+
+
+def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
+    """Rank the entries in force; `size` of them become candidates."""
+    said = by_words(field, asked.terms)
+    first, *rest = said.fields.values()
+    lexical = first + rest[0]
+    for part in rest[1:]:
+        lexical += part
+    factor = _speakers(field, asked.terms)
+    rise: Floats | None = None
+    coverage = 1.0
+    dimension = 0
+    if asked.vector is None or asked.space is None:
+        places = _best(lexical * factor, size)
+    else:
+        dimension = len(asked.vector)
+        found = by_meaning(field, asked.space, asked.vector)
+        texts = int(np.count_nonzero((field.column("flags") & EMPTY) == 0))
+        coverage = min(1.0, found.known / texts) if texts else 1.0
+        usual = _usual(
+            found.cosine, 0.0 if found.exact else _off(field, asked.space, asked.vector, found.cosine)
+        )
+        rise = _rise(found.cosine, usual)
+        places = _best((LEXICAL * lexical + rise) * factor, size if found.exact else max(size, RESCORED))
+        rise[places] = _rise(cosines(field, asked.space, asked.vector, places), usual)
+    score = _scored(lexical[places], rise, factor, places)
+    places = places[np.lexsort((places, -score))][:size]
+    marked = field.marked()
+    if marked is not None and len(places) < len(field):
+        marked[places] = False
+        others = np.flatnonzero(marked)
+        near = said.fields["window"][others] > 0
+        others = others[near if rise is None else near | (rise[others] > 0)]
+        score = _scored(lexical[others], rise, factor, others)
+        best = _best(score, MARKED)
+        others, score = others[best], score[best]
+        places = np.concatenate([places, others[np.lexsort((others, -score))]])
+    return Ranking(
+        field,
+        said.fields,
+        lexical,
+        rise,
+        factor,
+        places,
+        coverage=coverage,
+        known=said.known,
+        space=asked.space,
+        dimension=dimension,
+    )
+
+
+ALIKE = 0.95
+"""Cosine from which two entries with the same numbers and the same negations say the same."""
+COMPARED = 112
+"""Best candidates whose vectors are compared with each other."""
+
+
+def alike(field: Field, ranking: Ranking) -> list[int]:
+    """Return for each candidate the index of the best one that says the same: its own when there is no better one.
+
+    Two entries say the same when they hold the same terms, or when their vectors almost coincide; but never when the
+    numbers in them differ or one of them says no.
+    """
+    documents = field.documents(ranking.places)
+    prints = field.snapshot.column("print")[documents].tolist()
+    exact = field.snapshot.column("exact")[documents].tolist()
+    first: dict[tuple[int, int], int] = {}
+    found: list[int] = []
+    for index, key in enumerate(zip(prints, exact, strict=True)):
+        found.append(first.setdefault(key, index) if key[0] else index)
+    if ranking.space is not None:
+        same = _coincide(field, ranking.space, ranking.dimension, documents[:COMPARED])
+        for index, other in zip(*(places.tolist() for places in np.nonzero(same)), strict=True):
+            if (
+                other < index
+                and found[index] == index
+                and found[other] == other
+                and exact[index] == exact[other]
+            ):
+                found[index] = other
+    return [found[better] for better in found]
+
+
+def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
+    """Return which pairs of documents have almost the same vector."""
+    rows = np.zeros((len(documents), dimension), np.float32)
+    for held in field.snapshot.vectors(space, dimension):
+        vectors = held[2]
+        own, slots = _slots(documents, *held)
+        rows[own] = vectors.rows(vectors.begin[slots])
+    return np.asarray(rows @ rows.T >= ALIKE)
+
+
+LEXICAL = 2.5
+"""What a full answer by words is worth against a full answer by meaning."""
+UNRELATED = 0.3
+"""Cosine of a question and the best sentence of an unrelated entry, believed until entries show what is usual."""
+BELIEF = 20
+"""Entries that this belief counts as."""
+
+
+def _off(field: Field, space: str, query: Floats, cosine: Floats) -> float:
+    """Return how much higher cosines are on average than what sign bits say; most for the best of several vectors."""
+    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
+    off = cosines(field, space, query, places) - cosine[places]
+    off = off[~np.isnan(off)]
+    return float(off.mean(dtype=np.float64)) if len(off) else 0.0
+
+
+def _usual(cosine: Floats, off: float = 0.0) -> float:
+    """Return the cosine of a question with entries that have nothing to do with it: the mean, for most have not.
+
+    `off` is what the cosines given are too low on average.
+    """
+    without = np.isnan(cosine)
+    known = cosine[~without] if without.any() else cosine
+    total = float(known.sum(dtype=np.float64)) + off * len(known)
+    return min(0.95, round((total + BELIEF * UNRELATED) / (len(known) + BELIEF), 3))
+
+
+def _rise(cosine: Floats, usual: float) -> Floats:
+    """Return how far cosines rise above the usual one, in [0, 1]; 0 for an entry without a vector."""
+    above = cosine - np.float32(usual)
+    above *= np.float32(1 / (1 - usual))
+    return np.asarray(np.fmax(above, 0, out=above), np.float32)  # of NaN and 0 it is 0
+
+
+def _speakers(field: Field, query: Sequence[int]) -> Floats:
+    """Return a factor for every entry: of its speaker's terseness, and of being named."""
+    labels = field.labels[1]
+    by_label = field.measures.terse
+    asked = set(query)
+    named = {
+        label.actor
+        for label in labels
+        if label.actor is not None and not asked.isdisjoint(terms(words(label.actor)))
+    }
+    if named and len(named) < len({label.actor for label in labels if label.actor is not None}):
+        by_label = by_label * np.array(
+            [NAMED if label.actor in named else 1.0 for label in labels], np.float32
+        )
+    if not len(by_label) or (by_label == by_label[0]).all():
+        return by_label[:1] if len(by_label) else np.ones(1, np.float32)
+    return by_label.take(field.measures.said)
+
+
+def _best(values: Floats, size: int) -> Ints:
+    """Return the places of the largest values, in no order."""
+    if len(values) <= size:
+        return np.arange(len(values))
+    return np.argpartition(-values, size - 1)[:size]

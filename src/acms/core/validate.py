@@ -13,18 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from acms.errors import ValidationError
-from acms.model import (
-    Json,
-    MarkerType,
-    Media,
-    Part,
-    Raw,
-    Reasoning,
-    Role,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from acms.model import Json, MarkerType, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from enum import StrEnum

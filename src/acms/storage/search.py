@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import array
+from collections import Counter
 from collections.abc import Sequence
-from math import sqrt
+from math import log, sqrt
 
 from acms.core.chain import entry_id
-from acms.core.rank import relevance
+from acms.core.terms import terms, words
 from acms.model import Hit, Kind, Search
+
+_K1 = 1.2
+_B = 0.9
 
 
 def hits(
@@ -36,6 +40,31 @@ def hits(
         Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0
     ]
     return sorted(found, key=lambda hit: (-hit.score, hit.id))[: query.limit]
+
+
+def relevance(query: str, documents: Sequence[str]) -> list[float]:
+    """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
+    counts = [Counter(terms(words(text))) for text in documents]
+    lengths = [sum(count.values()) for count in counts]
+    total = len(documents)
+    average = (sum(lengths) / total if total else 0) or 1.0
+    weights: dict[int, float] = {}
+    for term in dict.fromkeys(terms(words(query))):
+        having = sum(term in count for count in counts)
+        if having:
+            weights[term] = log(1 + (total - having + 0.5) / (having + 0.5))
+    best = sum(weights.values()) * (_K1 + 1)
+    if not best:
+        return [0.0] * total
+    return [
+        sum(
+            weight * count[term] * (_K1 + 1) / (count[term] + _K1 * (1 - _B + _B * length / average))
+            for term, weight in weights.items()
+            if term in count
+        )
+        / best
+        for count, length in zip(counts, lengths, strict=True)
+    ]
 
 
 def cosine(one: Sequence[float], other: bytes) -> float:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
@@ -22,7 +20,6 @@ from acms.core.chain import (
     links,
     locate,
     micros,
-    moment,
     stamp,
     verify,
 )
@@ -32,10 +29,7 @@ from acms.errors import (
     ACMSError,
     ConflictError,
     CorruptRecordError,
-    GoneError,
-    LeaseLostError,
     SessionNotFoundError,
-    StorageError,
     ValidationError,
 )
 from acms.model import (
@@ -44,21 +38,14 @@ from acms.model import (
     ContextDraft,
     ContextQuery,
     Derived,
-    Done,
     Durability,
     Entry,
-    Failed,
     Head,
     Hit,
-    Job,
-    JobQuery,
-    JobState,
     Json,
     Kind,
-    Lease,
     Page,
     Receipt,
-    Retry,
     Search,
     State,
 )
@@ -67,14 +54,12 @@ from acms.storage.sql import (
     VERSION_BITS,
     VERSION_MASK,
     draft_columns,
-    queries,
     read_context,
     read_entry,
-    read_job,
     read_lineage,
     write_parts,
 )
-from acms.storage.sqlite_file import SQLiteFile
+from acms.storage.sqlite_jobs import SQLiteJobs
 
 Row = Sequence[Any]
 
@@ -112,7 +97,7 @@ class _Plan(NamedTuple):
     receipt: Receipt
 
 
-class SQLiteStorage(SQLiteFile):
+class SQLiteStorage(SQLiteJobs):
     """A store in one SQLite file.
 
     `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
@@ -131,11 +116,14 @@ class SQLiteStorage(SQLiteFile):
         entropy: Entropy = os.urandom,
     ) -> None:
         super().__init__(
-            path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
+            path,
+            durability=durability,
+            read_only=read_only,
+            busy_seconds=busy_seconds,
+            clock=clock,
+            tenant=tenant,
         )
-        self.tenant = name(tenant, "tenant")
         self._entropy = entropy
-        self._sql = queries("sqlite")
         #: Context → (ref, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}
 
@@ -151,13 +139,6 @@ class SQLiteStorage(SQLiteFile):
 
     def _undone(self) -> None:
         self._heads.clear()
-
-    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
-        return connection.execute(self._sql[query], parameters).fetchall()
-
-    def _row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
-        rows = connection.execute(self._sql[query], parameters).fetchall()
-        return rows[0] if rows else None
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -827,112 +808,6 @@ class SQLiteStorage(SQLiteFile):
             return search.hits(query, rows, vectors)
 
         return await self._read(work, large=True)
-
-    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first."""
-
-        def work(connection: apsw.Connection) -> list[Lease]:
-            now = micros(self._clock())
-            until = now + lease // timedelta(microseconds=1)
-            values = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
-            found: list[Lease] = []
-            for (id,) in self._rows(connection, "due_jobs", values):
-                connection.execute(self._sql["claim_job"], (until, now, self.tenant, id)).fetchall()
-                job = self._job(connection, id)
-                found.append(Lease(job=job, attempt=job.attempt, until=moment(until)))
-            return found
-
-        return await self._write(work)
-
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """Prolong a lease."""
-
-        def work(connection: apsw.Connection) -> Lease:
-            now = micros(self._clock())
-            until = now + by // timedelta(microseconds=1)
-            number = log.job_number(lease.job.id)
-            row = self._row(connection, "extend_job", (until, now, self.tenant, number, lease.attempt))
-            if row is None:
-                raise self._lost(connection, lease)
-            return replace(lease, job=self._job(connection, row[0]), until=moment(until))
-
-        return await self._write(work)
-
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log."""
-
-        def work(connection: apsw.Connection) -> Job:
-            now = micros(self._clock())
-            number = log.job_number(lease.job.id)
-            job = self._job(connection, number)
-            state, error, due = JobState.DONE, None, micros(job.not_before)
-            if isinstance(outcome, Retry):
-                state, error, due = JobState.READY, outcome.error, micros(outcome.not_before)
-            elif isinstance(outcome, Failed):
-                state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
-            values = (state.value, error, due, now, self.tenant, number, lease.attempt)
-            if self._row(connection, "settle_job", values) is None:
-                raise self._lost(connection, lease)
-            return self._job(connection, number)
-
-        return await self._write(work)
-
-    def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
-        """Say that another attempt holds the job; `GoneError` when there is no such job."""
-        self._job(connection, log.job_number(lease.job.id))
-        return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
-
-    def _job(self, connection: apsw.Connection, id: int) -> Job:
-        row = self._row(connection, "job", (self.tenant, id))
-        if row is None:
-            raise GoneError(f"job {id} does not exist")
-        return read_job(row)
-
-    async def jobs(self, query: JobQuery) -> Page[Job]:
-        """List jobs, newest first."""
-        values = {
-            "tenant": self.tenant,
-            "context": query.context,
-            "ids": dump([log.job_number(id) for id in query.ids]) if query.ids else None,
-            "states": dump([state.value for state in query.states]) if query.states else None,
-            "after": None if query.after is None else log.job_number(query.after),
-            "limit": query.limit + 1,
-        }
-        rows = await self._read(lambda connection: self._rows(connection, "jobs", values))
-        found = [read_job(row) for row in rows[: query.limit]]
-        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
-
-    # ── maintenance of the file ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def backup(
-        self, to: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
-        target = Path(to)
-        if target.exists():
-            raise StorageError(f"{target} exists", options=("choose another name",))
-
-        def work(source: apsw.Connection) -> None:
-            destination = apsw.Connection(str(target))
-            try:
-                with destination.backup("main", source, "main") as copy:
-                    while not copy.done:
-                        copy.step(512)
-                        if progress is not None:
-                            progress(copy.page_count - copy.remaining, copy.page_count)
-            finally:
-                destination.close()
-
-        await self._read(work, large=True)
-
-    async def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; nothing when it is sound."""
-        rows = await self._read(
-            lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
-        )
-        return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
 def _range(ref: int, first: int, last: int, kinds: Sequence[Kind] | None, limit: int) -> dict[str, Any]:

@@ -38,9 +38,7 @@ from acms.errors import (
     StorageReadOnlyError,
     ValidationError,
 )
-from acms.model import (
-    Durability,
-)
+from acms.model import Durability
 from acms.storage import log
 from acms.storage.sql import (
     migrations,

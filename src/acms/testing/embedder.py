@@ -91,7 +91,7 @@ class EmbedderTests:
         raise NotImplementedError("give the fixture 'embedder'")
 
     async def _vectors(self, embedder: Embedder, texts: Sequence[str]) -> NDArray[np.float32]:
-        found = np.asarray(await embedder.embed(texts), np.float32)
+        found = np.asarray(await embedder.embed(list(texts)), np.float32)
         assert found.shape == (len(texts), embedder.dimension)
         return found
 

@@ -1,0 +1,216 @@
+"""A whole prompt: the history when it fits, else its newest messages and what the past says about the query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from acms.assembly import (
+    SHOWN,
+    Gathered,
+    Gone,
+    Ranked,
+    Reader,
+    Recall,
+    cost_of,
+    cuts,
+    fetched,
+    gather_newest,
+    leading,
+    ranked,
+    recalled,
+)
+from acms.core import chat
+from acms.core.history import Unit, effective
+from acms.core.plan import Candidate, Choice, Steps, candidate, fit, join, ledger, present, share, suffix
+from acms.errors import TokenBudgetExceededError
+from acms.model import Entry, Json, Role, Source
+from acms.projections import ContextItem, ContextItems
+from acms.protocols import Frame, StorageBackend, TokenCounter
+
+if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
+    from acms.core.offer import Offer
+
+RECALL_SHARE = 0.25
+"""Share of a prompt that retrieval may use when the history does not fit (decision 0013)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """Provider-ready messages, their cost, and what was decided."""
+
+    messages: list[dict[str, Json]]
+    tokens: int
+    items: ContextItems
+
+
+async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
+    """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
+
+    Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
+    comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
+    """
+    from acms.core.offer import Terms, offer
+    from acms.core.rank import CANDIDATES
+
+    frame = chat.ChatFrame(reader.counter)
+    while True:
+        gathered = await gather_newest(reader.storage, context, at, frame, asked.budget)
+        lead = _lead(gathered) if gathered.whole else await _leaders(reader.storage, gathered)
+        led = {entry.version for unit in lead for entry in unit.entries}
+        rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
+        past: Ranked | None = None
+        offered: Offer | None = None
+        if not gathered.whole or cost_of(gathered.units, frame) + chat.PRIMER > asked.budget:
+            past = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            terms = Terms(weights=asked.weights, shown=led, episode=False)
+            offered = offer(past.field, past.ranking, terms, reader.frame)
+        try:
+            return await fetched(
+                plan_chat(gathered, lead, rest, past, offered, asked, reader.counter, reader.frame),
+                reader.storage,
+            )
+        except Gone as gone:
+            if past is not None:
+                reader.indexes.blank(context, past.field, gone.ids)
+
+
+def _lead(gathered: Gathered) -> list[Unit[Entry]]:
+    return gathered.units[: leading(gathered, (Role.SYSTEM, Role.DEVELOPER))]
+
+
+async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Entry]]:
+    """Return the leading system and developer messages of a log of which only the end was read."""
+    size = 16
+    while True:
+        entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
+        sequence = effective(entries, gathered.cover)
+        if entries:
+            sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
+        lead: list[Unit[Entry]] = []
+        for entry in sequence:
+            if entry.role not in (Role.SYSTEM, Role.DEVELOPER):
+                return lead
+            lead.append(Unit((entry,)))
+        if len(entries) < size:
+            return lead
+        size *= 2
+
+
+def plan_chat(
+    gathered: Gathered,
+    lead: Sequence[Unit[Entry]],
+    rest: Sequence[Unit[Entry]],
+    past: Ranked | None,
+    offered: Offer | None,
+    asked: Recall,
+    counter: TokenCounter,
+    text: Frame,
+) -> Steps[ChatPlan]:
+    """Choose and write a prompt from leading units, the newest ones, and an offer when they are not all there is."""
+    limit = asked.budget
+    while True:
+        plan = yield from _plan_chat(gathered, lead, rest, past, offered, asked, counter, text, limit)
+        over = plan.tokens - asked.budget
+        if over <= 0:
+            return plan
+        limit -= over
+        if limit <= 0:
+            raise _too_much(asked.budget, plan.tokens)
+
+
+def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
+    return TokenBudgetExceededError(
+        budget=budget, required=required, options=("raise the budget", "shorten the leading system messages")
+    )
+
+
+def _plan_chat(
+    gathered: Gathered,
+    lead: Sequence[Unit[Entry]],
+    rest: Sequence[Unit[Entry]],
+    past: Ranked | None,
+    offered: Offer | None,
+    asked: Recall,
+    counter: TokenCounter,
+    text: Frame,
+    limit: int,
+) -> Steps[ChatPlan]:
+    frame = chat.ChatFrame(counter)
+    leading = [candidate(unit, Source.WINDOW, frame) for unit in lead]
+    newest = [candidate(unit, Source.WINDOW, frame) for unit in rest]
+    kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
+    room = limit - (chat.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
+    choices = suffix(newest, room)
+    found: list[ContextItem] = []
+    chosen: list[Choice] = []
+    rejected: list[Choice] = []
+    answers: list[Candidate] = []
+    if past is not None and offered is not None:
+        reserved = int(max(0, room) * RECALL_SHARE)
+        narrow = _versions(suffix(newest, room - reserved))
+        answers = [
+            one for one in offered.past if narrow.isdisjoint(entry.version for entry in one.unit.entries)
+        ]
+        overhead = chat.tokens([chat.recalled("")], counter) - chat.PRIMER
+        found, chosen = yield from fit(
+            lambda limit: share(answers, (), limit, 0.0),
+            max(0, reserved - overhead),
+            counter,
+            text,
+            asked.query,
+        )
+        choices = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
+        shown = _versions(choices)
+        found = [item for item in found if item.version not in shown]
+        chosen = [choice for choice in chosen if shown.isdisjoint(_entries(choice))]
+        rejected = [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))]
+    items = [
+        item for choice in (*kept, *choices) if choice.included for item in present(choice, counter, frame)
+    ]
+    if items and items[-1].truncated and not items[-1].token_count:
+        raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
+    written = chat.render(items)
+    if found:
+        written.insert(_before_last_turn(written), chat.recalled(join(found)))
+    decided = {version for choice in (*chosen, *rejected) for version in _entries(choice)}
+    windowed = [choice for choice in (*kept, *choices) if decided.isdisjoint(_entries(choice))]
+    tokens = chat.tokens(written, counter) if written else 0
+    shown_items = [*found, *items]
+    if past is not None and offered is not None:
+        offered = replace(offered, rejected=rejected)
+        decisions = [*chosen, *windowed]
+        return ChatPlan(
+            written, tokens, recalled(past, offered, shown_items, decisions, asked.budget, past.warnings)
+        )
+    verdicts = ledger(windowed, gathered.hidden, cuts(items))
+    return ChatPlan(
+        written,
+        tokens,
+        ContextItems(
+            shown_items,
+            budget=asked.budget,
+            ledger=verdicts,
+            context=gathered.context,
+            version=gathered.version,
+        ),
+    )
+
+
+def _versions(choices: Sequence[Choice]) -> set[int]:
+    """Return the versions that some choices show."""
+    return {version for choice in choices if choice.included for version in _entries(choice)}
+
+
+def _entries(choice: Choice) -> list[int]:
+    """Return the versions of a choice."""
+    return [entry.version for entry in choice.candidate.unit.entries]
+
+
+def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:
+    """Return the index of the newest user message; the end when there is none."""
+    for index in range(len(written) - 1, -1, -1):
+        if written[index]["role"] == "user":
+            return index
+    return len(written)

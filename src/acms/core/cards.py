@@ -1,0 +1,108 @@
+"""Cards: what the index keeps of an entry, packed, stored beside the log as a derived row.
+
+A card holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
+ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here.
+
+    header      see `HEADER`, 29 bytes
+    label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
+    group       tool group id, NUL, number of calls (u16), CRC-32 of each call id, then of each answered one
+    terms       those that occur more than once first, each part ascending, 3 bytes each
+    counts      of those that occur more than once, 1 byte each, 255 for more
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from acms.core.chain import micros
+from acms.core.terms import terms, words
+from acms.model import Draft, Kind, Role, ToolCall, ToolResult
+
+SPACE = "cards1"
+"""Derived space of the cards; another recipe is another space."""
+
+#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
+#: label and group in bytes, of all terms and of the repeated ones.
+HEADER = struct.Struct("<iII6sBHHHHH")
+REPLACES, QUESTION, EMPTY = 1, 2, 4
+"""Flags: it replaces something; it ends with a question mark; it has no content."""
+
+_MOST = 65_535
+_MINUTE = 60_000_000
+#: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
+#: opposites that are no terms one is enough.
+_EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
+
+
+class Label(NamedTuple):
+    """What many cards of a log share."""
+
+    kind: Kind
+    role: Role | None
+    actor: str | None
+    markers: tuple[str, ...]
+
+
+def write(draft: Draft, nonce: str) -> bytes:
+    """Write the card of an entry; `nonce` is the random end of its id."""
+    label = "\0".join(
+        (draft.kind.value, draft.role.value if draft.role else "", draft.actor or "", *draft.markers)
+    ).encode()
+    group = b"" if draft.group is None else _group(draft)
+    said = words(draft.content)
+    counts = Counter(terms(said))
+    if len(counts) > _MOST:
+        counts = Counter(dict(counts.most_common(_MOST)))
+    repeated = sorted(number for number, count in counts.items() if count > 1)
+    single = sorted(number for number, count in counts.items() if count == 1)
+    exact = {word for word in said if not word.isalpha() or word in _EXACT}
+    flags = (
+        (REPLACES if draft.replaces else 0)
+        | (QUESTION if draft.content.rstrip().endswith("?") else 0)
+        | (0 if draft.content else EMPTY)
+    )
+    header = HEADER.pack(
+        min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
+        min(draft.tokens, 0xFFFFFFFF),
+        draft.episode,
+        nonce.encode(),
+        flags,
+        crc32(" ".join(sorted(exact)).encode()) & 0xFFFF if exact else 0,
+        len(label),
+        len(group),
+        len(counts),
+        len(repeated),
+    )
+    packed = b"".join([number.to_bytes(3, "little") for number in (*repeated, *single)])
+    return header + label + group + packed + bytes(min(counts[number], 255) for number in repeated)
+
+
+def _group(draft: Draft) -> bytes:
+    calls = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolCall)]
+    answers = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolResult)]
+    return (
+        (draft.group or "").encode()
+        + b"\0"
+        + struct.pack(f"<H{len(calls) + len(answers)}I", len(calls), *calls, *answers)
+    )
+
+
+def _call(id: str) -> int:
+    return crc32(id.encode())
+
+
+def read_label(data: bytes) -> Label:
+    """Read a label."""
+    kind, role, actor, *markers = data.decode().split("\0")
+    return Label(Kind(kind), Role(role) if role else None, actor or None, tuple(markers))
+
+
+def read_group(data: bytes) -> tuple[str, Sequence[int], Sequence[int]]:
+    """Read a tool group: its id, the calls made and the calls answered."""
+    name, _, links = data.partition(b"\0")
+    numbers = struct.unpack(f"<H{(len(links) - 2) // 4}I", links)
+    return name.decode(), numbers[1 : 1 + numbers[0]], numbers[1 + numbers[0] :]

@@ -1,0 +1,271 @@
+"""Field: the entries in force that one reader sees, in reading order, measured as ranking by words needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.core.cards import QUESTION, REPLACES, Label
+from acms.core.history import Cover, anchor
+from acms.core.index import DAY, Floats, Ints, Snapshot
+from acms.model import Kind, State
+
+FLOOR = 0.3
+"""What is added to the count of a term in an empty text: how soon repeating it stops counting."""
+LENGTH = 60.0
+"""Terms of a message, or of a neighbourhood, that add one to it."""
+DAY_LENGTH = 1000.0
+"""Terms of a day that add one to it."""
+WEIGHTS: Mapping[str, float] = {"message": 1.0, "window": 1.0, "day": 0.4, "question": 0.4}
+"""Weight of each field."""
+BEFORE, AFTER = 2, 1
+"""Entries before and after one that count as its neighbourhood."""
+TERSE = 0.7
+"""Exponent by which a speaker who is terse on average gains on one who is verbose."""
+
+
+class Field:
+    """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
+
+    def __init__(self, snapshot: Snapshot, cover: Cover, before: Field | None = None) -> None:
+        """Take what a reader sees; `before` is a field of the same log at an earlier version, to go on from."""
+        self.snapshot = snapshot
+        self.cover = cover
+        #: Documents in reading order, and the place of each document in it, -1 for what is not in force; None when
+        #: the log holds plain messages only and all are in force, in order.
+        self.order: Ints | None = None
+        self.place: Ints | None = None
+        self._size = snapshot.count
+        if cover or snapshot.odd():
+            self._arrange()
+        self._before: Measures | None = None
+        if before is not None and self.order is None and before.order is None and len(before) <= len(self):
+            self._before = before.__dict__.get("measures")
+
+    def _arrange(self) -> None:
+        snapshot, cover = self.snapshot, self.cover
+        codes, labels = snapshot.labels()
+        spoken = np.fromiter((label.kind is Kind.MESSAGE for label in labels), bool, len(labels))
+        there = snapshot.column("nonce") != b""
+        for _, segment, count in snapshot.pieces:
+            there[[segment.base + document for document in segment.blanked if document < count]] = False
+        kept = there & ((snapshot.column("flags") & REPLACES) == 0)
+        if len(labels):
+            kept &= spoken[codes]
+        for first, last in cover.spans():
+            kept[first - 1 : last] = False
+        placed = [
+            entry
+            for entry in cover.shown
+            if entry.version <= snapshot.count and entry.state is State.LIVE and there[entry.version - 1]
+        ]
+        kept[[entry.version - 1 for entry in placed]] = True
+        order = np.flatnonzero(kept)
+        if placed:
+            anchors = order + 1
+            for entry in placed:
+                anchors[np.searchsorted(order, entry.version - 1)] = anchor(entry)
+            order = order[np.lexsort((order, anchors))]
+        self.order = order
+        self.place = np.full(snapshot.count, -1, np.int64)
+        self.place[order] = np.arange(len(order))
+        self._size = len(order)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field of the entries in force."""
+        found = self.snapshot.column(name)
+        return found if self.order is None else found[self.order]
+
+    def document(self, place: int) -> int:
+        """Return the document at a place."""
+        return place if self.order is None else int(self.order[place])
+
+    def place_of(self, document: int) -> int:
+        """Return the place of a document; -1 when it is not in force."""
+        return document if self.place is None else int(self.place[document])
+
+    def marked(self) -> NDArray[np.bool_] | None:
+        """Return which entries carry markers; None when none does."""
+        codes, labels = self.labels
+        by_label = np.fromiter((bool(label.markers) for label in labels), bool, len(labels))
+        return by_label[codes] if by_label.any() else None
+
+    def documents(self, places: Ints) -> Ints:
+        """Return the documents at some places."""
+        return places if self.order is None else self.order[places]
+
+    @cached_property
+    def labels(self) -> tuple[NDArray[Any], list[Label]]:
+        """Return the label of every entry in force as an index into a list."""
+        codes, labels = self.snapshot.labels()
+        return codes if self.order is None else codes[self.order], labels
+
+    @cached_property
+    def measures(self) -> Measures:
+        """Return what weighing words needs of the entries in force, whatever is asked."""
+        found = None if self._before is None else self._before.grown(self)
+        self._before = None
+        return found or Measures.of(self)
+
+    def postings(self, term: int) -> tuple[Ints, Floats]:
+        """Return the places of the entries that hold a term, and how often."""
+        found = self.snapshot.postings(term)
+        places = (found >> np.uint32(8)).astype(np.int64)
+        counts = (found & np.uint32(255)).astype(np.float32)
+        if self.place is None:
+            return places, counts
+        places = self.place[places]
+        there = places >= 0
+        return places[there], counts[there]
+
+
+Sums: TypeAlias = NDArray[np.float64]
+
+
+class Measures(NamedTuple):
+    """What weighing words needs of the entries in force, whatever is asked."""
+
+    #: What is added to the count of a term: of each message, each neighbourhood, each day.
+    message: Floats
+    window: Floats
+    day: Floats
+    #: Day of every entry, as an index into those of the days.
+    codes: Ints
+    #: Weight of the entry before as a question.
+    question: Floats
+    #: Factor of the speaker's terseness, by label.
+    terse: Floats
+    #: Label of every entry.
+    said: Ints
+    #: Day of the first code; None when days have gaps too wide to count through.
+    first: int | None
+    #: Terms of each day, and of each label, and entries of each label.
+    by_day: Sums
+    by_label: Sums
+    entries: Sums
+    #: Labels of each segment but the last: they number those that follow.
+    inherited: tuple[int, ...]
+
+    @classmethod
+    def of(cls, field: Field) -> Measures:
+        """Measure the entries in force."""
+        inherited = _inherited(field)
+        length: Floats = field.column("length")
+        days = field.column("minute") // DAY
+        first = int(days.min()) if len(days) else 0
+        wide = len(days) > 0 and int(days.max()) - first > 4 * len(days) + 4096
+        if wide:
+            _, days = np.unique(days, return_inverse=True)
+            first = 0
+        codes = (days - first).astype(np.int64)
+        said, labels = field.labels
+        said = said.astype(np.int64)
+        by_day = np.bincount(codes, length).astype(np.float64, copy=False)
+        by_label = np.bincount(said, length, len(labels)).astype(np.float64, copy=False)
+        entries = np.bincount(said, minlength=len(labels)).astype(np.float64)
+        return cls(
+            np.float32(FLOOR) + length * np.float32(1 / LENGTH),
+            np.float32(FLOOR) + sum_around(length) * np.float32(1 / LENGTH),
+            np.float32(FLOOR) + by_day.astype(np.float32) * np.float32(1 / DAY_LENGTH),
+            codes,
+            _questions(field.column("flags")),
+            _terseness(by_label, entries, len(length), labels),
+            said,
+            None if wide else first,
+            by_day,
+            by_label,
+            entries,
+            inherited,
+        )
+
+    def grown(self, field: Field) -> Measures | None:
+        """Measure a field whose first entries are those measured here; None when all must be measured anew.
+
+        All sums are of whole numbers, so they come out the same as when they are made in one go.
+        """
+        old, size = len(self.codes), len(field)
+        length: Floats = field.column("length")
+        days = field.column("minute")[old:] // DAY
+        inherited = _inherited(field)
+        said, labels = field.labels
+        if (
+            self.first is None
+            or old == 0
+            or not self.inherited == inherited == _inherited(field)
+            or len(labels) < len(self.entries)
+            or (size > old and (int(days.min()) < self.first or int(days.max()) - self.first > 4 * old))
+        ):
+            return None
+        codes = (days - self.first).astype(np.int64)
+        later = said[old:].astype(np.int64)
+        least = max(0, old - AFTER)  # what the new ones are a neighbourhood of
+        start = max(0, least - BEFORE)
+        around = sum_around(length[start:])[least - start :]
+        by_day = _added(self.by_day, codes, length[old:], 0)
+        by_label = _added(self.by_label, later, length[old:], len(labels))
+        entries = _added(self.entries, later, np.ones(len(later), np.float32), len(labels))
+        return Measures(
+            np.concatenate([self.message, np.float32(FLOOR) + length[old:] * np.float32(1 / LENGTH)]),
+            np.concatenate([self.window[:least], np.float32(FLOOR) + around * np.float32(1 / LENGTH)]),
+            np.float32(FLOOR) + by_day.astype(np.float32) * np.float32(1 / DAY_LENGTH),
+            np.concatenate([self.codes, codes]),
+            np.concatenate([self.question, _questions(field.column("flags")[old - 1 :])[1:]]),
+            _terseness(by_label, entries, size, labels),
+            np.concatenate([self.said, later]),
+            self.first,
+            by_day,
+            by_label,
+            entries,
+            inherited,
+        )
+
+
+def _inherited(field: Field) -> tuple[int, ...]:
+    return tuple(len(segment.labels) for _, segment, _ in field.snapshot.pieces[:-1])
+
+
+def _questions(flags: NDArray[Any]) -> Floats:
+    """Return the weight of the entry before as a question."""
+    found = np.zeros(len(flags), np.float32)
+    asked = (flags[:-1] & QUESTION) != 0
+    found[1:] = asked.astype(np.float32) * np.float32(WEIGHTS["question"])
+    return found
+
+
+def _added(sums: Sums, codes: Ints, values: Floats, least: int) -> Sums:
+    """Return sums by code with more values added."""
+    more = np.bincount(codes, values, max(least, len(sums))).astype(np.float64, copy=False)
+    more[: len(sums)] += sums
+    return more
+
+
+def _terseness(by_label: Sums, entries: Sums, size: int, labels: Sequence[Label]) -> Floats:
+    """Return a factor for each label: those who say little at a time say more with it."""
+    speakers: dict[str, int] = {}
+    of = [speakers.setdefault(label.actor or str(label.role), len(speakers)) for label in labels]
+    if len(speakers) < 2 or not size:
+        return np.ones(len(labels), np.float32)
+    total, count = np.zeros(len(speakers)), np.zeros(len(speakers))
+    np.add.at(total, of, by_label)
+    np.add.at(count, of, entries)
+    mean = max(float(total.sum()) / size, 1e-6)
+    usual = (total + 10 * mean) / (count + 10)
+    return ((mean / usual) ** TERSE).astype(np.float32)[of]
+
+
+def sum_around(values: Floats, out: Floats | None = None) -> Floats:
+    """Return the sum of each value and those of its neighbourhood."""
+    summed = np.empty_like(values) if out is None else out
+    np.copyto(summed, values)
+    for shift in range(1, BEFORE + 1):
+        summed[shift:] += values[:-shift]
+    for shift in range(1, AFTER + 1):
+        summed[:-shift] += values[shift:]
+    return summed

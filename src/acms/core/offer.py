@@ -1,0 +1,352 @@
+"""Offer: what a ranked log puts before the planner, as units: the current episode, and what of the past answers.
+
+Pure functions of a ranking, so a plan can be made again, and a past version is asked the same way as the newest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.core.chain import locate
+from acms.core.field import Field
+from acms.core.history import Doc, Lone, Unit, shown_role
+from acms.core.index import Ints
+from acms.core.markers import boost
+from acms.core.plan import Candidate, Choice, candidate
+from acms.core.rank import Ranking, alike, raise_score
+from acms.model import Kind, Source
+from acms.projections import Verdict
+from acms.protocols import Frame
+
+NEWEST = 4096
+"""Entries of the current episode that are looked at, beside the marked ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Candidates for one plan, both oldest first, and what was turned down before planning."""
+
+    past: Sequence[Candidate]
+    current: Sequence[Candidate]
+    rejected: Sequence[Choice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms candidates are taken."""
+
+    weights: Mapping[str, float]
+    min_relevance: float = 0.0
+    exclude: Collection[str] = ()
+    include_current: bool = True
+    #: Whether the current episode is offered apart; otherwise all of it competes by relevance.
+    episode: bool = True
+    #: Tokens that the current episode could fill: what lies further back competes by relevance.
+    budget: int = 0
+    #: Versions that are shown anyway and no candidates.
+    shown: Collection[int] = ()
+    #: The newest unit is the query itself.
+    asks: bool = False
+
+
+def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
+    """Return the unit an entry in force belongs to, and why it cannot be shown; "" when it can."""
+    snapshot = field.snapshot
+    document = field.document(place)
+    members = snapshot.members(document)
+    if len(members) == 1 and snapshot.alone(document):
+        return Unit((snapshot.doc(document),)), ""
+    places = sorted(place for place in map(field.place_of, members) if place >= 0)
+    documents = [field.document(place) for place in places]
+    calls, answered = snapshot.answered(documents)
+    unit = Unit(tuple(snapshot.doc(document) for document in documents), complete=answered)
+    if not calls:
+        return unit, "its tool call is not in force"
+    if not answered and places[-1] != len(field) - 1:
+        return unit, "its tool calls were never all answered"
+    return unit, ""
+
+
+def newest(field: Field) -> Unit[Doc] | None:
+    """Return the newest unit that can be shown."""
+    for place in range(len(field) - 1, -1, -1):
+        unit, reason = unit_at(field, place)
+        if not reason and unit.entries[-1].version == field.document(place) + 1:
+            return unit
+    return None
+
+
+def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
+    """Divide what is ranked into the current episode and the past."""
+    past: list[Candidate] = []
+    rejected: list[Choice] = []
+    taken: set[int] = set(terms.shown)
+
+    def reject(one: Candidate, rule: str, reason: str) -> None:
+        rejected.append(Choice(one, False, rule, reason))
+
+    current: list[Candidate] = []
+    episode = -1
+    for one, place in _current(field, terms, frame) if terms.episode else ():
+        taken.update(entry.version for entry in one.unit.entries)
+        one = _ranked(one, ranking, [place], terms)._replace(source=Source.CURRENT)
+        if place >= 0:
+            episode = one.unit.entries[-1].episode or -1
+        if place < 0:
+            reject(one, "query", "it is the query itself")
+        elif any(entry.id in terms.exclude for entry in one.unit.entries):
+            reject(one, "excluded", "excluded by the caller")
+        elif not terms.include_current:
+            reject(one, "current_episode", "the current episode was not asked for")
+        else:
+            current.append(one)
+    # Only what is offered can stand for what says the same, and only when it carries the same markers.
+    offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
+    stands: dict[int, int] = {}
+    episodes = field.snapshot.column("episode")
+    ends: list[int] = []
+    ranked = zip(_candidates(field, ranking, terms, frame), alike(field, ranking), strict=True)
+    for (document, place, unranked), family in ranked:
+        version = document + 1
+        if version in taken:
+            if version in offered:
+                stands.setdefault(family, version)
+            continue
+        reason = ""
+        if unranked is None:
+            unit, reason = unit_at(field, place)
+            taken.update(entry.version for entry in unit.entries)
+            places = [field.place_of(entry.version - 1) for entry in unit.entries]
+            one = _ranked(candidate(unit, _source(unit), frame), ranking, places, terms)
+        else:
+            one, places = unranked, [place]
+            taken.add(version)
+        other = stands.get(family)
+        if reason:
+            reject(one, "hidden", reason)
+        elif terms.exclude and any(entry.id in terms.exclude for entry in one.unit.entries):
+            reject(one, "excluded", "excluded by the caller")
+        elif not terms.include_current and episodes[document] == episode:
+            reject(one, "current_episode", "the current episode was not asked for")
+        elif one.relevance <= 0:
+            reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
+        elif one.relevance < terms.min_relevance:
+            reject(one, "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}")
+        elif other is not None and len(places) == 1 and _marked_alike(field, version, other):
+            reject(one, "duplicate", f"says the same as v{other}")
+        else:
+            stands.setdefault(family, version)
+            past.append(one)
+            ends.append(places[-1])
+    order = sorted(range(len(past)), key=ends.__getitem__)
+    return Offer(past=[past[index] for index in order], current=current, rejected=rejected)
+
+
+def _candidates(
+    field: Field, ranking: Ranking, terms: Terms, frame: Frame
+) -> Iterator[tuple[int, int, Candidate | None]]:
+    """Yield documents and places of what is ranked, with a candidate for each that belongs to no tool group.
+
+    There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
+    """
+    documents = field.documents(ranking.places)
+    snapshot = field.snapshot
+    codes, labels = field.labels
+    known: dict[int, tuple[int, float, Source, tuple[str, ...]]] = {}
+    rows = zip(
+        documents.tolist(),
+        ranking.places.tolist(),
+        codes[ranking.places].tolist(),
+        snapshot.column("group")[documents].tolist(),
+        snapshot.column("tokens")[documents].tolist(),
+        *ranking.worth(ranking.places),
+        strict=True,
+    )
+    for document, place, code, group, tokens, relevance, score in rows:
+        if group >= 0:
+            yield document, place, None
+            continue
+        found = known.get(code)
+        if found is None:
+            doc = snapshot.doc(document)
+            cost = frame.cost(shown_role(doc), doc.parts, doc.actor)
+            unit = Unit((doc,))
+            found = known[code] = (
+                cost,
+                boost(labels[code].markers, terms.weights),
+                _source(unit),
+                unit.markers,
+            )
+        cost, raised, source, markers = found
+        cost += tokens
+        yield (
+            document,
+            place,
+            Candidate(
+                Lone(snapshot.doc, document + 1, markers),
+                source,
+                (cost,),
+                cost,
+                relevance,
+                raised,
+                raise_score(score, raised),
+                Parts(ranking, place),
+            ),
+        )
+
+
+class Parts(Mapping[str, float]):
+    """What each signal adds to the relevance of an entry, read when somebody looks."""
+
+    __slots__ = ("_place", "_ranking")
+
+    def __init__(self, ranking: Ranking, place: int) -> None:
+        self._ranking = ranking
+        self._place = place
+
+    def __getitem__(self, name: str) -> float:
+        return self._ranking.parts(self._place)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ranking.parts(self._place))
+
+    def __len__(self) -> int:
+        return len(self._ranking.parts(self._place))
+
+
+def _marked_alike(field: Field, version: int, other: int) -> bool:
+    """Whether an entry carries no marker that another one lacks."""
+    return set(field.snapshot.doc(version - 1).markers) <= set(field.snapshot.doc(other - 1).markers)
+
+
+def _current(field: Field, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:
+    """Return the units of the current episode, oldest first, each with its place; -1 for the query itself.
+
+    Of a long episode only the newest units that the budget could hold, and the marked ones.
+    """
+    last = newest(field)
+    if last is None:
+        return []
+    found: list[tuple[Candidate, int]] = []
+    place = field.place_of(last.entries[-1].version - 1)
+    if terms.asks:
+        found.append((candidate(last, Source.CURRENT, frame), -1))
+        before = _before(field, place)
+        if before is None:
+            return found
+        last, place = before
+    episode = last.entries[-1].episode
+    seen: set[int] = set()
+    places = np.flatnonzero(field.column("episode") == episode) if episode else np.array([place])
+    left = terms.budget
+    marked = field.marked()
+    for at in _backwards(places[places <= place], marked):
+        if left < 0 and (marked is None or not marked[at]):
+            continue
+        unit, reason = unit_at(field, at)
+        end = unit.entries[-1]
+        if reason or end.version in seen or end.version != field.document(at) + 1 or end.episode != episode:
+            continue
+        seen.add(end.version)
+        one = candidate(unit, Source.CURRENT, frame)
+        left -= one.tokens
+        found.append((one, at))
+    if place not in [at for _, at in found]:
+        found.append((candidate(last, Source.CURRENT, frame), place))
+    return sorted(found, key=lambda one: one[1] if one[1] >= 0 else len(field))
+
+
+def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
+    """Yield the newest places, then, of a long episode, those of marked entries only."""
+    recent, older = places[-NEWEST:], places[:-NEWEST]
+    yield from recent[::-1].tolist()
+    if marked is not None:
+        yield from older[marked[older]][::-1].tolist()
+
+
+def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
+    for at in range(place - 1, -1, -1):
+        unit, reason = unit_at(field, at)
+        if not reason and unit.entries[-1].version == field.document(at) + 1:
+            return unit, at
+    return None
+
+
+def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
+    """Return a unit with its relevance: that of its best entry."""
+    places = [place for place in places if place >= 0]
+    if not places:
+        return one
+    raised = boost(one.markers, terms.weights)
+    best = max(places, key=lambda place: (ranking.score(place), -place))
+    return one._replace(
+        relevance=max(ranking.relevance(place) for place in places),
+        boost=raised,
+        score=ranking.score(best, raised),
+        parts=ranking.parts(best),
+    )
+
+
+def _source(unit: Unit[Doc]) -> Source:
+    """Return where a past unit comes from: a summary, a marked message, or one found by similarity."""
+    if any(entry.kind is Kind.SUMMARY for entry in unit.entries):
+        return Source.SUMMARY
+    return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
+
+
+class Rest:
+    """Why the entries of some ranked logs that were no candidates were none."""
+
+    def __init__(self, logs: Sequence[tuple[Field, Ranking]]) -> None:
+        self._logs = logs
+
+    def __iter__(self) -> Iterator[Verdict]:
+        for field, ranking in self._logs:
+            for document in range(field.snapshot.count):
+                doc = field.snapshot.doc(document)
+                if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
+                    yield _verdict(field, ranking, doc)
+
+    def why(self, id: str) -> Verdict | None:
+        """Return why an entry was no candidate; None when no log has such an entry at its version."""
+        place = locate(id)
+        for field, ranking in self._logs:
+            if place is not None and 1 <= place[1] <= field.snapshot.count:
+                doc = field.snapshot.doc(place[1] - 1)
+                if doc.id == id:
+                    return _verdict(field, ranking, doc)
+        return None
+
+
+def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
+    at = field.place_of(doc.version - 1)
+    if at < 0:
+        by = field.cover.by(doc.version)
+        return _unseen(doc, "hidden", "nothing of it is shown" if by is None else f"out of force since v{by}")
+    _, reason = unit_at(field, at)
+    if reason:
+        return _unseen(doc, "hidden", reason)
+    relevance = ranking.relevance(at)
+    if relevance <= 0:
+        return _unseen(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
+    return Verdict(
+        id=doc.id,
+        version=doc.version,
+        included=False,
+        rule="rank",
+        relevance=relevance,
+        score=ranking.score(at),
+        parts=ranking.parts(at),
+        tokens=doc.tokens,
+        reason=f"not among the {len(ranking.places)} best",
+    )
+
+
+def _unseen(doc: Doc, rule: str, reason: str) -> Verdict:
+    return Verdict(
+        id=doc.id, version=doc.version, included=False, rule=rule, tokens=doc.tokens, reason=reason
+    )

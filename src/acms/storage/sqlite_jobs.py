@@ -1,0 +1,156 @@
+"""The jobs of a store in one SQLite file, and its upkeep: copies and checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from acms.core.chain import micros, moment
+from acms.core.validate import name
+from acms.core.wire import dump
+from acms.errors import GoneError, LeaseLostError, StorageError
+from acms.model import Done, Durability, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.storage import log
+from acms.storage.sql import queries, read_job
+from acms.storage.sqlite_file import SQLiteFile
+
+Row = Sequence[Any]
+
+
+class SQLiteJobs(SQLiteFile):
+    """An SQLite file with its named queries, its jobs and its upkeep."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Durability,
+        read_only: bool,
+        busy_seconds: float,
+        clock: Callable[[], datetime],
+        tenant: str,
+    ) -> None:
+        super().__init__(
+            path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
+        )
+        self.tenant = name(tenant, "tenant")
+        self._sql = queries("sqlite")
+
+    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
+        return connection.execute(self._sql[query], parameters).fetchall()
+
+    def _row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
+        rows = connection.execute(self._sql[query], parameters).fetchall()
+        return rows[0] if rows else None
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+
+        def work(connection: apsw.Connection) -> list[Lease]:
+            now = micros(self._clock())
+            until = now + lease // timedelta(microseconds=1)
+            values = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+            found: list[Lease] = []
+            for (id,) in self._rows(connection, "due_jobs", values):
+                connection.execute(self._sql["claim_job"], (until, now, self.tenant, id)).fetchall()
+                job = self._job(connection, id)
+                found.append(Lease(job=job, attempt=job.attempt, until=moment(until)))
+            return found
+
+        return await self._write(work)
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+
+        def work(connection: apsw.Connection) -> Lease:
+            now = micros(self._clock())
+            until = now + by // timedelta(microseconds=1)
+            number = log.job_number(lease.job.id)
+            row = self._row(connection, "extend_job", (until, now, self.tenant, number, lease.attempt))
+            if row is None:
+                raise self._lost(connection, lease)
+            return replace(lease, job=self._job(connection, row[0]), until=moment(until))
+
+        return await self._write(work)
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+
+        def work(connection: apsw.Connection) -> Job:
+            now = micros(self._clock())
+            number = log.job_number(lease.job.id)
+            job = self._job(connection, number)
+            state, error, due = JobState.DONE, None, micros(job.not_before)
+            if isinstance(outcome, Retry):
+                state, error, due = JobState.READY, outcome.error, micros(outcome.not_before)
+            elif isinstance(outcome, Failed):
+                state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
+            values = (state.value, error, due, now, self.tenant, number, lease.attempt)
+            if self._row(connection, "settle_job", values) is None:
+                raise self._lost(connection, lease)
+            return self._job(connection, number)
+
+        return await self._write(work)
+
+    def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
+        """Say that another attempt holds the job; `GoneError` when there is no such job."""
+        self._job(connection, log.job_number(lease.job.id))
+        return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+
+    def _job(self, connection: apsw.Connection, id: int) -> Job:
+        row = self._row(connection, "job", (self.tenant, id))
+        if row is None:
+            raise GoneError(f"job {id} does not exist")
+        return read_job(row)
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        values = {
+            "tenant": self.tenant,
+            "context": query.context,
+            "ids": dump([log.job_number(id) for id in query.ids]) if query.ids else None,
+            "states": dump([state.value for state in query.states]) if query.states else None,
+            "after": None if query.after is None else log.job_number(query.after),
+            "limit": query.limit + 1,
+        }
+        rows = await self._read(lambda connection: self._rows(connection, "jobs", values))
+        found = [read_job(row) for row in rows[: query.limit]]
+        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    # ── maintenance of the file ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def backup(
+        self, to: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
+        target = Path(to)
+        if target.exists():
+            raise StorageError(f"{target} exists", options=("choose another name",))
+
+        def work(source: apsw.Connection) -> None:
+            destination = apsw.Connection(str(target))
+            try:
+                with destination.backup("main", source, "main") as copy:
+                    while not copy.done:
+                        copy.step(512)
+                        if progress is not None:
+                            progress(copy.page_count - copy.remaining, copy.page_count)
+            finally:
+                destination.close()
+
+        await self._read(work, large=True)
+
+    async def integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        rows = await self._read(
+            lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
+        )
+        return [str(row[0]) for row in rows if row[0] != "ok"]
