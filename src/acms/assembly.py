@@ -280,6 +280,9 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
     while True:
         found = await ranked(reader, context, at, asked.query, size)
         others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
+        if not asked.exclude:  # half as much again as the budget holds is enough to choose from
+            for one in (found, *others):
+                one.ranking.keep(asked.budget * 3 // 2)
         try:
             latest = await _latest(reader.storage, found.field)
             return await fetched(

@@ -117,12 +117,14 @@ class Indexes:
         """Write the cards of a few entries."""
         for _ in range(min(most, len(self._written))):
             context, epoch, version, id, draft = self._written.popleft()
-            card = cards.write(draft, id.rsplit("_", 1)[-1])
-            self._fresh[context, version] = epoch, card
-            if len(self._fresh) > KEPT:
-                self._fresh.popitem(last=False)
-            self._unstored.setdefault(context, []).append((version, card))
-            self._waiting += 1
+            self._keep(context, version, epoch, cards.write(draft, id.rsplit("_", 1)[-1]))
+
+    def _keep(self, context: str, version: int, epoch: int, card: bytes) -> None:
+        self._fresh[context, version] = epoch, card
+        if len(self._fresh) > KEPT:
+            self._fresh.popitem(last=False)
+        self._unstored.setdefault(context, []).append((version, card))
+        self._waiting += 1
 
     @property
     def due(self) -> bool:
@@ -248,9 +250,12 @@ class Indexes:
             return
         found: dict[int, bytes] = {}
         live: set[int] = set()
+        kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
         for owner, _, start, end in wanted:
             for version in range(start, end + 1) if self._fresh else ():
-                epoch, card = self._fresh.pop((owner, version), (-1, b""))
+                epoch, card = self._fresh.get((owner, version), (-1, b""))
+                if kept:
+                    self._fresh.pop((owner, version), None)
                 if epoch == head.epoch:
                     found[version] = card
                     live.add(version)
@@ -261,7 +266,8 @@ class Indexes:
             own = [found.get(version) for version in range(start, end + 1)]
             # Where anything was ever erased or has expired, a stored card does not say that its entry is still there.
             sure = live if head.epoch else found.keys()
-            await self._heal(context, owner, part, start, own, [start + n in sure for n in range(len(own))])
+            certain = [start + number in sure for number in range(len(own))]
+            await self._heal(context, owner, head.epoch, part, start, own, certain)
             if len(own) > THREAD_ABOVE:
                 await asyncio.to_thread(part.extend, own)
             else:
@@ -269,7 +275,14 @@ class Indexes:
         sight.seen[cards.SPACE] = head.derived
 
     async def _heal(
-        self, context: str, owner: str, part: Segment, start: int, found: list[bytes | None], sure: list[bool]
+        self,
+        context: str,
+        owner: str,
+        epoch: int,
+        part: Segment,
+        start: int,
+        found: list[bytes | None],
+        sure: list[bool],
     ) -> None:
         """Write the cards that are not sure to be right, from the entries, run by run."""
         at = 0
@@ -287,8 +300,7 @@ class Indexes:
                     part.blanked.add(entry.version - part.base - 1)
                 elif found[place] is None:
                     card = found[place] = cards.write(entry, entry.id.rsplit("_", 1)[-1])
-                    self._unstored.setdefault(owner, []).append((entry.version, card))
-                    self._waiting += 1
+                    self._keep(owner, entry.version, epoch, card)
                     self._healed += 1
             at = end
 

@@ -364,3 +364,16 @@ def test_what_differs_in_a_number_or_a_negation_does_not_collapse(one: str, othe
 
 def test_texts_without_a_word_do_not_collapse() -> None:
     assert collapsed("🙂", "🙂", "", "") == [0, 1, 2, 3]
+
+
+def test_a_small_budget_keeps_few_candidates_and_all_that_are_marked() -> None:
+    log = [entry(1, "orders " + "far away " * 200, markers=("goal",), tokens=400)]
+    log += [entry(version, f"orders {version}", tokens=3) for version in range(2, 301)]
+    found = rank(field_of(log), Question.of("orders"))
+    assert len(found.places) == 257  # the best, and the marked one behind them
+    found.keep(10)
+    assert len(found.places) == 65
+    assert 0 in found.places.tolist()
+    everything = rank(field_of(log), Question.of("orders"))
+    everything.keep(10**9)
+    assert len(everything.places) == 257

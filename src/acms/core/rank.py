@@ -35,6 +35,8 @@ SAMPLED = 256
 """Entries, evenly spread, whose exact cosines tell how far sign bits are off on average."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
+FEWEST = 64
+"""Candidates that are kept however small the budget is."""
 MARKED = 64
 """Marked entries that planning considers, however many unmarked ones answer better."""
 
@@ -272,6 +274,16 @@ class Ranking:
         #: Space and dimension of the query's vector; None when nobody asked by meaning.
         self.space = space
         self.dimension = dimension
+
+    def keep(self, tokens: int) -> None:
+        """Keep the best candidates that hold this many tokens together, a few at least, and the marked ones."""
+        held = np.cumsum(self.field.column("tokens")[self.places], dtype=np.int64)
+        size = max(FEWEST, int(np.searchsorted(held, tokens)) + 1)
+        if size < len(self.places):
+            marked = self.field.marked()
+            rest = self.places[size:]
+            more = rest[marked[rest]] if marked is not None else rest[:0]
+            self.places = np.concatenate([self.places[:size], more])
 
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
