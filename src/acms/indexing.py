@@ -32,7 +32,9 @@ THREAD_ABOVE = 4_096
 IDLE_SECONDS = 0.02
 """How long after a message its card is written."""
 FLUSH = 64
-"""Cards that are stored together."""
+"""Cards of one log that are stored together."""
+UNSTORED = 1_024
+"""Cards of all logs that may wait to be stored."""
 KEPT = 4_096
 """Cards kept in memory until an index takes them."""
 
@@ -78,6 +80,8 @@ class Indexes:
         self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._unstored: dict[str, list[tuple[int, bytes]]] = {}
         self._waiting = 0
+        #: Logs with enough cards to be stored.
+        self._full: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         #: Vectors on their way to the store, with the epoch they were made under: recall must not wait for a commit.
         self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
@@ -123,21 +127,29 @@ class Indexes:
         self._fresh[context, version] = epoch, card
         if len(self._fresh) > KEPT:
             self._fresh.popitem(last=False)
-        self._unstored.setdefault(context, []).append((version, card))
+        unstored = self._unstored.setdefault(context, [])
+        unstored.append((version, card))
         self._waiting += 1
+        if len(unstored) >= FLUSH:
+            self._full.add(context)
 
     @property
     def due(self) -> bool:
-        """Whether enough cards wait to be stored."""
-        return self._waiting >= FLUSH or len(self._written) >= FLUSH
+        """Whether enough cards wait to be stored, of one log or in all."""
+        return bool(self._full) or self._waiting >= UNSTORED or len(self._written) >= UNSTORED
 
-    async def flush(self) -> None:
-        """Write all cards and hand them to the store; they become durable with its next commit."""
+    async def flush(self, *, everything: bool = True) -> None:
+        """Write all cards and hand them to the store, or those of logs that have many; the next commit keeps them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.work(len(self._written))
-        unstored, self._unstored, self._waiting = self._unstored, {}, 0
+        if self._waiting >= UNSTORED or everything:
+            unstored, self._unstored = self._unstored, {}
+        else:
+            unstored = {context: self._unstored.pop(context, []) for context in self._full}
+        self._full.clear()
+        self._waiting -= sum(map(len, unstored.values()))
         for context, found in unstored.items():
             rows = [Derived(version=version, space=cards.SPACE, data=card) for version, card in found]
             try:
@@ -151,8 +163,10 @@ class Indexes:
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
     ) -> Field:
         """Return the index of a log at a version, caught up with a head row."""
-        if self._written or self._waiting:
-            await self.flush()
+        if self._written:
+            self.work(len(self._written))
+        if self.due:
+            await self.flush(everything=False)
         root, inherited = await self._lineage(context)
         lock = self._locks.setdefault(root, asyncio.Lock())
         async with lock:

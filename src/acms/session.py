@@ -296,7 +296,7 @@ class ACMS(View):
         """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
         shared, receipt = self._shared, delivered.receipt
         if shared.indexes.due:
-            await shared.indexes.flush()
+            await shared.indexes.flush(everything=False)
         first = receipt.versions[0] + delivered.start
         said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
         if shared.embedding is None or not said:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -49,17 +50,15 @@ class Label(NamedTuple):
 
 def write(draft: Draft, nonce: str) -> bytes:
     """Write the card of an entry; `nonce` is the random end of its id."""
-    label = "\0".join(
-        (draft.kind.value, draft.role.value if draft.role else "", draft.actor or "", *draft.markers)
-    ).encode()
+    label = _label(draft.kind, draft.role, draft.actor, draft.markers)
     group = b"" if draft.group is None else _group(draft)
     said = words(draft.content)
     counts = Counter(terms(said))
     if len(counts) > _MOST:
         counts = Counter(dict(counts.most_common(_MOST)))
-    repeated = sorted(number for number, count in counts.items() if count > 1)
-    single = sorted(number for number, count in counts.items() if count == 1)
-    exact = {word for word in said if not word.isalpha() or word in _EXACT}
+    repeated = sorted([number for number, count in counts.items() if count > 1])
+    single = sorted([number for number, count in counts.items() if count == 1])
+    exact = {word for word in set(said) if not word.isalpha() or word in _EXACT}
     flags = (
         (REPLACES if draft.replaces else 0)
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
@@ -77,8 +76,14 @@ def write(draft: Draft, nonce: str) -> bytes:
         len(counts),
         len(repeated),
     )
-    packed = b"".join([number.to_bytes(3, "little") for number in (*repeated, *single)])
-    return header + label + group + packed + bytes(min(counts[number], 255) for number in repeated)
+    packed = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
+    del packed[3::4]  # terms have 24 bits
+    return header + label + group + packed + bytes([min(counts[number], 255) for number in repeated])
+
+
+@lru_cache(maxsize=1024)
+def _label(kind: Kind, role: Role | None, actor: str | None, markers: tuple[str, ...]) -> bytes:
+    return "\0".join((kind.value, role.value if role else "", actor or "", *markers)).encode()
 
 
 def _group(draft: Draft) -> bytes:
