@@ -45,6 +45,16 @@ class ChatPlan:
     items: ContextItems
 
 
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a prompt is made of: leading units, the newest ones, and what the past offers when they are not all."""
+
+    gathered: Gathered
+    lead: Sequence[Unit[Entry]]
+    rest: Sequence[Unit[Entry]]
+    past: tuple[Ranked, Offer] | None = None
+
+
 async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
     """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
 
@@ -60,20 +70,17 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         lead = _lead(gathered) if gathered.whole else await _leaders(reader.storage, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
         rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
-        past: Ranked | None = None
-        offered: Offer | None = None
+        past: tuple[Ranked, Offer] | None = None
         if not gathered.whole or cost_of(gathered.units, frame) + chat.PRIMER > asked.budget:
-            past = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
             terms = Terms(weights=asked.weights, shown=led, episode=False)
-            offered = offer(past.field, past.ranking, terms, reader.frame)
+            past = found, offer(found.field, found.ranking, terms, reader.frame)
+        material = Material(gathered, lead, rest, past)
         try:
-            return await fetched(
-                plan_chat(gathered, lead, rest, past, offered, asked, reader.counter, reader.frame),
-                reader.storage,
-            )
+            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader.storage)
         except Gone as gone:
             if past is not None:
-                reader.indexes.blank(context, past.field, gone.ids)
+                reader.indexes.blank(context, past[0].field, gone.ids)
 
 
 def _lead(gathered: Gathered) -> list[Unit[Entry]]:
@@ -98,20 +105,11 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
         size *= 2
 
 
-def plan_chat(
-    gathered: Gathered,
-    lead: Sequence[Unit[Entry]],
-    rest: Sequence[Unit[Entry]],
-    past: Ranked | None,
-    offered: Offer | None,
-    asked: Recall,
-    counter: TokenCounter,
-    text: Frame,
-) -> Steps[ChatPlan]:
-    """Choose and write a prompt from leading units, the newest ones, and an offer when they are not all there is."""
+def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
+    """Choose and write a prompt within the budget."""
     limit = asked.budget
     while True:
-        plan = yield from _plan_chat(gathered, lead, rest, past, offered, asked, counter, text, limit)
+        plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget
         if over <= 0:
             return plan
@@ -127,19 +125,11 @@ def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
 
 
 def _plan_chat(
-    gathered: Gathered,
-    lead: Sequence[Unit[Entry]],
-    rest: Sequence[Unit[Entry]],
-    past: Ranked | None,
-    offered: Offer | None,
-    asked: Recall,
-    counter: TokenCounter,
-    text: Frame,
-    limit: int,
+    material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
 ) -> Steps[ChatPlan]:
     frame = chat.ChatFrame(counter)
-    leading = [candidate(unit, Source.WINDOW, frame) for unit in lead]
-    newest = [candidate(unit, Source.WINDOW, frame) for unit in rest]
+    leading = [candidate(unit, Source.WINDOW, frame) for unit in material.lead]
+    newest = [candidate(unit, Source.WINDOW, frame) for unit in material.rest]
     kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
     room = limit - (chat.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
     choices = suffix(newest, room)
@@ -147,7 +137,8 @@ def _plan_chat(
     chosen: list[Choice] = []
     rejected: list[Choice] = []
     answers: list[Candidate] = []
-    if past is not None and offered is not None:
+    if material.past is not None:
+        offered = material.past[1]
         reserved = int(max(0, room) * RECALL_SHARE)
         narrow = _versions(suffix(newest, room - reserved))
         answers = [
@@ -178,12 +169,14 @@ def _plan_chat(
     windowed = [choice for choice in (*kept, *choices) if decided.isdisjoint(_entries(choice))]
     tokens = chat.tokens(written, counter) if written else 0
     shown_items = [*found, *items]
-    if past is not None and offered is not None:
+    if material.past is not None:
+        past, offered = material.past
         offered = replace(offered, rejected=rejected)
         decisions = [*chosen, *windowed]
         return ChatPlan(
             written, tokens, recalled(past, offered, shown_items, decisions, asked.budget, past.warnings)
         )
+    gathered = material.gathered
     verdicts = ledger(windowed, gathered.hidden, cuts(items))
     return ChatPlan(
         written,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.assembly import Gathered, Ranked, Recall, _gathered
-from acms.chats import ChatPlan, plan_chat
+from acms.chats import ChatPlan, Material, plan_chat
 from acms.core import chat
 from acms.core.episodes import Rules
 from acms.core.history import Unit, effective, units
@@ -57,13 +57,13 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     rest = [unit for unit in newest.units if unit.entries[0].version not in led]
     frame = chat.ChatFrame(counter)
     cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in newest.units)
-    past, offered = None, None
+    past = None
     if not newest.whole or cost + chat.PRIMER > budget:
         field = field_of(log.entries)
-        past = Ranked("c_x", log.version, field, rank(field, Question.of(query)))
+        found = Ranked("c_x", log.version, field, rank(field, Question.of(query)))
         terms = Terms(weights=WEIGHTS, shown=led, episode=False)
-        offered = offer(field, past.ranking, terms, TextFrame(counter))
-    steps = plan_chat(newest, lead, rest, past, offered, asked, counter, TextFrame(counter))
+        past = found, offer(field, found.ranking, terms, TextFrame(counter))
+    steps = plan_chat(Material(newest, lead, rest, past), asked, counter, TextFrame(counter))
     rows = {entry.id: entry for entry in log.entries}
     try:
         wanted = next(steps)

@@ -198,7 +198,7 @@ class Measures(NamedTuple):
         if (
             self.first is None
             or old == 0
-            or not self.inherited == inherited == _inherited(field)
+            or self.inherited != inherited
             or len(labels) < len(self.entries)
             or (size > old and (int(days.min()) < self.first or int(days.max()) - self.first > 4 * old))
         ):

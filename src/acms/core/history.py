@@ -137,7 +137,6 @@ class Lone:
     """A unit of one entry that the index knows, read from it when somebody looks."""
 
     __slots__ = ("_entries", "_read", "markers", "version")
-    __hash__ = None  # type: ignore[assignment]
     complete = True
 
     def __init__(self, read: Callable[[int], Doc], version: int, markers: tuple[str, ...]) -> None:

@@ -54,6 +54,7 @@ from acms.storage.sql import (
     VERSION_BITS,
     VERSION_MASK,
     draft_columns,
+    queries,
     read_context,
     read_entry,
     read_lineage,
@@ -116,13 +117,10 @@ class SQLiteStorage(SQLiteJobs):
         entropy: Entropy = os.urandom,
     ) -> None:
         super().__init__(
-            path,
-            durability=durability,
-            read_only=read_only,
-            busy_seconds=busy_seconds,
-            clock=clock,
-            tenant=tenant,
+            path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
+        self.tenant = name(tenant, "tenant")
+        self._sql = queries("sqlite")
         self._entropy = entropy
         #: Context → (ref, head) as this writer left it; only the writer thread changes it.
         self._heads: dict[str, tuple[int, Head]] = {}

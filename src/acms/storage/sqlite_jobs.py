@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from acms.core.chain import micros, moment
-from acms.core.validate import name
 from acms.core.wire import dump
 from acms.errors import GoneError, LeaseLostError, StorageError
-from acms.model import Done, Durability, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import log
-from acms.storage.sql import queries, read_job
+from acms.storage.sql import read_job
 from acms.storage.sqlite_file import SQLiteFile
 
 Row = Sequence[Any]
@@ -26,21 +25,9 @@ Row = Sequence[Any]
 class SQLiteJobs(SQLiteFile):
     """An SQLite file with its named queries, its jobs and its upkeep."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        durability: Durability,
-        read_only: bool,
-        busy_seconds: float,
-        clock: Callable[[], datetime],
-        tenant: str,
-    ) -> None:
-        super().__init__(
-            path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
-        )
-        self.tenant = name(tenant, "tenant")
-        self._sql = queries("sqlite")
+    #: Owner of everything this handle reads and writes.
+    tenant: str
+    _sql: Mapping[str, str]
 
     def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
         return connection.execute(self._sql[query], parameters).fetchall()
