@@ -196,10 +196,11 @@ class Given:
 # ── sessions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def opened(path: Path, tier: str, name: str = "long") -> ACMS:
+def opened(path: Path, tier: str, embedder: Clustered | None = None) -> ACMS:
     """Open a session on a file."""
-    embedder = None if tier == "none" else Clustered()
-    return ACMS(name, open_storage(f"sqlite:///{path}"), embedder, config=CONFIG)
+    if embedder is None and tier != "none":
+        embedder = Clustered()
+    return ACMS("long", open_storage(f"sqlite:///{path}"), embedder, config=CONFIG)
 
 
 async def fill(session: ACMS, turns: Iterator[Turn], size: int) -> None:
@@ -309,7 +310,7 @@ async def forked(path: Path, name: str, session: ACMS, questions: Sequence[str],
     parent = await shared.find()
     draft = ContextDraft(key="fork", counter=shared.counter.name, created_at=datetime.now(UTC), parent=parent)
     await shared.storage.create(draft)
-    fork = ACMS("fork", shared.handle, shared._embedder, config=CONFIG)
+    fork = ACMS("fork", shared.handle, shared.embedder, config=CONFIG)
     async with fork:
 
         async def ask(question: str) -> None:
@@ -408,16 +409,18 @@ async def open_cold(path: Path, name: str, question: str, started: float) -> Fig
         import_module(module)
     ready, imported = time.time(), time.perf_counter()
     default_counter().count("load the vocabulary")
-    loaded, cpu = time.perf_counter(), time.process_time()
+    loaded = time.perf_counter()
+    embedder = None if name == "none" else Clustered()
+    begun, cpu = time.perf_counter(), time.process_time()
     memory = resident()
-    async with opened(path, name) as session:
+    async with opened(path, name, embedder) as session:
         await session.recall(question, token_budget=BUDGET)
         first, used = time.perf_counter(), time.process_time()
         await session.wait_pending()
         grown = resident() - memory
         head = await session.get_session_stats()
         return {
-            "open + first recall (s)": first - loaded,
+            "open + first recall (s)": first - begun,
             "cpu of it (s)": used - cpu,
             "start and imports (s)": ready - started,
             "vocabulary (s)": loaded - imported,

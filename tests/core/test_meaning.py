@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from acms.core import rank as ranking
 from acms.core.field import Field
 from acms.core.history import Cover
-from acms.core.index import BLOCK, Segment, Vectors, signs
+from acms.core.index import Segment
 from acms.core.markers import WEIGHTS
 from acms.core.offer import Terms, offer
 from acms.core.plan import TextFrame, share
 from acms.core.rank import Question, alike, by_meaning, cosines, rank
+from acms.core.vectors import BLOCK, Vectors, signs
 from tests.core.indexes import Row, built, field_of, half, packed, snapshot, unit
 from tests.core.logs import entry
 from tests.core.stories import embedded, randoms, told

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.cards import QUESTION, REPLACES, Label
+from acms.core.cards import EMPTY, QUESTION, REPLACES, Label
 from acms.core.history import Cover, anchor
-from acms.core.index import DAY, Floats, Ints, Snapshot
+from acms.core.index import DAY, Snapshot
+from acms.core.vectors import Floats, Ints
 from acms.model import Kind, State
 
 FLOOR = 0.3
@@ -24,6 +25,8 @@ WEIGHTS: Mapping[str, float] = {"message": 1.0, "window": 1.0, "day": 0.4, "ques
 """Weight of each field."""
 BEFORE, AFTER = 2, 1
 """Entries before and after one that count as its neighbourhood."""
+FACTORS = 4
+"""Factors of the speakers that are kept: of two who talk, one is named, or none."""
 TERSE = 0.7
 """Exponent by which a speaker who is terse on average gains on one who is verbose."""
 
@@ -42,6 +45,7 @@ class Field:
         self._size = snapshot.count
         if cover or snapshot.odd():
             self._arrange()
+        self._factors: dict[frozenset[str], Floats] = {}
         self._before: Measures | None = None
         if before is not None and self.order is None and before.order is None and len(before) <= len(self):
             self._before = before.__dict__.get("measures")
@@ -93,9 +97,14 @@ class Field:
 
     def marked(self) -> NDArray[np.bool_] | None:
         """Return which entries carry markers; None when none does."""
-        codes, labels = self.labels
+        by_label = self._marks
+        return None if by_label is None else by_label[self.labels[0]]
+
+    @cached_property
+    def _marks(self) -> NDArray[np.bool_] | None:
+        labels = self.labels[1]
         by_label = np.fromiter((bool(label.markers) for label in labels), bool, len(labels))
-        return by_label[codes] if by_label.any() else None
+        return by_label if by_label.any() else None
 
     def documents(self, places: Ints) -> Ints:
         """Return the documents at some places."""
@@ -108,11 +117,36 @@ class Field:
         return codes if self.order is None else codes[self.order], labels
 
     @cached_property
+    def texts(self) -> int:
+        """Return how many entries have content."""
+        return int(np.count_nonzero((self.column("flags") & EMPTY) == 0))
+
+    @cached_property
     def measures(self) -> Measures:
         """Return what weighing words needs of the entries in force, whatever is asked."""
         found = None if self._before is None else self._before.grown(self)
         self._before = None
         return found or Measures.of(self)
+
+    def factor(self, named: frozenset[str], more: float) -> Floats:
+        """Return a factor for every entry, of its speaker's terseness and of being named; one for all when equal."""
+        found = self._factors.get(named)
+        if found is None:
+            by_label = self.measures.terse
+            if named:
+                labels = self.labels[1]
+                by_label = by_label * np.array(
+                    [more if label.actor in named else 1.0 for label in labels], np.float32
+                )
+            if not len(by_label):
+                by_label = np.ones(1, np.float32)
+            found = by_label[:1] if (by_label == by_label[0]).all() else by_label.take(self.measures.said)
+            if len(self._factors) < FACTORS:
+                self._factors = {
+                    **self._factors,
+                    named: found,
+                }  # recalls in threads read it beside each other
+        return found
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
         """Return the places of the entries that hold a term, and how often."""

@@ -11,8 +11,8 @@ and average lengths are computed for each query from the prefix it sees (rule 2.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,15 @@ from acms.core.cards import EMPTY, HEADER, REPLACES, Label, read_group, read_lab
 from acms.core.chain import entry_id
 from acms.core.history import Doc
 from acms.core.terms import day_terms, terms, words
+from acms.core.vectors import Ints, Vectors
 from acms.model import Kind
-
-Floats: TypeAlias = NDArray[np.float32]
-Ints: TypeAlias = NDArray[np.int64]
 
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
 BULK = 512
 """From this many cards on a new segment is built by sorting instead of one card after another."""
-BLOCK = 4096
-"""Vectors in one block of memory; blocks are filled and never moved."""
+TOGETHER = 1024
+"""Cards whose terms are unpacked at a time."""
 DAY = 1440
 """Minutes of a day."""
 
@@ -62,104 +60,6 @@ _COLUMNS: Mapping[str, Any] = {
     "print": np.uint32,
 }
 assert _HEADER.itemsize == HEADER.size
-
-
-class Vectors:
-    """The vectors of one space in one segment, in the order in which they came; those of a document come together."""
-
-    def __init__(self, dimension: int) -> None:
-        self.dimension = dimension
-        self.blocks: list[Floats] = []
-        #: Sign bits of each block: 64 dimensions a row.
-        self.signs: list[NDArray[np.uint64]] = []
-        #: Documents in order of arrival, and where the vectors of each begin; one more is where the last ones end.
-        self.documents = np.zeros(64, np.int32)
-        self.begin = np.zeros(65, np.int64)
-        self.count = 0
-        #: Place of a document among `documents`; -1 for one without vectors.
-        self.slot = np.full(64, -1, np.int32)
-        #: Whether every document up to the last one has vectors, in order.
-        self.straight = True
-
-    def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
-        """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
-        found: dict[int, list[bytes]] = {}
-        for document, _, data in sorted(rows, key=lambda row: row[:2]):
-            if len(data) == 2 * self.dimension and (document >= len(self.slot) or self.slot[document] < 0):
-                found.setdefault(document, []).append(data)
-        if not found:
-            return
-        matrix = np.frombuffer(b"".join([data for parts in found.values() for data in parts]), "<f2")
-        values = matrix.reshape(-1, self.dimension).astype(np.float32)
-        norms = np.sqrt(np.einsum("ij,ij->i", values, values))
-        values /= np.where(norms > 0, norms, 1)[:, None]
-        count = self.count + len(found)
-        while len(self.documents) < count:
-            self.documents = np.concatenate([self.documents, np.zeros_like(self.documents)])
-            self.begin = np.concatenate([self.begin, np.zeros(len(self.begin) - 1, np.int64)])
-        while len(self.slot) <= max(found):
-            self.slot = np.concatenate([self.slot, np.full_like(self.slot, -1)])
-        sizes = np.fromiter(map(len, found.values()), np.int64, len(found))
-        documents = np.fromiter(found, np.int32, len(found))
-        total = int(self.begin[self.count])
-        self._fill(values, total)
-        self.documents[self.count : count] = documents
-        self.begin[self.count + 1 : count + 1] = total + np.cumsum(sizes)
-        self.slot[documents] = np.arange(self.count, count)
-        self.straight = self.straight and bool((documents == self.slot[documents]).all())
-        self.count = count
-
-    def _fill(self, values: Floats, total: int) -> None:
-        done = 0
-        while done < len(values):
-            start = (total + done) % BLOCK
-            if start == 0:
-                self.blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
-                self.signs.append(np.zeros(((self.dimension + 63) // 64, BLOCK), np.uint64))
-            size = min(BLOCK - start, len(values) - done)
-            some = values[done : done + size]
-            self.blocks[-1][start : start + size] = some
-            self.signs[-1][:, start : start + size] = signs(some)
-            done += size
-
-    def rows(self, places: Ints) -> Floats:
-        """Return vectors by their places."""
-        found = np.empty((len(places), self.dimension), np.float32)
-        for here, rows in self._taken(places):
-            found[here] = rows
-        return found
-
-    def products(self, places: Ints, query: Floats) -> Floats:
-        """Return the inner products of vectors with another one, a block at a time: they are gone through only once."""
-        found = np.empty(len(places), np.float32)
-        for here, rows in self._taken(places):
-            found[here] = np.einsum("ij,j->i", rows, query)
-        return found
-
-    def _taken(self, places: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """Yield vectors of each block that has any, and where among the places they stand."""
-        order = np.argsort(places, kind="stable")
-        blocks, rows = np.divmod(places[order], BLOCK)
-        ends = np.searchsorted(blocks, np.arange(len(self.blocks)), side="right").tolist()
-        start = 0
-        for block, end in zip(self.blocks, ends, strict=False):
-            if start < end:
-                yield order[start:end], block[rows[start:end]]
-            start = end
-
-    @property
-    def bytes(self) -> int:
-        """What it takes in memory."""
-        held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
-        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
-
-
-def signs(values: Floats) -> NDArray[np.uint64]:
-    """Return the signs of vectors as bits, 64 dimensions a row and a vector a column."""
-    bits = np.packbits(values > 0, axis=1)
-    width = -bits.shape[1] % 8
-    padded = np.pad(bits, ((0, 0), (0, width))) if width else bits
-    return np.ascontiguousarray(np.ascontiguousarray(padded).view(np.uint64).T)
 
 
 class Segment:
@@ -322,69 +222,78 @@ class Segment:
     ) -> None:
         """Sort the terms of all cards into postings: keys are term << 32 | document << 8 | occurrences."""
         sizes = head["terms"].astype(np.int64)
+        also = self._also(there)
+        total = int(sizes.sum())
+        keys = np.empty(total + len(also), np.uint64)
+        keys[total:] = also
+        done = 0
+        for low in range(0, len(sizes), TOGETHER):
+            part = slice(low, low + TOGETHER)
+            found = self._keys(buffer, starts[part], sizes[part], head["repeated"][part], low)
+            keys[done : done + len(found)] = found
+            done += len(found)
+        lengths = self.columns["length"]
+        lengths[: len(sizes)] += np.bincount(_document(also), minlength=len(sizes))
+        keys.sort()
+        near = keys[1:] ^ keys[:-1]
+        twice = np.flatnonzero(
+            near < 256
+        )  # a term of the text that is also one of the date or of the speaker
+        if len(twice):
+            again = np.zeros(len(keys), bool)
+            again[twice] = again[twice + 1] = True
+            both = np.flatnonzero(again)
+            some = keys[both]
+            first = np.flatnonzero(np.diff(some >> np.uint64(8), prepend=np.uint64(0)))
+            summed = np.add.reduceat(some & np.uint64(255), first)
+            keys[both[first]] = some[first] & ~np.uint64(255) | np.minimum(summed, 255)
+            np.subtract.at(lengths, _document(some[first]), np.maximum(summed, 255) - np.uint64(255))
+            keys = np.delete(keys, twice + 1)
+            near = keys[1:] ^ keys[:-1]
+        begins = np.flatnonzero(near >= 1 << 32) + 1
+        begins = np.concatenate([np.zeros(min(1, len(keys)), np.int64), begins])
+        self._terms = (keys[begins] >> np.uint64(32)).astype(np.uint32)
+        self._starts = np.append(begins, len(keys))
+        self._frozen = keys.astype(np.uint32)
+
+    def _keys(
+        self, buffer: NDArray[np.uint8], starts: Ints, sizes: Ints, repeated: NDArray[np.uint16], low: int
+    ) -> NDArray[np.uint64]:
+        """Return the keys of the terms of some cards, which begin at a document."""
+        ends = np.cumsum(sizes)
         documents = np.repeat(np.arange(len(sizes)), sizes)
-        rank = np.arange(len(documents)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        places = np.repeat(starts, sizes) + 3 * rank
-        packed = buffer.take(places).astype(np.uint32)
+        rank = np.arange(len(documents)) - (ends - sizes)[documents]
+        places = starts[documents] + 3 * rank
+        numbers = buffer[places].astype(np.uint32)
         for byte in (1, 2):
             places += 1
-            packed |= buffer.take(places).astype(np.uint32) << np.uint32(8 * byte)
-        numbers = packed.astype(np.uint64)
+            numbers |= buffer[places].astype(np.uint32) << np.uint32(8 * byte)
         counts = np.ones(len(documents), np.uint64)
-        many = rank < np.repeat(head["repeated"].astype(np.int64), sizes)
-        counts[many] = buffer[(np.repeat(starts + 3 * sizes, sizes) + rank)[many]]
+        many = np.flatnonzero(rank < repeated[documents])
+        counts[many] = buffer[(starts + 3 * sizes)[documents[many]] + rank[many]]
+        wide = numbers.astype(np.uint64)
         columns = self.columns
-        columns["print"][: len(sizes)] = _prints(numbers, documents, len(sizes))
-        extra_terms: list[NDArray[np.uint64]] = []
-        extra_documents: list[Ints] = []
-        days = columns["minute"][: len(sizes)] // DAY
-        dated = np.flatnonzero(there)
-        dated = dated[np.argsort(days[dated], kind="stable")]
-        for said in np.split(dated, np.flatnonzero(np.diff(days[dated])) + 1) if len(dated) else ():
-            self._also(day_terms(int(days[said[0]])), said, extra_terms, extra_documents)
-        for code, spoken in enumerate(self._spoken):
-            if spoken:
-                said = np.flatnonzero(there & (columns["label"][: len(sizes)] == code))
-                self._also(spoken, said, extra_terms, extra_documents)
-        numbers = np.concatenate([numbers, *extra_terms])
-        documents = np.concatenate([documents, *extra_documents])
-        counts = np.concatenate([counts, np.ones(len(documents) - len(counts), np.uint64)])
-        keys = numbers << np.uint64(32) | documents.astype(np.uint64) << np.uint64(8) | counts
-        keys.sort()
-        places_ = keys >> np.uint64(8)
-        first = np.flatnonzero(np.concatenate([[True], places_[1:] != places_[:-1]])) if len(keys) else []
-        if len(keys):
-            summed = np.minimum(np.add.reduceat(keys & np.uint64(255), first), 255)
-            keys = keys[first] & ~np.uint64(255) | summed
-        numbers = (keys >> np.uint64(32)).astype(np.uint32)
-        change = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-        begins = np.concatenate([[0], change]).astype(np.int64) if len(keys) else np.zeros(0, np.int64)
-        self._terms = numbers[begins]
-        self._starts = np.concatenate([begins, [len(keys)]]).astype(np.int64)
-        self._frozen = (keys & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        columns["length"][: len(sizes)] = np.bincount(
-            (self._frozen >> np.uint32(8)).astype(np.int64),
-            (self._frozen & np.uint32(255)).astype(np.float64),
-            len(sizes),
-        )
+        columns["length"][low : low + len(sizes)] = np.bincount(documents, counts, len(sizes))
+        columns["print"][low : low + len(sizes)] = _prints(wide, documents, len(sizes))
+        wide <<= np.uint64(32)
+        wide |= counts
+        documents += low
+        wide |= documents.astype(np.uint64) << np.uint64(8)
+        return wide
 
-    def _also(
-        self,
-        numbers: Sequence[int],
-        documents: Ints,
-        extra_terms: list[NDArray[np.uint64]],
-        extra_documents: list[Ints],
-    ) -> None:
-        for number in numbers:
-            extra_terms.append(np.full(len(documents), number, np.uint64))
-            extra_documents.append(documents)
+    def _also(self, there: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """Return the keys of the terms that come from the fields: date and speaker."""
+        documents = np.flatnonzero(there)
+        days, of_day = np.unique(self.columns["minute"][documents] // DAY, return_inverse=True)
+        found = _spread([day_terms(day) for day in days.tolist()], of_day, documents)
+        return np.concatenate([found, _spread(self._spoken, self.columns["label"][documents], documents)])
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def postings(self, number: int, count: int) -> NDArray[np.uint32]:
         """Return the postings of a term among the first `count` documents, ascending."""
         found = np.zeros(0, np.uint32)
-        at = int(np.searchsorted(self._terms, number))
+        at = int(self._terms.searchsorted(np.uint32(number)))  # of the same type, or all would be converted
         if at < len(self._terms) and int(self._terms[at]) == number:
             found = self._frozen[self._starts[at] : self._starts[at + 1]]
         later = self._open.get(number)
@@ -408,6 +317,21 @@ class Segment:
         if vectors is None:
             vectors = self.spaces[space] = Vectors(len(own[0][2]) // 2)
         vectors.extend(own)
+
+
+def _spread(terms: Sequence[Sequence[int]], codes: NDArray[Any], documents: Ints) -> NDArray[np.uint64]:
+    """Return the keys of the terms that each document has by its code; a term is never 0."""
+    table = np.zeros((len(terms), max(map(len, terms), default=0)), np.uint64)
+    for row, numbers in zip(table, terms, strict=True):
+        row[: len(numbers)] = numbers
+    found = table[codes] << np.uint64(32)
+    keys = found | (documents.astype(np.uint64) << np.uint64(8) | np.uint64(1))[:, None]
+    return keys[found > 0]
+
+
+def _document(keys: NDArray[np.uint64]) -> Ints:
+    """Return the documents of some keys."""
+    return (keys.astype(np.uint32) >> np.uint32(8)).astype(np.int64)
 
 
 def _print(packed: NDArray[np.uint32]) -> int:

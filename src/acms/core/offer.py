@@ -5,20 +5,22 @@ Pure functions of a ranking, so a plan can be made again, and a past version is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acms.core.chain import locate
 from acms.core.field import Field
-from acms.core.history import Doc, Lone, Unit, shown_role
-from acms.core.index import Ints
+from acms.core.history import Doc, Lone, Unit
 from acms.core.markers import boost
 from acms.core.plan import Candidate, Choice, candidate
 from acms.core.rank import Ranking, alike, raise_score
-from acms.model import Kind, Source
+from acms.core.vectors import Ints
+from acms.model import Kind, Role, Source
 from acms.projections import Verdict
 from acms.protocols import Frame
 
@@ -91,9 +93,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
 
     current: list[Candidate] = []
     episode = -1
-    for one, place in _current(field, terms, frame) if terms.episode else ():
-        taken.update(entry.version for entry in one.unit.entries)
-        one = _ranked(one, ranking, [place], terms)._replace(source=Source.CURRENT)
+    for one, place in _current(field, ranking, terms, frame) if terms.episode else ():
+        taken.update([entry.version for entry in one.unit.entries])
         if place >= 0:
             episode = one.unit.entries[-1].episode or -1
         if place < 0:
@@ -109,22 +110,32 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     stands: dict[int, int] = {}
     episodes = field.snapshot.column("episode")
     ends: list[int] = []
-    ranked = zip(_candidates(field, ranking, terms, frame), alike(field, ranking), strict=True)
-    for (document, place, unranked), family in ranked:
+    documents = field.documents(ranking.places)
+    ranked = zip(
+        documents.tolist(),
+        ranking.places.tolist(),
+        field.snapshot.column("group")[documents].tolist(),
+        _lone(field, ranking, documents, terms, frame),
+        alike(field, ranking),
+        strict=True,
+    )
+    for document, place, group, one, family in ranked:
         version = document + 1
         if version in taken:
             if version in offered:
                 stands.setdefault(family, version)
             continue
         reason = ""
-        if unranked is None:
+        end = place
+        single = True
+        if group < 0:
+            taken.add(version)
+        else:
             unit, reason = unit_at(field, place)
             taken.update(entry.version for entry in unit.entries)
             places = [field.place_of(entry.version - 1) for entry in unit.entries]
             one = _ranked(candidate(unit, _source(unit), frame), ranking, places, terms)
-        else:
-            one, places = unranked, [place]
-            taken.add(version)
+            end, single = places[-1], len(places) == 1
         other = stands.get(family)
         if reason:
             reject(one, "hidden", reason)
@@ -136,67 +147,58 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
         elif one.relevance < terms.min_relevance:
             reject(one, "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}")
-        elif other is not None and len(places) == 1 and _marked_alike(field, version, other):
+        elif other is not None and single and _marked_alike(field, version, other):
             reject(one, "duplicate", f"says the same as v{other}")
         else:
             stands.setdefault(family, version)
             past.append(one)
-            ends.append(places[-1])
+            ends.append(end)
     order = sorted(range(len(past)), key=ends.__getitem__)
     return Offer(past=[past[index] for index in order], current=current, rejected=rejected)
 
 
-def _candidates(
-    field: Field, ranking: Ranking, terms: Terms, frame: Frame
-) -> Iterator[tuple[int, int, Candidate | None]]:
-    """Yield documents and places of what is ranked, with a candidate for each that belongs to no tool group.
+_filled: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candidate)
+"""Make a candidate of all its fields at once: of hundreds few are shown, and calling the class takes three times as
+long."""
+
+
+def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: Frame) -> Iterator[Candidate]:
+    """Yield what is ranked as units of one entry each; the members of tool groups too, which are none.
 
     There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
     """
-    documents = field.documents(ranking.places)
-    snapshot = field.snapshot
     codes, labels = field.labels
+    places = ranking.places
     known: dict[int, tuple[int, float, Source, tuple[str, ...]]] = {}
-    rows = zip(
-        documents.tolist(),
-        ranking.places.tolist(),
-        codes[ranking.places].tolist(),
-        snapshot.column("group")[documents].tolist(),
-        snapshot.column("tokens")[documents].tolist(),
-        *ranking.worth(ranking.places),
-        strict=True,
-    )
-    for document, place, code, group, tokens, relevance, score in rows:
-        if group >= 0:
-            yield document, place, None
-            continue
-        found = known.get(code)
-        if found is None:
-            doc = snapshot.doc(document)
-            cost = frame.cost(shown_role(doc), doc.parts, doc.actor)
-            unit = Unit((doc,))
-            found = known[code] = (
-                cost,
-                boost(labels[code].markers, terms.weights),
-                _source(unit),
-                unit.markers,
-            )
-        cost, raised, source, markers = found
-        cost += tokens
-        yield (
-            document,
-            place,
-            Candidate(
-                Lone(snapshot.doc, document + 1, markers),
-                source,
-                (cost,),
-                cost,
-                relevance,
-                raised,
-                raise_score(score, raised),
-                Parts(ranking, place),
-            ),
+    said: list[int] = codes[places].tolist()
+    for code in set(said):
+        label = labels[code]
+        source = Source.MARKED if label.markers else Source.SIMILAR
+        known[code] = (
+            frame.cost(Role.USER if label.role is Role.TOOL else label.role, (), label.actor),
+            boost(label.markers, terms.weights),
+            Source.SUMMARY if label.kind is Kind.SUMMARY else source,
+            tuple(dict.fromkeys(label.markers)),
         )
+    relevance, worth = ranking.worth(places)
+    shared = [known[code] for code in said]
+    tokens: list[int] = field.snapshot.column("tokens")[documents].tolist()
+    costs = [cost + one[0] for cost, one in zip(tokens, shared, strict=True)]
+    raised = [one[1] for one in shared]
+    return map(
+        _filled,
+        zip(
+            map(Lone, repeat(field.snapshot.doc), (documents + 1).tolist(), [one[3] for one in shared]),
+            [one[2] for one in shared],
+            zip(costs, strict=True),
+            costs,
+            relevance,
+            raised,
+            map(raise_score, worth, raised),
+            map(Parts, repeat(ranking), places.tolist()),
+            strict=False,
+        ),
+    )
 
 
 class Parts(Mapping[str, float]):
@@ -223,7 +225,7 @@ def _marked_alike(field: Field, version: int, other: int) -> bool:
     return set(field.snapshot.doc(version - 1).markers) <= set(field.snapshot.doc(other - 1).markers)
 
 
-def _current(field: Field, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:
+def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:
     """Return the units of the current episode, oldest first, each with its place; -1 for the query itself.
 
     Of a long episode only the newest units that the budget could hold, and the marked ones.
@@ -257,7 +259,22 @@ def _current(field: Field, terms: Terms, frame: Frame) -> list[tuple[Candidate, 
         found.append((one, at))
     if place not in [at for _, at in found]:
         found.append((candidate(last, Source.CURRENT, frame), place))
-    return sorted(found, key=lambda one: one[1] if one[1] >= 0 else len(field))
+    found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
+    own = [at for _, at in found if at >= 0]
+    relevance, worth = ranking.worth(np.array(own, np.int64))
+    for index, (answers, score) in enumerate(zip(relevance, worth, strict=True)):
+        one, at = found[index]
+        raised = boost(one.markers, terms.weights)
+        found[index] = (
+            one._replace(
+                relevance=answers,
+                boost=raised,
+                score=raise_score(score, raised),
+                parts=Parts(ranking, at),
+            ),
+            at,
+        )
+    return found
 
 
 def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
@@ -278,16 +295,14 @@ def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
 
 def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
     """Return a unit with its relevance: that of its best entry."""
-    places = [place for place in places if place >= 0]
-    if not places:
-        return one
     raised = boost(one.markers, terms.weights)
-    best = max(places, key=lambda place: (ranking.score(place), -place))
+    relevance, worth = ranking.worth(np.array(places, np.int64))
+    best = max(range(len(places)), key=lambda index: (raise_score(worth[index], 0.0), -places[index]))
     return one._replace(
-        relevance=max(ranking.relevance(place) for place in places),
+        relevance=max(relevance),
         boost=raised,
-        score=ranking.score(best, raised),
-        parts=ranking.parts(best),
+        score=raise_score(worth[best], raised),
+        parts=Parts(ranking, places[best]),
     )
 
 

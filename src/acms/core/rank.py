@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from functools import lru_cache
+from math import exp, isnan, log
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.cards import EMPTY
 from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, sum_around
-from acms.core.index import Floats, Ints, Segment, Vectors, signs
+from acms.core.index import Segment
 from acms.core.terms import terms, words
+from acms.core.vectors import Floats, Ints, Vectors, signs
 
 NAMED = 1.35
 """Factor of the messages of a speaker whom the query names, when it does not name all."""
@@ -140,26 +141,28 @@ class Meaning(NamedTuple):
 
 def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
     """Score by vectors of one space; other spaces are never looked at."""
-    cosine = np.full(len(field), np.nan, np.float32)
     held = field.snapshot.vectors(space, len(query))
     exact = sum(_seen(*one) for one in held) <= EXACT
+    if len(held) == 1 and exact and field.place is None:
+        _, count, vectors, size = held[0]
+        if vectors.straight and count == len(field) and size >= count == vectors.begin[count]:
+            return Meaning(vectors.scored(query, count), True, count)
+    cosine = np.full(len(field), np.nan, np.float32)
     code = signs(query[None, :])[:, 0]
     known = 0
     for segment, count, vectors, size in held:
         documents = vectors.documents[:size]
         begin = vectors.begin[: size + 1]
-        total = int(begin[-1])
-        scored = np.empty(total, np.float32)
-        for number in range((total + len(vectors.blocks[0]) - 1) // len(vectors.blocks[0])):
-            low = number * len(vectors.blocks[0])
-            part = min(len(vectors.blocks[0]), total - low)
-            if exact:
-                scored[low : low + part] = vectors.blocks[number][:part] @ query
-            else:
-                scored[low : low + part] = -_distance(vectors.signs[number][:, :part], code)
-        best = scored if total == len(documents) else np.maximum.reduceat(scored, begin[:-1])
-        if not exact:
-            best *= np.float32(-np.pi / len(query))
+        best: Floats
+        if exact:
+            scored = vectors.scored(query, int(begin[-1]))
+            best = scored if len(scored) == size else np.maximum.reduceat(scored, begin[:-1])
+        else:
+            apart = vectors.apart(code, int(begin[-1]))
+            best = (apart if len(apart) == size else np.minimum.reduceat(apart, begin[:-1])).astype(
+                np.float32
+            )
+            best *= np.float32(np.pi / len(query))
             np.cos(best, out=best)
         if vectors.straight and field.place is None:
             count = min(count, size)
@@ -184,21 +187,6 @@ def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
 
 
-def _distance(codes: NDArray[np.uint64], code: NDArray[np.uint64]) -> NDArray[np.int16]:
-    """Return the number of signs in which vectors differ from one."""
-    size = codes.shape[1]
-    differ = np.zeros(size, np.int16)
-    mixed, some, counts = np.empty(size, np.uint64), np.zeros(size, np.uint8), np.empty(size, np.uint8)
-    for place, (row, bits) in enumerate(zip(codes, code, strict=True), 1):
-        np.bitwise_xor(row, bits, out=mixed)
-        np.bitwise_count(mixed, out=counts)
-        some += counts
-        if place % 3 == 0 or place == len(codes):  # three times 64 is what a byte holds
-            differ += some
-            some[:] = 0
-    return differ
-
-
 def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
     """Return the exact best cosine of some entries; NaN for one without a vector. The same whatever else is there."""
     found = np.full(len(places), np.nan, np.float32)
@@ -208,22 +196,33 @@ def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
         own, slots = _slots(documents, *held)
         if not len(own):
             continue
-        begin, end = vectors.begin[slots], vectors.begin[slots + 1]
-        sizes = end - begin
+        order = np.argsort(slots)  # so that memory is gone through in one direction
+        own, slots = own[order], slots[order]
+        rows = vectors.begin[slots]
+        sizes = vectors.begin[slots + 1] - rows
+        total = int(sizes.sum())
+        if total == len(rows):
+            found[own] = vectors.products(rows, query)
+            continue
         starts = np.cumsum(sizes) - sizes
-        rows = np.repeat(begin - starts, sizes) + np.arange(int(sizes.sum()))
-        scored = vectors.products(rows, query)
-        found[own] = np.maximum.reduceat(scored, starts)
+        rows = np.repeat(rows - starts, sizes) + np.arange(total)
+        found[own] = np.maximum.reduceat(vectors.products(rows, query), starts)
     return found
 
 
 def _slots(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
     """Return which of some documents have vectors in a segment, and their places among those that have."""
     slot = vectors.slot
-    own = np.flatnonzero((documents >= segment.base) & (documents < segment.base + min(count, len(slot))))
+    end = segment.base + min(count, len(slot))
+    if len(documents) and documents.min() >= segment.base and documents.max() < end:
+        own = np.arange(len(documents))
+        if vectors.straight and documents.max() < segment.base + size:
+            return own, documents - segment.base
+    else:
+        own = np.flatnonzero((documents >= segment.base) & (documents < end))
     slots = slot[documents[own] - segment.base].astype(np.int64)
     known = (slots >= 0) & (slots < size)
-    return own[known], slots[known]
+    return (own, slots) if known.all() else (own[known], slots[known])
 
 
 # ── both ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +293,8 @@ class Ranking:
             rise = self._rise[places]
             near |= rise > 0
             relevance = np.asarray(relevance + rise - relevance * rise, np.float32)
-        return np.where(near, relevance.clip(0, 1), 0).tolist(), np.where(near, score.clip(0), 0).tolist()
+        found = np.minimum(np.maximum(relevance, 0), 1) * near
+        return found.tolist(), (np.maximum(score, 0) * near).tolist()
 
     def relevance(self, place: int) -> float:
         """Return how well an entry answers, in [0, 1]; 0 when neither it nor a neighbour has anything to do with it."""
@@ -341,13 +341,15 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     else:
         dimension = len(asked.vector)
         found = by_meaning(field, asked.space, asked.vector)
-        texts = int(np.count_nonzero((field.column("flags") & EMPTY) == 0))
-        coverage = min(1.0, found.known / texts) if texts else 1.0
+        coverage = min(1.0, found.known / field.texts) if field.texts else 1.0
         usual = _usual(
             found.cosine, 0.0 if found.exact else _off(field, asked.space, asked.vector, found.cosine)
         )
         rise = _rise(found.cosine, usual)
-        places = _best((LEXICAL * lexical + rise) * factor, size if found.exact else max(size, RESCORED))
+        both = LEXICAL * lexical
+        both += rise
+        both *= factor
+        places = _best(both, size if found.exact else max(size, RESCORED))
         rise[places] = _rise(cosines(field, asked.space, asked.vector, places), usual)
     score = _scored(lexical[places], rise, factor, places)
     places = places[np.lexsort((places, -score))][:size]
@@ -396,7 +398,7 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
         found.append(first.setdefault(key, index) if key[0] else index)
     if ranking.space is not None:
         same = _coincide(field, ranking.space, ranking.dimension, documents[:COMPARED])
-        for index, other in zip(*(places.tolist() for places in np.nonzero(same)), strict=True):
+        for index, other in np.argwhere(same).tolist() if same.any() else ():
             if (
                 other < index
                 and found[index] == index
@@ -408,13 +410,15 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
 
 
 def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
-    """Return which pairs of documents have almost the same vector."""
+    """Return which documents have almost the same vector as which other ones."""
     rows = np.zeros((len(documents), dimension), np.float32)
     for held in field.snapshot.vectors(space, dimension):
         vectors = held[2]
         own, slots = _slots(documents, *held)
-        rows[own] = vectors.rows(vectors.begin[slots])
-    return np.asarray(rows @ rows.T >= ALIKE)
+        vectors.fill(rows, own, vectors.begin[slots])
+    same = np.asarray(rows @ rows.T >= ALIKE)
+    np.fill_diagonal(same, False)
+    return same
 
 
 LEXICAL = 2.5
@@ -438,9 +442,12 @@ def _usual(cosine: Floats, off: float = 0.0) -> float:
 
     `off` is what the cosines given are too low on average.
     """
-    without = np.isnan(cosine)
-    known = cosine[~without] if without.any() else cosine
-    total = float(known.sum(dtype=np.float64)) + off * len(known)
+    known = cosine
+    total = float(known.sum(dtype=np.float64))
+    if isnan(total):
+        known = cosine[~np.isnan(cosine)]
+        total = float(known.sum(dtype=np.float64))
+    total += off * len(known)
     return min(0.95, round((total + BELIEF * UNRELATED) / (len(known) + BELIEF), 3))
 
 
@@ -454,20 +461,17 @@ def _rise(cosine: Floats, usual: float) -> Floats:
 def _speakers(field: Field, query: Sequence[int]) -> Floats:
     """Return a factor for every entry: of its speaker's terseness, and of being named."""
     labels = field.labels[1]
-    by_label = field.measures.terse
     asked = set(query)
-    named = {
-        label.actor
-        for label in labels
-        if label.actor is not None and not asked.isdisjoint(terms(words(label.actor)))
-    }
-    if named and len(named) < len({label.actor for label in labels if label.actor is not None}):
-        by_label = by_label * np.array(
-            [NAMED if label.actor in named else 1.0 for label in labels], np.float32
-        )
-    if not len(by_label) or (by_label == by_label[0]).all():
-        return by_label[:1] if len(by_label) else np.ones(1, np.float32)
-    return by_label.take(field.measures.said)
+    actors = {label.actor for label in labels if label.actor is not None}
+    named = {actor for actor in actors if not asked.isdisjoint(_name(actor))}
+    if len(named) == len(actors):
+        named.clear()
+    return field.factor(frozenset(named), NAMED)
+
+
+@lru_cache(maxsize=1024)
+def _name(actor: str) -> frozenset[int]:
+    return frozenset(terms(words(actor)))
 
 
 def _best(values: Floats, size: int) -> Ints:
