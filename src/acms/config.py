@@ -11,11 +11,20 @@ from typing import Any
 
 from acms.core import markers as _markers
 from acms.core.episodes import CLOSING_PATTERNS, Rules
+from acms.core.policy import CompactionPolicy
 from acms.core.validate import budget, fraction, markers
 from acms.errors import ConfigurationError, ValidationError
 from acms.events import Event
 
-__all__ = ["ACMSConfig", "CacheConfig", "EpisodeBoundaryConfig", "RecallConfig", "RetryConfig"]
+__all__ = [
+    "ACMSConfig",
+    "CacheConfig",
+    "CompactionPolicy",
+    "EpisodeBoundaryConfig",
+    "RecallConfig",
+    "RetryConfig",
+    "WorkerConfig",
+]
 
 
 def _positive(value: float, name: str, least: float = 0) -> None:
@@ -117,6 +126,28 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """How jobs are worked off in the background."""
+
+    #: Whether a session works off the jobs it asks for itself; else `acms worker` must run somewhere.
+    enabled: bool = True
+    #: How long one attempt holds a job before another worker may take it; prolonged while the attempt runs.
+    lease_seconds: float = 30.0
+    #: Attempts before a job is given up.
+    max_attempts: int = 5
+    #: How often a worker with nothing to do looks for work that others asked for.
+    poll_seconds: float = 1.0
+    #: How long one call of a summarizer may take.
+    call_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        _positive(self.lease_seconds, "worker.lease_seconds", 0.001)
+        _positive(self.max_attempts, "worker.max_attempts", 1)
+        _positive(self.poll_seconds, "worker.poll_seconds", 0.001)
+        _positive(self.call_seconds, "worker.call_seconds", 0.001)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ACMSConfig:
     """Everything a session can be told; the defaults suit most agents."""
 
@@ -129,6 +160,11 @@ class ACMSConfig:
     recall: RecallConfig = field(default_factory=RecallConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
+    #: The service's level of the policy; a namespace and a context may say otherwise.
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    #: Seconds after which the content of a message that a summary stands for is deleted; None keeps it for ever.
+    retention_seconds: float | None = None
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
     #: Receives every event after it happened; what it raises is logged and dropped.
     on_event: Callable[[Event], Any] | None = None
 
@@ -138,6 +174,8 @@ class ACMSConfig:
             markers(tuple(self.marker_weights), "marker_weights")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
+        if self.retention_seconds is not None:
+            _positive(self.retention_seconds, "retention_seconds")
         if iscoroutinefunction(self.on_event):
             raise ConfigurationError("on_event is called, not awaited: give a plain function")
         patterns = {
@@ -163,6 +201,8 @@ class ACMSConfig:
             "RECALL": RecallConfig,
             "CACHE": CacheConfig,
             "RETRY": RetryConfig,
+            "COMPACTION": CompactionPolicy,
+            "WORKER": WorkerConfig,
         }
         values: dict[str, dict[str, Any]] = {}
         top: dict[str, Any] = {}

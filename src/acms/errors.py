@@ -12,6 +12,9 @@
     │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
+    │   └── ExpiredError            EXPIRED               no     retention has taken the content
+    ├── LegalHoldError              LEGAL_HOLD            no     nothing of it may be erased or expire
+    ├── JobFailedError              JOB_FAILED            no     carries .job_id
     ├── ForkDepthError              FORK_DEPTH            no     too many inherited segments: copy instead
     ├── TokenBudgetExceededError    BUDGET_EXCEEDED       no     carries .budget and .required
     ├── StorageError                STORAGE               no
@@ -38,11 +41,14 @@ __all__ = [
     "CorruptRecordError",
     "EntryNotFoundError",
     "EpisodeNotFoundError",
+    "ExpiredError",
     "ForkDepthError",
     "GoneError",
     "HandleError",
     "IdempotencyMismatchError",
+    "JobFailedError",
     "LeaseLostError",
+    "LegalHoldError",
     "MissingExtraError",
     "NotFoundError",
     "ProviderError",
@@ -153,6 +159,28 @@ class GoneError(ACMSError):
     """The content was erased, has expired, or its context was deleted."""
 
     code = "GONE"
+
+
+class ExpiredError(GoneError):
+    """Retention has deleted the content that would come back."""
+
+    code = "EXPIRED"
+
+
+class LegalHoldError(ACMSError):
+    """A legal hold forbids that anything is erased or expires; nothing was changed."""
+
+    code = "LEGAL_HOLD"
+
+
+class JobFailedError(ACMSError):
+    """A job was given up or cancelled; it had no effect on the log."""
+
+    code = "JOB_FAILED"
+
+    def __init__(self, message: str | None = None, *, job_id: str, options: Sequence[str] = ()) -> None:
+        super().__init__(message, options=options)
+        self.job_id = job_id
 
 
 class ForkDepthError(ACMSError):

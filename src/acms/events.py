@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["EpisodeClosed", "Event", "Ingested", "Planned", "Rewritten"]
+__all__ = [
+    "Compacted",
+    "EpisodeClosed",
+    "Event",
+    "Ingested",
+    "JobFailed",
+    "JobFinished",
+    "Planned",
+    "Rewritten",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Something was put out of force: a message retracted or replaced."""
+    """Something was put out of force: a message retracted or replaced, a summary undone."""
 
     context_id: str
     version: int
@@ -54,4 +63,41 @@ class Rewritten:
     reason: str
 
 
-Event: TypeAlias = Ingested | EpisodeClosed | Planned | Rewritten
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A summary stands for a stretch of the log."""
+
+    context_id: str
+    version: int
+    #: Versions it stands for.
+    first: int
+    last: int
+    #: Tokens in force.
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFinished:
+    """A job is done."""
+
+    context_id: str
+    job_id: str
+    kind: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed:
+    """An attempt of a job failed."""
+
+    context_id: str
+    job_id: str
+    kind: str
+    attempt: int
+    #: What became of the job: "ready" to be tried again, "failed" for good, or "cancelled".
+    state: str
+    error: str
+
+
+Event: TypeAlias = Ingested | EpisodeClosed | Planned | Rewritten | Compacted | JobFinished | JobFailed

@@ -22,8 +22,12 @@ class Shared:
     front: StorageBackend | None = None
     #: The retrieval indexes over it.
     indexes: Any = None
+    #: Token counters of its sessions by name, for jobs that count.
+    counters: dict[str, Any] = field(default_factory=dict)
     #: One mailbox per context, so that all sessions of a process write through the same queue.
     mailboxes: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    #: The worker of this process for the jobs in it.
+    background: Any = None
 
 
 def shared(storage: StorageBackend) -> Shared:
@@ -43,5 +47,7 @@ async def release(storage: StorageBackend) -> None:
     """Count one user less, and close the handle when it was the last."""
     state = shared(storage)
     state.users = max(0, state.users - 1)
-    if state.users == 0:
+    if state.users == 0 and state.background is not None:
+        await state.background.stop()
+    if state.users == 0:  # still
         await storage.aclose()

@@ -282,7 +282,7 @@ class Head:
     rewrites: int = 0
     #: Of the root of the fork tree: highest sequence number of a derived row, in every context of the tree the same.
     derived: int = 0
-    #: Of the root of the fork tree: rises when something is expired or erased anywhere in it.
+    #: Of the root of the fork tree: rises when something is expired or erased anywhere in it; 0 while nothing was.
     epoch: int = 0
     chain: bytes = b""
     #: The session's own notes about the end of the log; opaque to a store.
@@ -325,6 +325,8 @@ class ContextDraft:
     parent: str | None = None
     #: Version of the parent to fork at; its head when None.
     fork: int | None = None
+    #: Names of settings a fork takes over from its parent as they are.
+    inherit: tuple[str, ...] = ()
 
 
 class _Any(Enum):
@@ -397,6 +399,8 @@ class Lease:
     job: Job
     attempt: int
     until: datetime
+    #: Whether the attempt before this one ended without an answer: its worker died, or was too slow.
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,6 +474,8 @@ class ContextQuery:
 
     namespace: str | None = None
     parent: str | None = None
+    #: Only those of one fork tree: the id of its first context.
+    root: str | None = None
     deleted: bool = False
     after: str | None = None
     limit: int = 100

@@ -10,18 +10,25 @@ from types import MappingProxyType
 from typing import Literal, Protocol, overload
 
 from acms.errors import EntryNotFoundError
-from acms.model import Durability, Embedded, Json, Kind, Part, Role, Source, State
+from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Role, Source, Span, State
 
 __all__ = [
+    "Branch",
+    "Change",
+    "Compaction",
     "ContextItem",
     "ContextItems",
+    "Delta",
+    "Diff",
     "Episode",
+    "Erasure",
     "HistoryEntry",
     "HistoryPage",
     "IndexStats",
     "Ledger",
     "MessageReceipt",
     "SessionStats",
+    "Tree",
     "Verdict",
 ]
 
@@ -309,3 +316,180 @@ class IndexStats:
     contexts: int
     #: Cards written from entries because nobody had stored them.
     healed: int
+
+
+# ── forks, compactions, erasures ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One context of a fork tree."""
+
+    context_id: str
+    #: The caller's name for it; its id when it was forked without one.
+    session_id: str
+    #: Id of the context it was forked from, and at which version; None for the first one.
+    parent: str | None = None
+    fork: int | None = None
+    #: Version of its newest entry.
+    version: int
+    created_at: datetime
+    #: Hidden, but what it shares with others can still be read there.
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A branch and what was forked from it, oldest first.
+
+    Iterating yields (depth, branch), parents first; `str` draws it. Neither minds how deep it is.
+    """
+
+    branch: Branch
+    forks: tuple[Tree, ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[int, Branch]]:
+        """Yield (depth, branch) of every branch, parents first."""
+        waiting: list[tuple[int, Tree]] = [(0, self)]
+        while waiting:  # no recursion: a tree may be deep
+            depth, tree = waiting.pop()
+            yield depth, tree.branch
+            waiting.extend((depth + 1, fork) for fork in reversed(tree.forks))
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'  ' * depth}{branch.session_id} v{branch.version}"
+            + (f", forked at v{branch.fork}" if branch.fork is not None else "")
+            + (" (deleted)" if branch.deleted else "")
+            for depth, branch in self
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<Tree of {self.branch.session_id!r}, {sum(1 for _ in self)} branches>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An entry that says something else on the other side: an edited message, a fact with another value."""
+
+    before: Entry
+    after: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What is in force on one side and not on the other, of one kind."""
+
+    added: tuple[Entry, ...] = ()
+    removed: tuple[Entry, ...] = ()
+    changed: tuple[Change, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        counts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+        return ", ".join(f"{len(found)} {name}" for name, found in counts if found) or "no difference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """How what is in force differs between two logs, or two versions of one: from the left side to the right one."""
+
+    #: Name of each side, such as "user_123 v12".
+    left: str
+    right: str
+    #: Newest version up to which both sides are one and the same log; 0 when they share nothing.
+    common: int
+    messages: Delta = Delta()
+    facts: Delta = Delta()
+    summaries: Delta = Delta()
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.messages or self.facts or self.summaries)
+
+    def __str__(self) -> str:
+        shared = f"the same up to v{self.common}" if self.common else "nothing in common"
+        lines = [f"--- {self.left}", f"+++ {self.right}", f"    {shared}{'' if self else ', no difference'}"]
+        for name, delta in (
+            ("messages", self.messages),
+            ("facts", self.facts),
+            ("summaries", self.summaries),
+        ):
+            rows = [(entry.version, 0, "-", entry) for entry in delta.removed]
+            rows += [(entry.version, 1, "+", entry) for entry in delta.added]
+            for change in delta.changed:
+                rows += [
+                    (change.before.version, 2, "-", change.before),
+                    (change.before.version, 3, "+", change.after),
+                ]
+            if rows:
+                lines.append(f"@@ {name}: {delta} @@")
+            lines += [
+                f"{sign} v{entry.version} {_line(entry)}" for _, _, sign, entry in sorted(rows, key=_place)
+            ]
+        return "\n".join(lines)
+
+
+def _place(row: tuple[int, int, str, Entry]) -> tuple[int, int]:
+    return row[:2]
+
+
+def _line(entry: Entry) -> str:
+    """Return who says what on one line, shortened."""
+    said = " ".join(speak(entry.actor or entry.role, entry.content).split())
+    return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"
+
+
+LINE = 160
+"""Characters of an entry that a difference shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """A summary that stands, or stood, for a stretch of the log."""
+
+    #: Of the summary, and its id.
+    version: int
+    id: str
+    #: Its text.
+    summary: str
+    #: First and last version of what it stands for; `spans` says which between them.
+    replaces: Span
+    spans: tuple[Span, ...]
+    #: Tokens in force before and after it.
+    tokens_before: int
+    tokens_after: int
+    #: Messages that stayed as they were, and entries that it stands for.
+    preserved: int
+    removed: int
+    #: The policy it was made under, and who wrote it.
+    policy: Mapping[str, Json] = field(default_factory=_empty)
+    summarizer: str = ""
+    created_at: datetime
+    #: False when it was undone, or a later summary stands for it too.
+    in_force: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """What an erasure took away, and what was checked afterwards."""
+
+    #: Ids of the entries whose content is gone, those that cited others among them.
+    ids: tuple[str, ...]
+    #: Ids of the summaries and facts among them that went because they were made from others.
+    cascaded: tuple[str, ...] = ()
+    #: Ids of the contexts in which something was erased.
+    contexts: tuple[str, ...] = ()
+    #: What was still found of it, as far as it was looked for; empty is what one hopes for.
+    residue: tuple[str, ...] = ()
+    #: Whether it was looked for.
+    verified: bool = False

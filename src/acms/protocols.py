@@ -6,6 +6,7 @@ A storage handle is bound to one tenant and one event loop. Every key a store ho
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "Frame", "StorageBackend", "TokenCounter"]
+__all__ = ["Embedder", "Frame", "StorageBackend", "Summarizer", "SummaryRequest", "TokenCounter", "Turn"]
 
 
 @runtime_checkable
@@ -69,6 +70,50 @@ class Embedder(Protocol):
         """Return one vector for each text, in order; none for no texts, but one for an empty text.
 
         The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message, or one earlier summary, as a summarizer reads it."""
+
+    #: Who spoke: the actor or the role; "summary" for an earlier summary.
+    speaker: str
+    text: str
+    markers: tuple[str, ...] = ()
+    #: Its place in the log.
+    version: int
+    #: Whether it is an earlier summary.
+    summary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest:
+    """A stretch of a conversation to be shortened."""
+
+    #: Oldest first; at least one.
+    turns: tuple[Turn, ...]
+    #: The answer should have at most this many tokens, counted by `counter`; a longer one is cut between its sentences.
+    max_tokens: int
+    counter: TokenCounter
+
+    def text(self) -> str:
+        """Return the turns as `speaker: text` paragraphs."""
+        return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+
+
+class Summarizer(Protocol):
+    """Shortens a stretch of a conversation.
+
+    Two attributes may be given: `model` names it (the class name stands in), and `window` is the number of tokens it
+    reads in one call; a longer stretch is handed over in pieces. Without one it reads everything.
+    """
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns.
+
+        What it raises, an empty text and one that is no shorter than the turns change nothing: the job is tried again.
         """
         ...
 
@@ -120,7 +165,8 @@ class StorageBackend(Protocol):
         """Append; each operation is atomic on its own, many may share a commit.
 
         One result per operation, in order: a receipt once it is as durable as the handle says, or the error that
-        refused it. A cancelled call may still commit: repeat it with the same keys.
+        refused it. A cancelled call may still commit: repeat it with the same keys. A message, fact or summary that
+        names an erased entry among its sources is refused with `GoneError`: it was made from what is gone.
         """
         ...
 
@@ -135,11 +181,13 @@ class StorageBackend(Protocol):
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """Read entries with after < version < before and version <= at, ascending.
 
         `newest` keeps the last n of them, `limit` the first n; `kinds` selects, `replacing` keeps only entries that
-        put others out of force. Inherited entries of a fork are part of its log.
+        put others out of force. Inherited entries of a fork are part of its log. With `deleted` a deleted context is
+        read too: for whoever erases, not for whoever shows.
         """
         ...
 
@@ -183,13 +231,16 @@ class StorageBackend(Protocol):
     ) -> int:
         """Delete the content of entries for ever, in every lineage; return how many were changed.
 
-        To ERASED also deletes keys and derived rows, and removes them from job payloads; to EXPIRED keeps derived
-        rows. Raises the epoch of the fork tree and writes an audit row in the same commit.
+        To ERASED also deletes keys, actors and derived rows, and empties job payloads that name them; to EXPIRED
+        keeps all that. Raises the epoch of the fork tree and writes an audit row in the same commit. Once an erasure
+        is answered the medium holds no copy either, as far as the store can see to it.
         """
         ...
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim: ids, versions, hashes and tombstones. Resumes after the last stored version.
+
+        A tombstone raises an epoch of 0, which says that the tree has none.
 
         `ConflictError` when the id or key is taken by another log, `CorruptRecordError` when the chain breaks.
         """
@@ -200,7 +251,11 @@ class StorageBackend(Protocol):
         ...
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first, each until the lease ends; a job whose lease ended is due again."""
+        """Take due jobs, oldest first, each until the lease ends; a job whose lease ended is due again.
+
+        So is, within a minute, one that was changed under a clock that has been set back since by more than a minute.
+        When nothing is due nothing is written.
+        """
         ...
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
@@ -208,7 +263,12 @@ class StorageBackend(Protocol):
         ...
 
     async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log; `LeaseLostError` when another attempt holds the job."""
+        """End an attempt that has no effect on the log, or one that had ended already.
+
+        The job must be as the lease saw it, attempt and state, and not be done; else `LeaseLostError`. So a lease made
+        from a listed job cancels one that waits, and a `Retry` brings back one that failed or was cancelled.
+        `ConflictError` when an unfinished job has taken its name meanwhile.
+        """
         ...
 
     async def jobs(self, query: JobQuery) -> Page[Job]:

@@ -63,6 +63,8 @@ class Tail:
     pending: str | None = None
     #: Unanswered calls: call id → tool group, oldest first.
     calls: Mapping[str, str] = field(default_factory=dict)
+    #: `Head.tokens` when a compaction was last asked for.
+    asked: int = 0
 
     def to_json(self) -> dict[str, Json]:
         """Write the tail as a store keeps it: only what is not the default."""
@@ -73,6 +75,8 @@ class Tail:
             written["pending"] = self.pending
         if self.calls:
             written["calls"] = dict(self.calls)
+        if self.asked:
+            written["asked"] = self.asked
         return written
 
     @classmethod
@@ -142,7 +146,15 @@ def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS
-    after = Tail(episode=episode, turns=turns, last=now, closed=closes, pending=pending, calls=open_calls)
+    after = Tail(
+        episode=episode,
+        turns=turns,
+        last=now,
+        closed=closes,
+        pending=pending,
+        calls=open_calls,
+        asked=tail.asked,
+    )
     return Place(episode, closes, member, after)
 
 

@@ -15,30 +15,40 @@ from typing import Generic, NamedTuple, TypeVar
 
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
+LONG_RUN = 64
+"""Versions out of force beside each other that are worth skipping when a log is read."""
+
 
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 
     __slots__ = ("_by", "_first", "_last", "shown")
 
-    def __init__(self, replacing: Iterable[Entry]) -> None:
+    def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
         """Take every entry up to a version that replaces something.
 
         The newest counts first: an entry that is itself replaced has no effect, so undoing a summary brings its span
-        back. An erased summary counts as undone.
+        back. An erased summary counts as undone. `searchable` asks what can still be found: a summary then hides only
+        earlier summaries, and what they all stand for is found as it was said.
         """
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
         #: Edits and summaries in force, which are read at the first version they replace.
         self.shown: list[Entry] = []
-        for entry in sorted(replacing, key=lambda entry: -entry.version):
+        newest_first = sorted(replacing, key=lambda entry: -entry.version)
+        summaries = [entry.version for entry in newest_first if entry.kind is Kind.SUMMARY][::-1]
+        for entry in newest_first:
             if self.by(entry.version) is not None:
                 continue
             if entry.kind is Kind.SUMMARY and entry.state is State.ERASED:
                 continue
-            for first, last in entry.replaces:
-                self._add(first, min(last, entry.version - 1), entry.version)
+            if searchable and entry.kind is Kind.SUMMARY:
+                for version in _within(summaries, entry.replaces):
+                    self._add(version, version, entry.version)
+            else:
+                for first, last in entry.replaces:
+                    self._add(first, min(last, entry.version - 1), entry.version)
             if entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
                 self.shown.append(entry)
 
@@ -61,6 +71,19 @@ class Cover:
         """Return the versions out of force as disjoint ascending spans."""
         return list(zip(self._first, self._last, strict=True))
 
+    def stretches(self, last: int) -> list[Span]:
+        """Return the stretches of versions up to one that have to be read: long runs out of force are left out."""
+        found: list[Span] = []
+        start = 1
+        for first, end in _joined(self.spans()):
+            if end - first >= LONG_RUN and start <= last:
+                if start < first:
+                    found.append((start, min(first - 1, last)))
+                start = end + 1
+        if start <= last:
+            found.append((start, last))
+        return found
+
     def _add(self, first: int, last: int, by: int) -> None:
         """Add what is not covered yet: a newer replacement keeps its claim."""
         while first <= last:
@@ -76,6 +99,25 @@ class Cover:
             first = end + 1
 
 
+def _within(versions: Sequence[int], spans: Iterable[Span]) -> list[int]:
+    """Return which of some ascending versions lie in one of some spans."""
+    found: list[int] = []
+    for first, last in spans:
+        found += versions[bisect_left(versions, first) : bisect_right(versions, last)]
+    return found
+
+
+def _joined(found: Iterable[Span]) -> list[Span]:
+    """Join spans that follow each other without a gap."""
+    joined: list[Span] = []
+    for first, last in found:
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined
+
+
 def anchor(entry: Entry) -> int:
     """Return the version at which an entry is read: its own, or the first one it replaces."""
     if entry.replaces and entry.kind in (Kind.MESSAGE, Kind.SUMMARY):
@@ -84,16 +126,22 @@ def anchor(entry: Entry) -> int:
 
 
 def effective(entries: Iterable[Entry], cover: Cover, *, after: int = 0) -> list[Entry]:
-    """Return the effective sequence above a version; `entries` ascend and hold at least every one above it."""
+    """Return the effective sequence above a version; `entries` ascend and hold at least every one above it.
+
+    What was erased or has expired has nothing to show and is left out.
+    """
     plain = [
         entry
         for entry in entries
-        if entry.kind is Kind.MESSAGE and not entry.replaces and entry.version > after
+        if entry.kind is Kind.MESSAGE
+        and not entry.replaces
+        and entry.version > after
+        and entry.state is State.LIVE
     ]
     if not cover:
         return plain
     found = [entry for entry in plain if cover.by(entry.version) is None]
-    found += [entry for entry in cover.shown if anchor(entry) > after]
+    found += [entry for entry in cover.shown if anchor(entry) > after and entry.state is State.LIVE]
     return sorted(found, key=lambda entry: (anchor(entry), entry.version))
 
 

@@ -1,22 +1,24 @@
-"""AI models behind a port: token counters and embedders. What needs an extra is imported when it is asked for."""
+"""AI models behind a port: token counters, embedders, summarizers. What needs an extra is imported when asked for."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acms.providers.extractive import ExtractiveSummarizer
     from acms.providers.local import LocalEmbedder
 
-__all__ = ["LocalEmbedder"]
+__all__ = ["ExtractiveSummarizer", "LocalEmbedder"]
+
+_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import numpy and the embedder on first use."""
-    if name not in __all__:
+    """Import numpy and the model on first use."""
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from acms.providers import local
-
-    return getattr(local, name)
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -64,7 +64,9 @@ def in_force(entries: Sequence[Entry]) -> list[Entry]:
             continue
         for first, last in entry.replaces:
             struck.update(range(first, min(last, entry.version - 1) + 1))
-        if entry.kind is Kind.MESSAGE or (entry.kind is Kind.SUMMARY and entry.replaces):
+        if entry.state is State.LIVE and (
+            entry.kind is Kind.MESSAGE or (entry.kind is Kind.SUMMARY and entry.replaces)
+        ):
             read.append(entry)
     return sorted(read, key=lambda entry: (anchor(entry), entry.version))
 
