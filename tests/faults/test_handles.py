@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from acms.errors import ACMSError, ConflictError, HandleError
-from acms.model import Expect, Receipt
+from acms.model import ContextDraft, Expect, Receipt
 from acms.storage.sqlite import SQLiteStorage
 
 from ._process import finish, python
@@ -435,3 +436,22 @@ def test_T06_a_handle_that_was_not_open_during_a_fork_works_in_the_child(tmp_pat
     child, parent = fork(tmp_path / "a.db", what)
     assert child == ["ok", "ok"]
     assert parent == [*(["parent-before"] if what == "closed" else []), "child", "parent-after"]
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux says who locks what")
+async def test_a_second_handle_leaves_the_locks_of_the_first_alone(tmp_path: Path) -> None:
+    """Closing any descriptor of a file drops all locks its process has on it: the next to leave would take the WAL."""
+
+    def locks() -> list[str]:
+        end = f":{path.stat().st_ino} "
+        return [line for line in Path("/proc/locks").read_text().splitlines() if end in line]
+
+    path = tmp_path / "log.db"
+    draft = ContextDraft(key="a", counter="words", created_at=datetime(2026, 3, 14, tzinfo=UTC))
+    async with SQLiteStorage(path) as first:
+        await first.create(draft)
+        held = locks()
+        assert held
+        async with SQLiteStorage(path) as second:
+            await second.create(draft)
+        assert locks() == held

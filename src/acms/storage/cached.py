@@ -47,9 +47,11 @@ class _Line:
     #: Those that were asked for by id: apart, so that they do not cut the runs in which a log is read.
     single: dict[int, Entry] = field(default_factory=dict)
     bytes: int = 0
-    #: All replacing entries as of `rewrites`; None when not known.
-    replacing: list[Entry] | None = None
-    rewrites: int = -1
+    #: All replacing entries up to a version.
+    replacing: list[Entry] = field(default_factory=list)
+    upto: int = 0
+    #: `Head.rewrites` at that version.
+    rewrites: int = 0
     #: True once it was evicted: whoever still walks it no longer counts its bytes.
     dropped: bool = False
 
@@ -81,9 +83,15 @@ class CachedStorage(WrapperStorage):
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, from memory where they are there."""
         log.check_read(newest, limit)
+        if deleted:  # rare, and without a head there is no epoch to trust
+            return await self.inner.read(
+                context, at=at, after=after, before=before, kinds=kinds, replacing=replacing,
+                newest=newest, limit=limit, deleted=True,
+            )  # fmt: skip
         head = await self.inner.head(context)
         last = min(n for n in (head.version, at, None if before is None else before - 1) if n is not None)
         first = max(1, after + 1)
@@ -139,15 +147,20 @@ class CachedStorage(WrapperStorage):
         return line
 
     async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
+        """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
         if head.rewrites == 0:
             return []
-        if line.replacing is None or line.rewrites != head.rewrites:
-            line.replacing = await self.inner.read(context, at=head.version, replacing=True)
-            line.rewrites = head.rewrites
-            self._misses += len(line.replacing)
-        else:
-            self._hits += len(line.replacing)
-        return line.replacing
+        known, upto = line.replacing, line.upto
+        if upto >= head.version or line.rewrites == head.rewrites:
+            self._hits += len(known)
+            return known
+        newer = await self.inner.read(context, at=head.version, after=upto, replacing=True)
+        self._hits += len(known)
+        self._misses += len(newer)
+        found = [*known, *newer]
+        if head.version > line.upto:  # another reader may have been further meanwhile
+            line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
+        return found
 
     async def _walk(
         self,

@@ -118,6 +118,7 @@ class FaultyStorage(WrapperStorage):
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """See `StorageBackend.read`."""
         place = self._begin("read")
@@ -130,6 +131,7 @@ class FaultyStorage(WrapperStorage):
             replacing=replacing,
             newest=newest,
             limit=limit,
+            deleted=deleted,
         )
         self._end(place)
         return result

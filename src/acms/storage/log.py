@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -12,14 +13,39 @@ from acms.errors import (
     ACMSError,
     ConflictError,
     ForkDepthError,
+    GoneError,
     IdempotencyMismatchError,
+    LeaseLostError,
     StorageError,
     ValidationError,
 )
-from acms.model import ANY, EMPTY, Append, Draft, Durability, Entry, Head, Kind, Receipt, State
+from acms.model import (
+    ANY,
+    EMPTY,
+    Append,
+    ContextDraft,
+    Done,
+    Draft,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Job,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Receipt,
+    Retry,
+    State,
+)
 
+_MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
+"""What says something of its own: a retraction that names its target repeats nothing of it."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""A job that was changed further than this in the future was changed under a clock that has been set back since."""
 
 
 def check(op: Append, head: Head) -> None:
@@ -56,6 +82,18 @@ def check_read(newest: int | None, limit: int | None) -> None:
     for field, wanted in (("newest", newest), ("limit", limit)):
         if wanted is not None and wanted < 0:
             raise ValidationError(f"must not be negative, was {wanted}", field=field)
+
+
+def cited(op: Append) -> list[str]:
+    """Return the ids from which an append says that something of it was made."""
+    return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
+
+
+def check_cited(entries: Iterable[Entry | None]) -> None:
+    """Raise when something was made from an entry that is erased: it would bring back what is gone."""
+    for entry in entries:
+        if entry is not None and entry.state is State.ERASED:
+            raise GoneError(f"{entry.id} was erased, and so is what was made from it")
 
 
 def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
@@ -129,8 +167,8 @@ def kept(value: Any) -> Any:
 
 def blanked(entry: Entry, to: State) -> Entry:
     """Return what is left of an entry that expires or is erased."""
-    key = None if to is State.ERASED else entry.key
-    return replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, key=key, state=to)
+    left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
+    return replace(left, key=None, actor=None) if to is State.ERASED else left
 
 
 def unexpected(error: Exception) -> ACMSError:
@@ -144,6 +182,34 @@ def unexpected(error: Exception) -> ACMSError:
 def job_number(id: str) -> int:
     """Return the number a job id is; 0, which no job has, when it is none."""
     return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
+
+
+def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
+    """Return the state of a job after an attempt, its error, and when it is due."""
+    if isinstance(found, Retry):
+        return JobState.READY, found.error, found.not_before
+    if isinstance(found, Failed):
+        return JobState.CANCELLED if found.cancelled else JobState.FAILED, found.error, job.not_before
+    return JobState.DONE, None, job.not_before
+
+
+def lost(lease: Lease) -> LeaseLostError:
+    """Return the refusal of an attempt that does not hold its job."""
+    return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+
+
+def no_job(id: object) -> GoneError:
+    """Return the refusal of a lease on a job nobody knows."""
+    return GoneError(f"job {id} does not exist")
+
+
+def taken(job: str, twin: str) -> ConflictError:
+    """Return the refusal to try a job again while another one does its work."""
+    return ConflictError(
+        f"job {twin} is to do the work of job {job}",
+        retryable=False,
+        options=(f"let job {twin} end, or cancel it",),
+    )
 
 
 def segments(
@@ -169,3 +235,8 @@ def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple
             options=("copy the context instead of forking it",),
         )
     return tuple((owner, last) for owner, _, last in runs)
+
+
+def inherited(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
+    """Return the settings of a fork: what it takes over from its parent's, and its own."""
+    return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 
 from acms import handles
-from acms.core.chain import Entropy, context_id, genesis, locate, seal, verify
+from acms.core.chain import Entropy, context_id, genesis, seal, verify
 from acms.core.validate import name
 from acms.errors import (
     ACMSError,
     ConflictError,
     CorruptRecordError,
-    GoneError,
-    LeaseLostError,
     SessionNotFoundError,
     ValidationError,
 )
@@ -26,52 +24,27 @@ from acms.model import (
     ContextDraft,
     ContextQuery,
     Derived,
-    Done,
     Draft,
     Durability,
     Entry,
-    Failed,
     Head,
     Hit,
     Job,
-    JobQuery,
-    JobState,
     Json,
     Kind,
-    Lease,
     Page,
     Receipt,
-    Retry,
     Search,
     State,
 )
 from acms.storage import log, search
+from acms.storage.memory_erase import Log, MemoryErase
+from acms.storage.memory_jobs import MemoryJobs
 
 _DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
-@dataclass(slots=True)
-class _Log:
-    """One context and the entries it owns."""
-
-    context: Context
-    head: Head
-    entries: list[Entry] = field(default_factory=list)
-    keys: dict[str, int] = field(default_factory=dict)
-    derived: dict[tuple[str, int, int], Derived] = field(default_factory=dict)
-    #: Both count on the root of the fork tree only.
-    epoch: int = 0
-    seq: int = 0
-    #: Chain value before the first entry it owns.
-    start: bytes = b""
-
-    @property
-    def first(self) -> int:
-        """Version of the first entry it owns."""
-        return 1 if self.context.fork is None else self.context.fork + 1
-
-
-class MemoryStorage:
+class MemoryStorage(MemoryErase, MemoryJobs):
     """A store in memory."""
 
     durability: Durability = "memory"
@@ -86,7 +59,7 @@ class MemoryStorage:
         self.tenant = name(tenant, "tenant")
         self._clock = clock
         self._entropy = entropy
-        self._logs: dict[str, _Log] = {}
+        self._logs: dict[str, Log] = {}
         self._jobs: dict[str, Job] = {}
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
@@ -104,14 +77,6 @@ class MemoryStorage:
         """Do nothing: what is stored stays as long as the object."""
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _log(self, context: str, *, deleted: bool = False) -> _Log:
-        found = self._logs.get(context)
-        if found is None:
-            raise SessionNotFoundError(f"no context has the id {context!r}")
-        if found.context.deleted_at is not None and not deleted:
-            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        return found
 
     def _by_key(self, namespace: str, key: str) -> Context | None:
         for found in self._logs.values():
@@ -139,7 +104,9 @@ class MemoryStorage:
         head = Head(context=id, chain=genesis(id))
         if context.parent is not None:
             new, head = self._forked(new, context.parent, context.fork)
-        self._logs[id] = _Log(new, head, start=head.chain)
+            settings = log.inherited(self._logs[context.parent].context.settings, context)
+            new = replace(new, settings=log.kept(settings))
+        self._logs[id] = Log(new, head, start=head.chain)
         return new
 
     def _forked(
@@ -184,6 +151,7 @@ class MemoryStorage:
             for context in (self._logs[id].context for id in reversed(ids))
             if (query.namespace is None or context.namespace == query.namespace)
             and (query.parent is None or context.parent == query.parent)
+            and (query.root is None or context.root == query.root)
             and (query.deleted or context.deleted_at is None)
         ]
         more = len(found) > query.limit
@@ -217,7 +185,7 @@ class MemoryStorage:
         """Return where the log stands."""
         return self._head(self._log(context))
 
-    def _head(self, found: _Log) -> Head:
+    def _head(self, found: Log) -> Head:
         root = self._logs[found.context.root]
         return replace(found.head, epoch=root.epoch, derived=root.seq)
 
@@ -246,6 +214,7 @@ class MemoryStorage:
         if keyed and log.repeats(op, known):
             return log.repeated(head, [entry for entry in known if entry is not None], self.durability)
         log.check(op, head)
+        log.check_cited(self._get(id) for id in log.cited(op))
         finished = self._finishing(op)
         position, total, last = head.messages, head.tokens, head.last_message
         added: list[Entry] = []
@@ -290,32 +259,6 @@ class MemoryStorage:
             self.durability,
         )
 
-    def _finishing(self, op: Append) -> Job | None:
-        if op.finish is None:
-            return None
-        job = self._held(op.finish)
-        return replace(job, state=JobState.DONE, lease_until=None, updated_at=self._clock())
-
-    def _enqueue(self, op: Append) -> None:
-        now = self._clock()
-        for draft in op.jobs:
-            if any(
-                job.dedupe == draft.dedupe and job.state in (JobState.READY, JobState.RUNNING)
-                for job in self._jobs.values()
-            ):
-                continue
-            id = str(len(self._jobs) + 1)
-            self._jobs[id] = Job(
-                id=id,
-                kind=draft.kind,
-                dedupe=draft.dedupe,
-                context=op.context,
-                payload=dict(draft.payload),
-                not_before=draft.not_before or now,
-                created_at=now,
-                updated_at=now,
-            )
-
     async def read(
         self,
         context: str,
@@ -327,10 +270,11 @@ class MemoryStorage:
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         log.check_read(newest, limit)
-        found = self._log(context)
+        found = self._log(context, deleted=deleted)
         last = found.head.version
         if at is not None:
             last = min(last, at)
@@ -345,13 +289,13 @@ class MemoryStorage:
             return entries[max(0, len(entries) - newest) :]
         return entries[:limit]
 
-    def _select(self, found: _Log, first: int, last: int) -> list[Entry]:
+    def _select(self, found: Log, first: int, last: int) -> list[Entry]:
         entries: list[Entry] = []
         for one, low, high in self._runs(found, first, last):
             entries.extend(one.entries[low - one.first : high - one.first + 1])
         return entries
 
-    def _runs(self, found: _Log, first: int, last: int) -> list[tuple[_Log, int, int]]:
+    def _runs(self, found: Log, first: int, last: int) -> list[tuple[Log, int, int]]:
         """Split versions of a log into (owner, first, last) runs, ascending."""
         runs = log.segments(found.context.id, found.context.lineage, first, last)
         return [(self._logs[owner], low, high) for owner, low, high in runs]
@@ -359,14 +303,6 @@ class MemoryStorage:
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
         return [self._get(id) for id in ids]
-
-    def _get(self, id: str) -> Entry | None:
-        place = locate(id)
-        found = None if place is None else self._logs.get(place[0])
-        if place is None or found is None or not found.first <= place[1] <= found.head.version:
-            return None
-        entry = found.entries[place[1] - found.first]
-        return entry if entry.id == id else None
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,41 +354,7 @@ class MemoryStorage:
             and entry.content
         ][:limit]
 
-    # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────
-
-    async def blank(
-        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
-    ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
-        if to is State.LIVE:
-            raise ValidationError("must be expired or erased", field="to")
-        found = self._log(context, deleted=True)
-        tree = [one for one in self._logs.values() if one.context.root == found.context.root]
-        names = {one.context.id for one in tree}
-        changed: list[int] = []
-        for owner, low, high in log.segments(context, found.context.lineage, 1, found.head.version):
-            one = self._logs[owner]
-            for version in sorted({version for version in versions if low <= version <= high}):
-                entry = one.entries[version - one.first]
-                if entry.state is to or entry.state is State.ERASED:
-                    continue
-                erased = to is State.ERASED
-                one.entries[version - one.first] = log.blanked(entry, to)
-                if erased:
-                    one.keys.pop(entry.key or "", None)
-                    one.derived = {place: row for place, row in one.derived.items() if row.version != version}
-                    for id, job in self._jobs.items():
-                        if job.context in names and entry.id in job.payload.get("ids", ()):
-                            self._jobs[id] = replace(job, payload=EMPTY)
-                changed.append(version)
-        if changed:
-            for one in tree:
-                one.head = replace(one.head, rewrites=one.head.rewrites + 1)
-            self._logs[found.context.root].epoch += 1
-            self.audit.append(
-                {"context": context, "action": to.value, "versions": changed, "detail": dict(audit)}
-            )
-        return len(changed)
+    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim; resumes after the last stored version."""
@@ -482,8 +384,11 @@ class MemoryStorage:
                 chain=entry.chain,
                 tail=EMPTY,
             )
+            if entry.state is not State.LIVE:
+                root = self._logs[context.root]
+                root.epoch = max(root.epoch, 1)
 
-    def _restored(self, context: Context) -> _Log:
+    def _restored(self, context: Context) -> Log:
         found = self._logs.get(context.id)
         if found is not None:
             here = found.context
@@ -509,7 +414,7 @@ class MemoryStorage:
             if context.parent not in self._logs:
                 raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
             _, head = self._forked(context, context.parent, context.fork, deleted=True)
-        found = self._logs[context.id] = _Log(context, head, start=head.chain)
+        found = self._logs[context.id] = Log(context, head, start=head.chain)
         return found
 
     async def search(self, query: Search) -> list[Hit]:
@@ -527,73 +432,3 @@ class MemoryStorage:
                 (id, row.version, row.data) for row in found.derived.values() if row.space == query.space
             )
         return search.hits(query, rows, vectors)
-
-    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _held(self, lease: Lease) -> Job:
-        job = self._jobs.get(lease.job.id)
-        if job is None:
-            raise GoneError(f"job {lease.job.id} does not exist")
-        if job.attempt != lease.attempt or job.state is not JobState.RUNNING:
-            raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
-        return job
-
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first."""
-        now = self._clock()
-        due = [
-            job
-            for job in self._jobs.values()
-            if job.kind in kinds
-            and job.not_before <= now
-            and (
-                job.state is JobState.READY
-                or (job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until <= now)
-            )
-        ]
-        found: list[Lease] = []
-        for job in sorted(due, key=lambda job: (job.not_before, int(job.id)))[:limit]:
-            taken = replace(
-                job, state=JobState.RUNNING, attempt=job.attempt + 1, lease_until=now + lease, updated_at=now
-            )
-            self._jobs[job.id] = taken
-            found.append(Lease(job=taken, attempt=taken.attempt, until=now + lease))
-        return found
-
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """Prolong a lease."""
-        now = self._clock()
-        job = self._jobs[lease.job.id] = replace(self._held(lease), lease_until=now + by, updated_at=now)
-        return replace(lease, job=job, until=now + by)
-
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """End an attempt that has no effect on the log."""
-        job = self._jobs.get(lease.job.id)
-        if job is None:
-            raise GoneError(f"job {lease.job.id} does not exist")
-        if job.attempt != lease.attempt:
-            raise LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
-        state, error, due = JobState.DONE, None, job.not_before
-        if isinstance(outcome, Retry):
-            state, error, due = JobState.READY, outcome.error, outcome.not_before
-        elif isinstance(outcome, Failed):
-            state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
-        job = replace(
-            job, state=state, error=error, not_before=due, lease_until=None, updated_at=self._clock()
-        )
-        self._jobs[job.id] = job
-        return job
-
-    async def jobs(self, query: JobQuery) -> Page[Job]:
-        """List jobs, newest first."""
-        found = [
-            job
-            for job in sorted(self._jobs.values(), key=lambda job: -int(job.id))
-            if (not query.ids or job.id in query.ids)
-            and (query.context is None or job.context == query.context)
-            and (not query.states or job.state in query.states)
-            and (query.after is None or int(job.id) < log.job_number(query.after))
-        ]
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page(items=tuple(found), next_after=found[-1].id if more else None)

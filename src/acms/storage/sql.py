@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -16,6 +16,7 @@ from acms.errors import CorruptRecordError
 from acms.model import (
     EMPTY,
     Context,
+    Derived,
     Draft,
     Entry,
     Job,
@@ -120,6 +121,25 @@ class _Filling(Draft):
     __slots__ = Entry.__slots__
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__  # both must be plain for the interpreter to assign directly
+
+
+class _FillingRow:
+    """The same for a derived row."""
+
+    __slots__ = Derived.__slots__
+
+
+def read_derived(rows: Iterable[Sequence[Any]], space: str) -> list[Derived]:
+    """Build derived rows from (version, part, start, end, data, seq), one row at a time: there may be very many."""
+    found: list[Derived] = []
+    new, kind = _FillingRow, Derived
+    for values in rows:
+        row: Any = new()
+        row.version, row.part, row.start, row.end, row.data, row.seq = values
+        row.space = space
+        row.__class__ = kind
+        found.append(row)
+    return found
 
 
 def read_entry(row: Sequence[Any], context: str) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from acms.core.chain import (
     entry_id,
     genesis,
     links,
-    locate,
     micros,
     stamp,
     verify,
@@ -29,22 +28,18 @@ from acms.errors import (
     ACMSError,
     ConflictError,
     CorruptRecordError,
-    SessionNotFoundError,
     ValidationError,
 )
 from acms.model import (
     Append,
     Context,
     ContextDraft,
-    ContextQuery,
     Derived,
     Durability,
     Entry,
     Head,
     Hit,
-    Json,
     Kind,
-    Page,
     Receipt,
     Search,
     State,
@@ -56,11 +51,11 @@ from acms.storage.sql import (
     draft_columns,
     queries,
     read_context,
+    read_derived,
     read_entry,
-    read_lineage,
     write_parts,
 )
-from acms.storage.sqlite_jobs import SQLiteJobs
+from acms.storage.sqlite_contexts import SQLiteContexts
 
 Row = Sequence[Any]
 
@@ -76,11 +71,13 @@ HEADS = 4096
 class _Prepared:
     """What an append needs besides its place, computed before it reaches the writer."""
 
-    __slots__ = ("columns", "keys", "plan", "stamps", "tail")
+    __slots__ = ("cited", "columns", "keys", "plan", "stamps", "tail")
 
     def __init__(self) -> None:
         self.stamps: list[Stamp] = []
         self.keys: list[str] = []
+        #: Ids of the entries it was made from.
+        self.cited: list[str] = []
         #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
         self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
         self.tail: str | None = None
@@ -98,7 +95,7 @@ class _Plan(NamedTuple):
     receipt: Receipt
 
 
-class SQLiteStorage(SQLiteJobs):
+class SQLiteStorage(SQLiteContexts):
     """A store in one SQLite file.
 
     `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
@@ -158,6 +155,10 @@ class SQLiteStorage(SQLiteJobs):
             }
             if context.parent is not None:
                 values.update(self._forked(connection, context.parent, context.fork))
+                if context.inherit:
+                    (row,) = self._rows(connection, "settings", (values["ref"],))
+                    settings = log.inherited(load_mapping(row[0]), context)
+                    values["settings"] = dump(settings) if settings else None
             connection.execute(self._sql["insert_context"], values).fetchall()
             if context.parent is None:
                 connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()
@@ -172,7 +173,7 @@ class SQLiteStorage(SQLiteJobs):
         return {
             "tenant": self.tenant,
             "id": id,
-            "root": 0,
+            "ref": None,
             "parent": None,
             "fork": None,
             "lineage": "[]",
@@ -196,124 +197,37 @@ class SQLiteStorage(SQLiteJobs):
         if not 0 <= at <= head.version:
             raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
         inherited = log.inherit(parent, lineage, at)
-        newest = self._select(connection, parent, lineage, ref, 1, at, newest=1)
-        said = self._select(connection, parent, lineage, ref, 1, at, newest=1, kinds=(Kind.MESSAGE,))
-        rewrites = 0
-        for owner, first, last in log.segments(parent, lineage, 1, at):
-            base = self._ref(connection, owner) << VERSION_BITS
-            row = self._row(connection, "count_replacing", (base | first, base | last))
-            assert row is not None
-            rewrites += row[0]
-        root = next(iter(connection.execute("SELECT root FROM contexts WHERE ref = ?", (ref,))))[0]
-        return {
-            "root": root,
+        found = {
+            "ref": ref,
             "parent": parent,
             "fork": at,
             "lineage": dump(inherited),
             "version": at,
-            "messages": said[0].position if said else 0,
-            "tokens": said[0].total if said else 0,
-            "last_message": said[0].id if said else None,
-            "rewrites": rewrites,
-            "chain": newest[0].chain if newest else genesis(parent),
+            "messages": head.messages,
+            "tokens": head.tokens,
+            "last_message": head.last_message,
+            "rewrites": 0,
+            "chain": head.chain if at else genesis(parent),
         }
-
-    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
-        """Return a context by its id or by the key of a live one."""
-
-        def work(connection: apsw.Connection) -> Context:
-            row = self._row(connection, "context_by_key", (self.tenant, namespace, id_or_key))
-            row = row or self._row(connection, "context_by_id", (self.tenant, id_or_key))
-            if row is None:
-                raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
-            return read_context(row)
-
-        return await self._read(work)
-
-    async def contexts(self, query: ContextQuery) -> Page[Context]:
-        """List contexts, newest first."""
-
-        def work(connection: apsw.Connection) -> Page[Context]:
-            after: int | None = None
-            if query.after is not None:
-                row = self._row(connection, "ref", (self.tenant, query.after))
-                if row is None:
-                    raise SessionNotFoundError(f"no context has the id {query.after!r}")
-                after = row[0]
-            values = {
-                "tenant": self.tenant,
-                "namespace": query.namespace,
-                "parent": query.parent,
-                "deleted": query.deleted,
-                "after": after,
-                "limit": query.limit + 1,
-            }
-            found = [read_context(row) for row in self._rows(connection, "contexts", values)]
-            more = len(found) > query.limit
-            found = found[: query.limit]
-            return Page(items=tuple(found), next_after=found[-1].id if more else None)
-
-        return await self._read(work)
-
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """Merge a change into the settings if they are still at `rev`."""
-
-        def work(connection: apsw.Connection) -> Context:
-            row = self._row(connection, "context_by_id", (self.tenant, context))
-            if row is None:
-                raise SessionNotFoundError(f"no context has the id {context!r}")
-            old = read_context(row)
-            if old.settings_rev != rev:
-                raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
-            deleted_at = old.deleted_at
-            if "deleted" in change:
-                deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
-            merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
-            merged = {key: value for key, value in merged.items() if value is not None}
-            connection.execute(
-                self._sql["update_settings"],
-                (
-                    dump(merged) if merged else None,
-                    None if deleted_at is None else micros(deleted_at),
-                    row[0],
-                ),
-            ).fetchall()
-            row = self._row(connection, "context_by_id", (self.tenant, context))
+        if at < head.version:  # else the head says it all
+            newest = self._select(connection, parent, lineage, ref, at, at)
+            said = [entry for entry in newest if entry.kind is Kind.MESSAGE] or self._select(
+                connection, parent, lineage, ref, 1, at, newest=1, kinds=(Kind.MESSAGE,)
+            )
+            found.update(
+                messages=said[0].position if said else 0,
+                tokens=said[0].total if said else 0,
+                last_message=said[0].id if said else None,
+                chain=newest[0].chain if newest else genesis(parent),
+            )
+        for owner, first, last in log.segments(parent, lineage, 1, at) if head.rewrites else ():
+            base = self._ref(connection, owner) << VERSION_BITS
+            row = self._row(connection, "count_replacing", (base | first, base | last))
             assert row is not None
-            return read_context(row)
-
-        return await self._write(work)
+            found["rewrites"] += row[0]
+        return found
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _head(
-        self, connection: apsw.Connection, context: str, *, deleted: bool = False
-    ) -> tuple[int, Head, tuple[tuple[str, int], ...]]:
-        row = self._row(connection, "head", (self.tenant, context))
-        if row is None:
-            raise SessionNotFoundError(f"no context has the id {context!r}")
-        ref, deleted_at, lineage, version, messages, tokens, last, rewrites, derived, epoch, chain, tail = row
-        if deleted_at is not None and not deleted:
-            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        head = Head(
-            context=context,
-            version=version,
-            messages=messages,
-            tokens=tokens,
-            last_message=last,
-            rewrites=rewrites,
-            derived=derived,
-            epoch=epoch,
-            chain=chain,
-            tail=dict(load_mapping(tail)),
-        )
-        return ref, head, read_lineage(lineage)
-
-    def _ref(self, connection: apsw.Connection, context: str) -> int:
-        row = self._row(connection, "ref", (self.tenant, context))
-        if row is None:
-            raise CorruptRecordError(f"the ancestor {context} is missing")
-        return int(row[0])
 
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
@@ -337,6 +251,8 @@ class SQLiteStorage(SQLiteJobs):
             prepared.stamps.append(stamp(draft, self._entropy))
             if draft.key is not None:
                 prepared.keys.append(draft.key)
+            if draft.sources:
+                prepared.cited = log.cited(op)
             parts = write_parts(draft.parts, draft.content) if draft.parts else None
             prepared.columns.append((micros(draft.created_at), draft_columns(draft), parts))
         if op.tail is not None:
@@ -439,6 +355,8 @@ class SQLiteStorage(SQLiteJobs):
                 head = self._head(connection, op.context)[1]
                 return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
         log.check(op, head)
+        if prepared.cited:
+            log.check_cited(self._found(connection, prepared.cited))
         plan = prepared.plan
         if plan is None or plan.known is not known:
             plan = self._plan(op, prepared, known)
@@ -498,12 +416,13 @@ class SQLiteStorage(SQLiteJobs):
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         log.check_read(newest, limit)
 
         def work(connection: apsw.Connection) -> list[Entry]:
-            ref, head, lineage = self._head(connection, context)
+            ref, head, lineage = self._head(connection, context, deleted=deleted)
             last = head.version
             if at is not None:
                 last = min(last, at)
@@ -556,25 +475,7 @@ class SQLiteStorage(SQLiteJobs):
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
-
-        def work(connection: apsw.Connection) -> list[Entry | None]:
-            located = map(locate, ids)
-            places = [place for place in located if place is not None and place[1] <= VERSION_MASK]
-            refs = {
-                owner: row[0]
-                for owner in {owner for owner, _ in places}
-                if (row := self._row(connection, "ref", (self.tenant, owner))) is not None
-            }
-            rows = [refs[owner] << VERSION_BITS | version for owner, version in places if owner in refs]
-            owners = {ref: owner for owner, ref in refs.items()}
-            entries = [
-                read_entry(row, owners[row[0] >> VERSION_BITS])
-                for row in self._rows(connection, "entries_at", (dump(rows),))
-            ]
-            found = {entry.id: entry for entry in entries}
-            return [found.get(id) for id in ids]
-
-        return await self._read(work, large=len(ids) > INLINE_ROWS)
+        return await self._read(partial(self._found, ids=ids), large=len(ids) > INLINE_ROWS)
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -620,14 +521,11 @@ class SQLiteStorage(SQLiteJobs):
 
         def work(connection: apsw.Connection) -> list[Derived]:
             _, head, runs = self._runs(connection, context, at=at)
-            found = [
-                Derived(version=version, space=space, part=part, start=start, end=end, data=data, seq=seq)
-                for of, low, high in runs
-                for version, part, start, end, data, seq in self._rows(
-                    connection, "derived", (of, space, after, head.derived, low, high)
-                )
-            ]
-            return sorted(found, key=lambda row: row.seq)
+            found: list[Derived] = []
+            for of, low, high in runs:
+                rows = connection.execute(self._sql["derived"], (of, space, after, head.derived, low, high))
+                found += read_derived(rows, space)
+            return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
 
         return await self._read(work, large=True)
 
@@ -656,46 +554,7 @@ class SQLiteStorage(SQLiteJobs):
 
         return await self._read(work, large=True)
 
-    # ── erasing, restoring, searching ───────────────────────────────────────────────────────────────────────────────
-
-    async def blank(
-        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
-    ) -> int:
-        """Delete the content of entries for ever, in every lineage."""
-        if to is State.LIVE:
-            raise ValidationError("must be expired or erased", field="to")
-
-        def work(connection: apsw.Connection) -> int:
-            ref, head, lineage = self._head(connection, context, deleted=True)
-            changed: list[int] = []
-            for owner, low, high in log.segments(context, lineage, 1, head.version):
-                number = self._ref(connection, owner)
-                for version in sorted({version for version in versions if low <= version <= high}):
-                    row = number << VERSION_BITS | version
-                    found = self._row(connection, "entries_at", (dump([row]),))
-                    if found is None:
-                        continue
-                    entry = read_entry(found, owner)
-                    if entry.state is to or entry.state is State.ERASED:
-                        continue
-                    connection.execute(self._sql["blank_entry"], (to.value, row)).fetchall()
-                    if to is State.ERASED:
-                        if entry.key is not None:
-                            connection.execute(self._sql["forget_key"], (number, entry.key)).fetchall()
-                        connection.execute(self._sql["forget_derived"], (number, version)).fetchall()
-                        connection.execute(
-                            self._sql["forget_payload"], (self.tenant, ref, entry.id)
-                        ).fetchall()
-                    changed.append(version)
-            if changed:
-                connection.execute(self._sql["count_rewrite"], (ref,)).fetchall()
-                connection.execute(self._sql["raise_epoch"], (ref,)).fetchall()
-                detail = dump(dict(audit)) if audit else None
-                values = (self.tenant, context, to.value, dump(changed), detail, micros(self._clock()))
-                connection.execute(self._sql["insert_audit"], values).fetchall()
-            return len(changed)
-
-        return await self._write(work)
+    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
@@ -786,6 +645,8 @@ class SQLiteStorage(SQLiteJobs):
                 head.rewrites + rewrites, entries[-1].chain, ref,
             )  # fmt: skip
             connection.execute(self._sql["advance_restored"], values).fetchall()
+            if any(entry.state is not State.LIVE for entry in entries):
+                connection.execute(self._sql["note_blanks"], (ref,)).fetchall()
             return self._head(connection, context, deleted=True)[1]
 
         return await self._write(work)

@@ -29,20 +29,16 @@ from acms.core.chain import (
 from acms.errors import (
     ACMSError,
     ConflictError,
-    CorruptRecordError,
     HandleError,
     SchemaVersionError,
-    StorageBusyError,
     StorageError,
-    StorageFullError,
     StorageReadOnlyError,
     ValidationError,
 )
 from acms.model import Durability
 from acms.storage import log
-from acms.storage.sql import (
-    migrations,
-)
+from acms.storage.sql import migrations
+from acms.storage.sqlite_guard import check_header, translated
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -145,7 +141,7 @@ class SQLiteFile:
         if durability not in ("disk", "relaxed"):
             raise ValidationError("must be disk or relaxed", field="durability")
         self.path = Path(path)
-        self._translated = _translated(self.path)
+        self._translated = translated(self.path)
         self.durability: Durability = durability
         self.read_only = read_only
         self._busy = int(busy_seconds * 1000)
@@ -157,6 +153,9 @@ class SQLiteFile:
 
     def _undone(self) -> None:
         """Forget what was remembered of a transaction: it was rolled back, in part or whole."""
+
+    def _committed(self, writer: apsw.Connection) -> None:
+        """Do what must not be done inside a transaction, before the callers are answered."""
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +211,7 @@ class SQLiteFile:
         return state
 
     def _connect(self) -> tuple[apsw.Connection, apsw.Connection, apsw.Connection]:
-        with _translated(self.path):
+        with translated(self.path):
             if self._identity() in _inherited:
                 raise HandleError(
                     f"{self.path} was open when this process was forked: messages would be lost",
@@ -231,7 +230,7 @@ class SQLiteFile:
                     raise
             if not self.path.parent.is_dir():
                 raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
-            _check_header(self.path)
+            check_header(self.path)
             writer = apsw.Connection(
                 str(self.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
             )
@@ -245,6 +244,7 @@ class SQLiteFile:
                 self._use_wal(writer)
                 writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
                 writer.pragma("trusted_schema", False)
+                writer.pragma("secure_delete", True)  # zeros over what is deleted, not only a free place
                 self._migrate(writer)
                 return writer, self._connect_reader(), self._connect_reader()
             except BaseException:
@@ -288,7 +288,7 @@ class SQLiteFile:
         return reader
 
     def _connect_read_only(self, opened: list[apsw.Connection]) -> apsw.Connection:
-        _check_header(self.path)
+        check_header(self.path)
         if not self.path.is_file():
             raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
         try:
@@ -336,6 +336,15 @@ class SQLiteFile:
                 f"{self.path} has schema {version}, this release knows up to {known}; it was not touched",
                 options=("upgrade acms-engine",),
             )
+        rows: Any = connection.execute("SELECT version, checksum FROM migrations") if version else ()
+        applied = dict(rows)
+        for number, checksum, _ in migrations("sqlite"):
+            if applied.get(number, checksum) != checksum:
+                raise SchemaVersionError(
+                    f"{self.path} was migrated by a different release: its schema {number} is not the one this"
+                    " release has; it was not touched",
+                    options=("open it with the release that wrote it", "export there and restore here"),
+                )
         if self.read_only and version < known:
             raise SchemaVersionError(
                 f"{self.path} has schema {version}, this release reads {known}",
@@ -422,7 +431,9 @@ class SQLiteFile:
             if not works:
                 continue
             error = self._commit(state.writer, works)
-            if error is not None:
+            if error is None:
+                self._committed(state.writer)
+            else:
                 for work in works:
                     work.done = [error] * len(work.functions)
             try:
@@ -499,10 +510,10 @@ class SQLiteFile:
     async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
         state = await self._open()
         if not large:
-            with _translated(self.path):
+            with translated(self.path):
                 return function(state.reader)
         async with state.lock:
-            with _translated(self.path):
+            with translated(self.path):
                 return await asyncio.to_thread(function, state.large)
 
     async def _ride(self, function: Callable[[apsw.Connection], Any]) -> None:
@@ -522,66 +533,3 @@ def _answer(works: Sequence[_Work]) -> None:
     for work in works:  # many: whoever runs first must not keep the others waiting
         if work.future is not None and not work.future.done():
             work.future.set_result(work.done)
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a file that is no SQLite database, before SQLite opens it."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(16)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except IsADirectoryError as error:
-        raise StorageError(f"{path} is a folder", options=("name a file in it",)) from error
-    except PermissionError as error:
-        raise StorageReadOnlyError(
-            f"{path} cannot be read: {error.strerror}", options=("check its permissions",)
-        ) from error
-    if header and header != b"SQLite format 3\0":
-        raise CorruptRecordError(
-            f"{path} is not an SQLite database; it was not touched",
-            options=("choose another path", "restore the file from a backup"),
-        )
-
-
-class _translated:
-    """Turn the errors of SQLite into ours."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
-            raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
-        if isinstance(
-            error, UnicodeEncodeError | OverflowError
-        ):  # a name or number that nothing stored can have
-            raise log.unexpected(error) from error
-        if error is None or isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
-            return
-        raise self._ours(error) from error
-
-    def _ours(self, error: BaseException) -> StorageError:
-        text = f"{self.path}: {error}"
-        if isinstance(error, apsw.FullError):
-            return StorageFullError(
-                f"{text}; nothing of this commit was written",
-                options=("free some space and repeat the call",),
-            )
-        if isinstance(error, apsw.BusyError | apsw.LockedError):
-            return StorageBusyError(f"{text}; nothing was written", options=("repeat the call",))
-        short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
-        if short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
-        if isinstance(
-            error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError | PermissionError
-        ):
-            return StorageReadOnlyError(
-                text, options=("check the permissions of the folder", "open it with ?mode=ro")
-            )
-        return StorageError(text)

@@ -13,13 +13,15 @@ import apsw
 
 from acms.core.chain import micros, moment
 from acms.core.wire import dump
-from acms.errors import GoneError, LeaseLostError, StorageError
+from acms.errors import LeaseLostError, StorageError
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import log
 from acms.storage.sql import read_job
 from acms.storage.sqlite_file import SQLiteFile
 
 Row = Sequence[Any]
+
+CLOCKS_DIFFER = log.CLOCKS_DIFFER // timedelta(microseconds=1)
 
 
 class SQLiteJobs(SQLiteFile):
@@ -28,6 +30,8 @@ class SQLiteJobs(SQLiteFile):
     #: Owner of everything this handle reads and writes.
     tenant: str
     _sql: Mapping[str, str]
+    #: When no job was found that was changed in the future.
+    _looked = -CLOCKS_DIFFER
 
     def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
         return connection.execute(self._sql[query], parameters).fetchall()
@@ -41,18 +45,42 @@ class SQLiteJobs(SQLiteFile):
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first."""
 
+        def due(connection: apsw.Connection, now: int, ahead: bool) -> Sequence[Row]:
+            given = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+            if ahead:
+                return self._rows(connection, "due_jobs_ahead", {**given, "changed": now + CLOCKS_DIFFER})
+            return self._rows(connection, "due_jobs", given)
+
+        def look(connection: apsw.Connection) -> tuple[bool, bool]:
+            now = micros(self._clock())
+            ahead = self._ahead(connection, now)
+            return bool(due(connection, now, ahead)), ahead
+
+        # A worker that finds nothing takes no write lock and syncs no disk: idle ones disturb nobody.
+        some, ahead = await self._read(look)
+        if not some:
+            return []
+
         def work(connection: apsw.Connection) -> list[Lease]:
             now = micros(self._clock())
             until = now + lease // timedelta(microseconds=1)
-            values = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
             found: list[Lease] = []
-            for (id,) in self._rows(connection, "due_jobs", values):
+            for id, state in due(connection, now, ahead):
                 connection.execute(self._sql["claim_job"], (until, now, self.tenant, id)).fetchall()
-                job = self._job(connection, id)
-                found.append(Lease(job=job, attempt=job.attempt, until=moment(until)))
+                job, silent = self._job(connection, id), state == JobState.RUNNING
+                found.append(Lease(job=job, attempt=job.attempt, until=moment(until), silent=silent))
             return found
 
         return await self._write(work)
+
+    def _ahead(self, connection: apsw.Connection, now: int) -> bool:
+        """Return whether a job was changed in the future; looked up when the clock was set back, else once a minute."""
+        if 0 <= now - self._looked < CLOCKS_DIFFER:
+            return False
+        found = self._row(connection, "jobs_ahead", (self.tenant, now + CLOCKS_DIFFER)) is not None
+        if not found:
+            self._looked = now
+        return found
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
@@ -75,13 +103,14 @@ class SQLiteJobs(SQLiteFile):
             now = micros(self._clock())
             number = log.job_number(lease.job.id)
             job = self._job(connection, number)
-            state, error, due = JobState.DONE, None, micros(job.not_before)
-            if isinstance(outcome, Retry):
-                state, error, due = JobState.READY, outcome.error, micros(outcome.not_before)
-            elif isinstance(outcome, Failed):
-                state, error = (JobState.CANCELLED if outcome.cancelled else JobState.FAILED), outcome.error
-            values = (state.value, error, due, now, self.tenant, number, lease.attempt)
-            if self._row(connection, "settle_job", values) is None:
+            state, error, due = log.outcome(job, outcome)
+            as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
+            if as_seen and state is JobState.READY:
+                twin = self._row(connection, "twin", (self.tenant, job.dedupe, number))
+                if twin is not None:
+                    raise log.taken(job.id, str(twin[0]))
+            values = (state.value, error, micros(due), now, self.tenant, number, lease.attempt)
+            if self._row(connection, "settle_job", (*values, lease.job.state.value)) is None:
                 raise self._lost(connection, lease)
             return self._job(connection, number)
 
@@ -90,12 +119,12 @@ class SQLiteJobs(SQLiteFile):
     def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
         self._job(connection, log.job_number(lease.job.id))
-        return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+        return log.lost(lease)
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:
         row = self._row(connection, "job", (self.tenant, id))
         if row is None:
-            raise GoneError(f"job {id} does not exist")
+            raise log.no_job(id)
         return read_job(row)
 
     async def jobs(self, query: JobQuery) -> Page[Job]:

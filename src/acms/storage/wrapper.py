@@ -86,6 +86,7 @@ class WrapperStorage:
         replacing: bool = False,
         newest: int | None = None,
         limit: int | None = None,
+        deleted: bool = False,
     ) -> list[Entry]:
         """See `StorageBackend.read`."""
         return await self.inner.read(
@@ -97,6 +98,7 @@ class WrapperStorage:
             replacing=replacing,
             newest=newest,
             limit=limit,
+            deleted=deleted,
         )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:

@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}.{room}", f"{__name__}.logs")
+    pytest.register_assert_rewrite(*(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure")))
     return getattr(import_module(f"{__name__}.{room}"), name)

@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, cast
 
@@ -44,16 +44,11 @@ from acms.model import (
     Done,
     Entry,
     Expect,
-    Failed,
     Head,
-    Job,
     JobDraft,
     JobQuery,
-    JobState,
     Kind,
-    Lease,
     Receipt,
-    Retry,
     Role,
     Search,
     State,
@@ -61,6 +56,8 @@ from acms.model import (
 )
 from acms.protocols import StorageBackend
 from acms.storage import MemoryStorage
+from acms.testing.erasure import ErasureTests
+from acms.testing.jobs import JobTests
 from acms.testing.logs import (
     WHEN,
     all_refused,
@@ -137,7 +134,7 @@ class ManualClock:
         self.now += timedelta(**by)
 
 
-class StorageBackendTests:
+class StorageBackendTests(ErasureTests, JobTests):
     """Everything a store promises; subclass it and give it a store."""
 
     #: True when the store is made with the fixture `clock`, so that a lease can run out.
@@ -211,9 +208,9 @@ class StorageBackendTests:
                 break
         assert found == [child, *reversed(made)]
         odd = await store.contexts(ContextQuery(namespace="odd"))
-        assert [context.key for context in odd.items] == ["k5", "k3", "k1"]
-        assert odd.next_after is None
+        assert ([context.key for context in odd.items], odd.next_after) == (["k5", "k3", "k1"], None)
         assert (await store.contexts(ContextQuery(parent=made[1].id))).items == (child,)
+        assert (await store.contexts(ContextQuery(root=made[1].id))).items == (child, made[1])
         assert (await store.contexts(ContextQuery(limit=8))).next_after is None
 
     async def test_settings_change_only_at_the_revision_that_was_read(self, store: StorageBackend) -> None:
@@ -1216,143 +1213,7 @@ class StorageBackendTests:
         await store.aclose()
         assert [row.data for row in await store.derived(context.id, "s")] == [b"x"]
 
-    async def test_t07_what_arrives_after_an_erasure_brings_nothing_back(self, store: StorageBackend) -> None:
-        """A vector or summary that was being computed meanwhile is dropped or refused."""
-        root = await new(store)
-        await put(store, root, said("a"), said("b"), said("c"))
-        child = await fork(store, root)
-        worker = (await store.head(root.id)).rewrites
-        cousin = (await store.head(child.id)).rewrites
-        await store.blank(root.id, [1, 3], to=State.ERASED, audit={})
-        rows = [Derived(version=n, space="s", data=b"x") for n in (1, 2, 3)]
-        assert await store.put_derived(root.id, rows) == 1
-        assert await store.put_derived(child.id, rows) == 1
-        assert [row.version for row in await store.derived(child.id, "s")] == [2]
-        with pytest.raises(ConflictError):
-            await put(store, root, summed_up(1, 2), expect=Expect(rewrites=worker))
-        with pytest.raises(ConflictError):
-            await put(store, child, summed_up(1, 2), expect=Expect(rewrites=cousin))
-        await store.settings(child.id, {"deleted": True}, rev=0)
-        assert await refused(store.put_derived(child.id, rows), SessionNotFoundError)
-
-    # ── expiring and erasing ────────────────────────────────────────────────────────────────────────────────────────
-
-    async def test_expiring_deletes_the_content_and_keeps_the_rest(self, store: StorageBackend) -> None:
-        """An expired entry keeps its place, its key, its hash and its derived rows."""
-        context = await new(store)
-        draft = said(
-            "secret", key="k", parts=(Text("secret"),), data={"x": 1}, metadata={"y": 2}, markers=("goal",)
-        )
-        await put(store, context, said("a"), draft, said("c"))
-        await store.put_derived(context.id, [Derived(version=2, space="s", data=b"x")])
-        before, old = await store.head(context.id), (await store.read(context.id))[1]
-        assert await store.blank(context.id, [2], to=State.EXPIRED, audit={"by": "policy"}) == 1
-        entry = (await sound(store, context.id))[1]
-        assert entry.state is State.EXPIRED
-        assert (entry.key, entry.role, entry.tokens, entry.id) == ("k", old.role, old.tokens, old.id)
-        assert (entry.digest, entry.chain, entry.created_at) == (old.digest, old.chain, old.created_at)
-        assert await store.get([entry.id]) == [entry]
-        after = await store.head(context.id)
-        assert after == replace(before, epoch=before.epoch + 1, rewrites=before.rewrites + 1)
-        assert [row.data for row in await store.derived(context.id, "s")] == [b"x"]
-        assert (await put(store, context, draft)).repeated
-
-    async def test_erasing_also_deletes_keys_derived_rows_and_job_payloads(
-        self, store: StorageBackend
-    ) -> None:
-        """Nothing that was made from an erased entry in this store outlives it."""
-        context = await new(store)
-        draft = said("secret", key="k", parts=(Text("secret"),), data={"x": 1}, metadata={"y": 2})
-        receipt = await put(store, context, draft, said("b", key="b"))
-        child = await fork(store, context)
-        await store.put_derived(
-            context.id, [Derived(version=n, space=space, data=b"x") for n in (1, 2) for space in ("s", "t")]
-        )
-        payload = {"ids": list(receipt.ids), "text": "secret"}
-        await put(store, context, jobs=(JobDraft(kind="k", dedupe="parent", payload=payload),))
-        await put(store, child, jobs=(JobDraft(kind="k", dedupe="child", payload=payload),))
-        keep = JobDraft(kind="k", dedupe="other", payload={"ids": [receipt.ids[1]]})
-        await put(store, context, jobs=(keep,))
-        assert await store.blank(context.id, [1], to=State.ERASED, audit={}) == 1
-        (entry, other) = await sound(store, context.id)
-        assert (entry.state, other.state) == (State.ERASED, State.LIVE)
-        for space in ("s", "t"):
-            assert [row.version for row in await store.derived(context.id, space)] == [2]
-        payloads = {job.dedupe: dict(job.payload) for job in (await store.jobs(JobQuery())).items}
-        assert payloads == {"parent": {}, "child": {}, "other": {"ids": [receipt.ids[1]]}}
-        again = await put(store, context, draft)
-        assert (again.repeated, again.versions) == (False, (3, 3))
-        assert (await put(store, context, said("b", key="b"))).repeated
-        await sound(store, context.id)
-
-    async def test_blanking_twice_changes_nothing_more(self, store: StorageBackend) -> None:
-        """What is expired can still be erased, never the other way round, and a repeat raises no epoch."""
-        context = await new(store)
-        await put(store, context, said("a", key="a"), said("b"), said("c"))
-        assert await store.blank(context.id, [1, 1, 2], to=State.EXPIRED, audit={}) == 2
-        before = await store.head(context.id)
-        assert await store.blank(context.id, [1, 2], to=State.EXPIRED, audit={}) == 0
-        assert await store.head(context.id) == before
-        assert await store.blank(context.id, [1, 3], to=State.ERASED, audit={}) == 2
-        assert (await store.head(context.id)).epoch == before.epoch + 1
-        assert await store.blank(context.id, [1, 3], to=State.EXPIRED, audit={}) == 0
-        assert await store.blank(context.id, [], to=State.ERASED, audit={}) == 0
-        states = [entry.state for entry in await sound(store, context.id)]
-        assert states == [State.ERASED, State.EXPIRED, State.ERASED]
-        with pytest.raises(ValidationError):
-            await store.blank(context.id, [2], to=State.LIVE, audit={})
-
-    async def test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch(self, store: StorageBackend) -> None:
-        """One row holds an entry for a whole tree: erased anywhere, it is erased everywhere, and caches know."""
-        root, child = await mixed(store)
-        sibling, apart = await fork(store, root, 3), await new(store)
-        grandchild = await fork(store, child)
-        tree = (root, child, sibling, grandchild)
-        assert {(await store.head(context.id)).epoch for context in tree} == {0}
-        assert await store.blank(grandchild.id, [2, 8], to=State.ERASED, audit={}) == 2
-        for context in tree:
-            entries = await sound(store, context.id)
-            assert entries[1].state is State.ERASED
-            head = await store.head(context.id)
-            assert head.epoch == 1
-            assert head.rewrites > sum(1 for entry in entries if entry.replaces), "a worker would not notice"
-        assert (await store.read(child.id))[7].state is State.ERASED
-        assert (await store.read(root.id))[7].state is State.LIVE
-        assert (await store.head(apart.id)).epoch == 0
-        assert (await fork(store, root, 2)).root == root.id
-
-    async def test_what_was_got_before_an_erasure_is_got_blank_after_it(self, store: StorageBackend) -> None:
-        """An id finds the entry as it is now, whoever of the tree erased it and whatever was read before."""
-        root = await new(store)
-        ids = list((await put(store, root, *[said(f"secret {n}") for n in range(9)])).ids)
-        child = await fork(store, root, 6)
-        ids += (await put(store, child, said("own 1"), said("own 2"))).ids
-        erased: set[str] = set()
-        for context, version in ((child, 2), (root, 9), (child, 8), (root, 1)):
-            for reads in range(3):
-                found = [entry for entry in await store.get(ids) if entry is not None]
-                assert [entry.id for entry in found] == ids
-                assert {entry.id for entry in found if entry.state is State.ERASED} == erased
-                assert all((entry.content == "") == (entry.id in erased) for entry in found)
-                if reads:
-                    await store.read(child.id, newest=reads + 1)
-            await store.blank(context.id, [version], to=State.ERASED, audit={})
-            erased.add((await store.read(context.id, after=version - 1, limit=1))[0].id)
-        await store.settings(root.id, {"deleted": True}, rev=0)
-        await store.blank(child.id, [3], to=State.ERASED, audit={})
-        erased.add(ids[2])
-        found = [entry for entry in await store.get(ids) if entry is not None]
-        assert {entry.id for entry in found if not entry.content} == erased
-
-    async def test_a_deleted_context_can_be_erased(self, store: StorageBackend) -> None:
-        """Hiding a log first does not protect its content."""
-        context = await new(store)
-        receipt = await put(store, context, said("a"))
-        await store.settings(context.id, {"deleted": True}, rev=0)
-        assert await store.blank(context.id, [1], to=State.ERASED, audit={}) == 1
-        (entry,) = await store.get(receipt.ids)
-        assert entry is not None
-        assert (entry.state, entry.content) == (State.ERASED, "")
+    # ── verifying ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_t45_one_changed_byte_is_found_and_located(self, store: StorageBackend) -> None:
         """Verification names the version at which a log no longer is what was written."""
@@ -1536,188 +1397,6 @@ class StorageBackendTests:
         hits = await store.search(Search(namespace="default", space="s", vector=(1.0, 0.2)))
         assert [hit.id for hit in hits] == [receipt.ids[1], receipt.ids[0]]
         assert await store.search(Search(namespace="default", space="s", vector=(1.0, 0.2, 0.3))) == []
-
-    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def test_a_job_is_enqueued_with_its_append_and_once_per_name(self, store: StorageBackend) -> None:
-        """Of unfinished jobs with one name there is one; when it is finished the name is free."""
-        context = await new(store)
-        draft = JobDraft(kind="compact", dedupe="compact:a", payload={"span": [1, 2], "\u00fc": None})
-        await put(store, context, said("a"), jobs=(draft, JobDraft(kind="embed", dedupe="embed:a")))
-        await put(store, context, said("b"), jobs=(replace(draft, payload={"other": 1}),))
-        embed, compact = (await store.jobs(JobQuery())).items
-        assert (compact.kind, compact.dedupe, compact.context) == ("compact", "compact:a", context.id)
-        assert (dict(compact.payload), compact.state, compact.attempt) == (
-            {"span": [1, 2], "\u00fc": None},
-            "ready",
-            0,
-        )
-        assert (compact.lease_until, compact.error) == (None, None)
-        assert embed.kind == "embed"
-        (lease,) = await store.claim(["compact"], lease=timedelta(minutes=1))
-        await put(store, context, jobs=(draft,))
-        assert len((await store.jobs(JobQuery())).items) == 2
-        await put(store, context, finish=lease, jobs=(draft,))
-        states = [job.state for job in (await store.jobs(JobQuery(context=context.id))).items]
-        assert states == [JobState.READY, JobState.READY, JobState.DONE], "a job may enqueue its successor"
-
-    async def test_jobs_are_claimed_oldest_first_and_only_when_due(self, store: StorageBackend) -> None:
-        """A claim takes due jobs of the kinds asked for, in the order in which they became due."""
-        context = await new(store)
-        due = {"c": 3, "a": 1, "b": 2, "other": 0}
-        jobs = [
-            JobDraft(
-                kind="other" if name == "other" else "k",
-                dedupe=name,
-                not_before=WHEN - timedelta(days=9 - day),
-            )
-            for name, day in due.items()
-        ]
-        late = JobDraft(kind="k", dedupe="late", not_before=datetime(9999, 1, 1, tzinfo=UTC))
-        await put(store, context, jobs=(late, *jobs))
-        first = await store.claim(["k"], lease=timedelta(minutes=1), limit=2)
-        assert [lease.job.dedupe for lease in first] == ["a", "b"]
-        assert {(lease.attempt, lease.job.attempt, lease.job.state) for lease in first} == {
-            (1, 1, JobState.RUNNING)
-        }
-        assert [
-            lease.job.dedupe for lease in await store.claim(["k", "x"], lease=timedelta(minutes=1), limit=9)
-        ] == ["c"]
-        assert await store.claim(["k"], lease=timedelta(minutes=1)) == []
-        assert await store.claim([], lease=timedelta(minutes=1)) == []
-        assert (await store.jobs(JobQuery(states=(JobState.RUNNING,)))).items[0].lease_until is not None
-
-    async def test_a_job_is_claimed_by_one_of_many_workers(self, store: StorageBackend) -> None:
-        """Workers that ask together share the jobs out."""
-        context = await new(store)
-        await put(store, context, jobs=tuple(JobDraft(kind="k", dedupe=str(n)) for n in range(20)))
-        claims = [store.claim(["k"], lease=timedelta(minutes=1), limit=3) for _ in range(10)]
-        taken = [lease.job.dedupe for leases in await asyncio.gather(*claims) for lease in leases]
-        assert sorted(taken) == sorted(str(n) for n in range(20))
-
-    async def test_a_lease_that_ran_out_is_due_again(self, store: StorageBackend, clock: ManualClock) -> None:
-        """A worker that fell silent loses its job to the next one, unless it asked for more time."""
-        if not self.takes_clock:
-            pytest.skip("this backend takes no clock")
-        context = await new(store)
-        await put(store, context, jobs=(JobDraft(kind="k", dedupe="d"),))
-        (lease,) = await store.claim(["k"], lease=timedelta(seconds=30))
-        assert lease.until == clock.now + timedelta(seconds=30)
-        clock.advance(seconds=29)
-        assert await store.claim(["k"], lease=timedelta(seconds=30)) == []
-        longer = await store.extend(lease, by=timedelta(seconds=30))
-        assert longer.until == clock.now + timedelta(seconds=30)
-        assert (longer.attempt, longer.job.lease_until) == (1, longer.until)
-        clock.advance(seconds=29)
-        assert await store.claim(["k"], lease=timedelta(seconds=30)) == []
-        clock.advance(seconds=1)
-        (second,) = await store.claim(["k"], lease=timedelta(seconds=30))
-        assert (second.attempt, second.job.id) == (2, lease.job.id)
-        settled = await store.settle(second, Retry(error="busy", not_before=clock.now + timedelta(hours=1)))
-        assert settled.updated_at == clock.now
-        assert await store.claim(["k"], lease=timedelta(seconds=30)) == []
-        clock.advance(hours=1)
-        assert [lease.attempt for lease in await store.claim(["k"], lease=timedelta(seconds=30))] == [3]
-
-    async def test_a_stale_lease_is_fenced_off(self, store: StorageBackend) -> None:
-        """Whoever lost a job can finish, extend or settle nothing, and nothing of such an append is stored."""
-        context = await new(store)
-        await put(store, context, said("a"), jobs=(JobDraft(kind="k", dedupe="d"),), tail={"n": 1})
-        (stale,) = await store.claim(["k"], lease=timedelta(0))
-        (fresh,) = await store.claim(["k"], lease=timedelta(minutes=1))
-        assert (stale.job.id, stale.attempt, fresh.attempt) == (fresh.job.id, 1, 2)
-        before = await store.head(context.id)
-        late = Append(
-            context=context.id,
-            drafts=(said("late", key="late"), summed_up(1, 1)),
-            tail={"n": 2},
-            jobs=(JobDraft(kind="k", dedupe="of the late one"),),
-            finish=stale,
-        )
-        good = Append(context=context.id, drafts=(said("good"),), finish=fresh)
-        first, second = await store.append([late, good])
-        assert isinstance(first, LeaseLostError)
-        assert isinstance(second, Receipt)
-        assert second.versions == (before.version + 1, before.version + 1)
-        assert [entry.content for entry in await sound(store, context.id)] == ["a", "good"]
-        assert dict((await store.head(context.id)).tail) == {"n": 1}
-        (job,) = (await store.jobs(JobQuery())).items
-        assert (job.state, job.attempt, job.lease_until) == (JobState.DONE, 2, None)
-        for lease in (stale, fresh):
-            with pytest.raises(LeaseLostError):
-                await put(store, context, said("again"), finish=lease)
-            with pytest.raises(LeaseLostError):
-                await store.extend(lease, by=timedelta(minutes=1))
-        with pytest.raises(LeaseLostError):
-            await store.settle(stale, Done())
-        assert not (await put(store, context, said("late", key="late"))).repeated
-
-    async def test_an_attempt_is_settled_as_done_failed_cancelled_or_to_be_tried_again(
-        self, store: StorageBackend
-    ) -> None:
-        """Every outcome ends the attempt; only a retry leaves the job to be claimed again."""
-        context = await new(store)
-        await put(store, context, jobs=tuple(JobDraft(kind="k", dedupe=str(n)) for n in range(4)))
-        leases = await store.claim(["k"], lease=timedelta(minutes=1), limit=4)
-        past, far = WHEN - timedelta(days=1), datetime(9999, 1, 1, tzinfo=UTC)
-        done = await store.settle(leases[0], Done())
-        assert (done.state, done.error, done.lease_until) == (JobState.DONE, None, None)
-        failed = await store.settle(leases[1], Failed(error="no"))
-        assert (failed.state, failed.error) == (JobState.FAILED, "no")
-        cancelled = await store.settle(leases[2], Failed(error="unwanted", cancelled=True))
-        assert (cancelled.state, cancelled.error) == (JobState.CANCELLED, "unwanted")
-        retry = await store.settle(leases[3], Retry(error="busy", not_before=past))
-        assert (retry.state, retry.error, retry.not_before) == (JobState.READY, "busy", past)
-        (again,) = await store.claim(["k"], lease=timedelta(minutes=1), limit=9)
-        assert (again.job.id, again.attempt) == (leases[3].job.id, 2)
-        with pytest.raises(LeaseLostError):
-            await store.settle(leases[3], Done())
-        later = await store.settle(again, Retry(error="still busy", not_before=far))
-        assert await store.claim(["k"], lease=timedelta(minutes=1), limit=9) == []
-        assert (await store.jobs(JobQuery(ids=(later.id,)))).items == (later,)
-        await put(store, context, jobs=(JobDraft(kind="k", dedupe="1"), JobDraft(kind="k", dedupe="3")))
-        assert len((await store.jobs(JobQuery())).items) == 5, (
-            "a failed job's name is free, a waiting job's is not"
-        )
-
-    async def test_jobs_are_listed_newest_first_in_pages(self, store: StorageBackend) -> None:
-        """Every job is on exactly one page; ids, context and states select."""
-        one, two = await new(store), await new(store)
-        for n in range(7):
-            await put(store, two if n % 2 else one, jobs=(JobDraft(kind="k", dedupe=str(n)),))
-        found: list[Job] = []
-        after: str | None = None
-        for _ in range(5):
-            page = await store.jobs(JobQuery(after=after, limit=3))
-            found.extend(page.items)
-            after = page.next_after
-            if after is None:
-                break
-        assert [job.dedupe for job in found] == ["6", "5", "4", "3", "2", "1", "0"]
-        assert [job.dedupe for job in (await store.jobs(JobQuery(context=two.id))).items] == ["5", "3", "1"]
-        chosen = (found[0].id, found[3].id)
-        assert [job.dedupe for job in (await store.jobs(JobQuery(ids=chosen))).items] == ["6", "3"]
-        (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
-        running = await store.jobs(JobQuery(states=(JobState.RUNNING,)))
-        assert [job.id for job in running.items] == [lease.job.id]
-        waiting = await store.jobs(JobQuery(states=(JobState.READY, JobState.DONE)))
-        assert len(waiting.items) == 6
-
-    async def test_a_lease_on_a_job_that_does_not_exist_is_refused(self, store: StorageBackend) -> None:
-        """A made-up lease finishes nothing."""
-        context = await new(store)
-        await put(store, context, jobs=(JobDraft(kind="k", dedupe="d"),))
-        (real,) = await store.claim(["k"], lease=timedelta(minutes=1))
-        for id in ("999999", "0", "-1", "no number", str(2**63), "\u0661", ""):
-            lease = Lease(job=replace(real.job, id=id), attempt=1, until=real.until)
-            calls = (
-                put(store, context, said("x"), finish=lease),
-                store.extend(lease, by=timedelta(minutes=1)),
-                store.settle(lease, Done()),
-            )
-            await all_refused(calls, GoneError)
-        assert await sound(store, context.id) == []
-        assert (await store.jobs(JobQuery())).items == (real.job,)
 
     # ── tenants and handles ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -433,6 +433,7 @@ class StorageStory(RuleBasedStateMachine):
             cell.entry = replace(
                 cell.entry, content="", parts=(), data={}, metadata={}, salt=None, state=to,
                 key=None if erased else cell.entry.key,
+                actor=None if erased else cell.entry.actor,
             )  # fmt: skip
         audit = {"by": "the story"}
         assert self.run(self.store.blank(book.id, versions, to=to, audit=audit)) == changed
@@ -485,6 +486,9 @@ class StorageStory(RuleBasedStateMachine):
         for book in self.books:
             book.rewrites = sum(bool(entry.replaces) for entry in book.entries)
             book.tree.epoch, book.tree.derived, book.tail = 0, 0, {}
+        for book in self.books:
+            blanks = any(entry.state is not State.LIVE for entry in book.entries)
+            book.tree.epoch = max(book.tree.epoch, int(blanks))
             for cell in book.cells:
                 cell.derived.clear()
 

@@ -23,21 +23,43 @@ FROM contexts c WHERE tenant = ? AND namespace = ? AND key = ? AND deleted_at IS
 -- name: contexts
 SELECT @context
 FROM contexts c
-WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace) AND (:parent IS NULL OR parent = :parent)
+WHERE tenant = :tenant AND (:namespace IS NULL OR namespace = :namespace)
   AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
 ORDER BY ref DESC LIMIT :limit;
 
+-- One query for each way in, so that each uses its index.
+-- name: contexts_of_parent
+SELECT @context
+FROM contexts c
+WHERE tenant = :tenant AND parent = :parent AND (:namespace IS NULL OR namespace = :namespace)
+  AND (:root IS NULL OR root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root))
+  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+ORDER BY ref DESC LIMIT :limit;
+
+-- name: contexts_of_root
+SELECT @context
+FROM contexts c
+WHERE root = (SELECT ref FROM contexts WHERE tenant = :tenant AND id = :root) AND tenant = :tenant
+  AND (:namespace IS NULL OR namespace = :namespace)
+  AND (deleted_at IS NULL OR :deleted) AND (:after IS NULL OR ref < :after)
+ORDER BY ref DESC LIMIT :limit;
+
+-- The root of a fork is that of its parent, whose number is :ref; any other context becomes its own root next.
 -- name: insert_context
 INSERT INTO contexts (tenant, id, namespace, key, root, parent, fork, lineage, counter, settings, settings_rev,
                       created_at, deleted_at, version, messages, tokens, last_message, rewrites, chain)
-VALUES (:tenant, :id, :namespace, :key, :root, :parent, :fork, :lineage, :counter, :settings, :settings_rev,
-        :created_at, :deleted_at, :version, :messages, :tokens, :last_message, :rewrites, :chain);
+VALUES (:tenant, :id, :namespace, :key, coalesce((SELECT root FROM contexts WHERE ref = :ref), 0), :parent, :fork,
+        :lineage, :counter, :settings, :settings_rev, :created_at, :deleted_at, :version, :messages, :tokens,
+        :last_message, :rewrites, :chain);
 
 -- name: root_itself
 UPDATE contexts SET root = ref WHERE ref = ?;
 
 -- name: ref
 SELECT ref FROM contexts WHERE tenant = ? AND id = ?;
+
+-- name: settings
+SELECT settings FROM contexts WHERE ref = ?;
 
 -- name: update_settings
 UPDATE contexts SET settings = ?, settings_rev = settings_rev + 1, deleted_at = ? WHERE ref = ?;
@@ -148,14 +170,23 @@ SELECT count(*) FROM entries INDEXED BY entries_replacing WHERE replaces IS NOT 
 
 -- name: blank_entry
 UPDATE entries SET state = ?1, content = '', parts = NULL, data = NULL, metadata = NULL, salt = NULL,
-       key = CASE WHEN ?1 = 'erased' THEN NULL ELSE key END
+       key = CASE WHEN ?1 = 'erased' THEN NULL ELSE key END, actor = CASE WHEN ?1 = 'erased' THEN NULL ELSE actor END
 WHERE row = ?2;
 
 -- name: forget_key
 DELETE FROM keys WHERE ref = ? AND key = ?;
 
+-- The spaces a context has rows in, each found by one step of the index: all rows of a version are then a few seeks.
+-- fragment: spaces
+spaces (space) AS (
+  SELECT min(space) FROM derived WHERE ref = ?1
+  UNION ALL SELECT (SELECT min(space) FROM derived WHERE ref = ?1 AND space > spaces.space) FROM spaces
+  WHERE spaces.space IS NOT NULL
+)
+
 -- name: forget_derived
-DELETE FROM derived WHERE ref = ? AND version = ?;
+WITH RECURSIVE @spaces
+DELETE FROM derived WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version = ?2;
 
 -- A job of any context of the fork tree may name the entry.
 -- name: forget_payload
@@ -163,8 +194,33 @@ UPDATE jobs SET payload = NULL
 WHERE tenant = ?1 AND context IN (SELECT id FROM contexts WHERE root = (SELECT root FROM contexts WHERE ref = ?2))
   AND EXISTS (SELECT 1 FROM json_each(jobs.payload, '$.ids') WHERE value = ?3);
 
+-- What should be gone with an erased entry: its rows beside the log.
+-- name: left_keys
+SELECT count(*) FROM keys WHERE ref = ? AND version IN (SELECT value FROM json_each(?));
+
+-- name: left_derived
+WITH RECURSIVE @spaces
+SELECT count(*) FROM derived
+WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version IN (SELECT value FROM json_each(?2));
+
+-- Everything that may be in the file because it is not erased, of every tenant: one text a row.
+-- name: said
+SELECT concat_ws(char(10), kind, privacy, role, origin, markers, closes, grp, sources,
+                 CASE WHEN state IS NOT 'erased' THEN concat_ws(char(10), content, parts, data, metadata, key, actor) END)
+FROM entries
+UNION ALL SELECT concat_ws(char(10), tenant, id, namespace, key, lineage, counter, settings, last_message, tail)
+FROM contexts
+UNION ALL SELECT concat_ws(char(10), context, kind, dedupe, state) FROM jobs
+UNION ALL SELECT concat_ws(char(10), action, detail) FROM audit
+UNION ALL SELECT DISTINCT space FROM derived
+UNION ALL SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL;
+
 -- name: raise_epoch
 UPDATE contexts SET epoch = epoch + 1 WHERE ref = (SELECT root FROM contexts WHERE ref = ?);
+
+-- A restored log may bring tombstones: an epoch of 0 says that there are none.
+-- name: note_blanks
+UPDATE contexts SET epoch = max(epoch, 1) WHERE ref = (SELECT root FROM contexts WHERE ref = ?);
 
 -- In every context of the fork tree: a worker of a fork must notice that what it read was blanked (T07).
 -- name: count_rewrite
@@ -227,11 +283,24 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 UPDATE jobs SET state = 'done', lease = NULL, updated_at = ?
 WHERE tenant = ? AND id = ? AND attempt = ? AND state = 'running' RETURNING id;
 
+-- Asked twice: to see whether there is work, which takes no lock, and to claim it.
 -- name: due_jobs
-SELECT id FROM jobs
-WHERE tenant = :tenant AND kind IN (SELECT value FROM json_each(:kinds)) AND not_before <= :now
-  AND (state = 'ready' OR (state = 'running' AND lease <= :now))
+SELECT id, state FROM jobs
+WHERE tenant = :tenant AND kind IN (SELECT value FROM json_each(:kinds)) AND state IN ('ready', 'running')
+  AND not_before <= :now AND (state = 'ready' OR (state = 'running' AND lease <= :now))
 ORDER BY not_before, id LIMIT :limit;
+
+-- What was changed in the future was changed under a clock that has been set back since, and its times may lie days from
+-- now. So it is due as well; a worker that still holds such a job is fenced off by its attempt. Reads every unfinished
+-- job: asked only when there is one of these.
+-- name: due_jobs_ahead
+SELECT id, state FROM jobs
+WHERE tenant = :tenant AND kind IN (SELECT value FROM json_each(:kinds)) AND state IN ('ready', 'running')
+  AND ((state = 'ready' AND not_before <= :now) OR (state = 'running' AND lease <= :now) OR updated_at > :changed)
+ORDER BY not_before, id LIMIT :limit;
+
+-- name: jobs_ahead
+SELECT 1 FROM jobs WHERE tenant = ? AND state IN ('ready', 'running') AND updated_at > ? LIMIT 1;
 
 -- name: claim_job
 UPDATE jobs SET state = 'running', attempt = attempt + 1, lease = ?, updated_at = ? WHERE tenant = ? AND id = ?;
@@ -240,9 +309,15 @@ UPDATE jobs SET state = 'running', attempt = attempt + 1, lease = ?, updated_at 
 UPDATE jobs SET lease = ?, updated_at = ?
 WHERE tenant = ? AND id = ? AND attempt = ? AND state = 'running' RETURNING id;
 
+-- An attempt is ended from the state in which whoever ends it saw the job: a worker whose job was cancelled does not bring
+-- it back. What is done stays done.
 -- name: settle_job
 UPDATE jobs SET state = ?, error = ?, not_before = ?, lease = NULL, updated_at = ?
-WHERE tenant = ? AND id = ? AND attempt = ? RETURNING id;
+WHERE tenant = ? AND id = ? AND attempt = ? AND state = ? AND state <> 'done' RETURNING id;
+
+-- Another unfinished job of the same name.
+-- name: twin
+SELECT id FROM jobs WHERE tenant = ? AND dedupe = ? AND state IN ('ready', 'running') AND id <> ?;
 
 -- name: job
 SELECT @job

@@ -1,0 +1,182 @@
+"""T29, T30: workers that are killed, fall silent or are poisoned, many of them on one file.
+
+pytest -m faults tests/faults/test_jobs.py      the long run: 8 workers, 2000 jobs, a kill every 250 ms
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+import pytest
+
+from acms.errors import StorageBusyError
+from acms.model import Append, Entry, Job, JobDraft, JobQuery, JobState
+from acms.storage.sqlite import SQLiteStorage
+from acms.testing.logs import sound
+
+from ._process import finish, python
+from ._work import contexts
+
+LEASE = 0.4
+KILL_EVERY = 0.25
+
+
+def start(path: Path, what: str = "work", attempts: int = 100) -> subprocess.Popen[str]:
+    """Start a worker process."""
+    return python("-m", "tests.faults._worker", what, str(path), str(LEASE), str(attempts))
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Stop a worker in order."""
+    process.terminate()
+    assert finish(process) == 0
+
+
+async def fill(storage: SQLiteStorage, jobs: list[JobDraft]) -> list[str]:
+    """Enqueue jobs for three contexts that share them."""
+    ids = await contexts(storage, 3)
+    ops = [Append(context=id, drafts=(), jobs=tuple(jobs[n::3])) for n, id in enumerate(ids)]
+    assert not [result for result in await storage.append(ops) if isinstance(result, Exception)]
+    return ids
+
+
+async def listed(storage: SQLiteStorage, *states: JobState) -> list[Job]:
+    """Return all jobs in some states, or all of them."""
+    found: list[Job] = []
+    after: str | None = None
+    while True:
+        page = await storage.jobs(JobQuery(states=states, after=after, limit=500))
+        found += page.items
+        after = page.next_after
+        if after is None:
+            return found
+
+
+async def unfinished(storage: SQLiteStorage) -> bool:
+    """Return whether there is a job that waits or runs."""
+    query = JobQuery(states=(JobState.READY, JobState.RUNNING), limit=1)
+    return bool((await storage.jobs(query)).items)
+
+
+async def all_entries(storage: SQLiteStorage, ids: list[str]) -> list[Entry]:
+    """Return the entries of the contexts, after the checks that hold for every file."""
+    assert await storage.integrity() == []
+    return [entry for id in ids for entry in await sound(storage, id)]
+
+
+async def killing(path: Path, workers: int, count: int) -> None:
+    """Let workers do jobs while one of them is killed every 250 ms; each job has one effect and the queue drains."""
+    rng = random.Random(count)
+    storage = SQLiteStorage(path)
+    jobs = [JobDraft(kind="effect" if n % 20 else "zombie", dedupe=str(n)) for n in range(count)]
+    ids = await fill(storage, jobs)
+    began = time.monotonic()
+    processes = [start(path) for _ in range(workers)]
+    kills = 0
+    try:
+        while await unfinished(storage):
+            due = began + KILL_EVERY * (kills + 1)  # the rhythm of the kills, not a wait for anything
+            await asyncio.sleep(due - time.monotonic())
+            victim = rng.randrange(workers)
+            os.kill(processes[victim].pid, signal.SIGKILL)
+            assert finish(processes[victim]) == -signal.SIGKILL
+            processes[victim] = start(path)
+            kills += 1
+            assert kills < 4000, "the queue does not drain"
+        seconds = time.monotonic() - began
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            end(process)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                finish(process)
+    found = await listed(storage)
+    assert Counter(job.state for job in found) == {JobState.DONE: count}
+    effects = Counter(entry.content for entry in await all_entries(storage, ids))
+    assert effects == {str(n): 1 for n in range(count)}, "a job without an effect, or with two"
+    again = Counter(job.attempt for job in found)
+    print(
+        f"{workers} workers, {count} jobs, {kills} kills in {seconds:.0f} s: each job has one effect; "
+        f"{count - again[1]} were tried again, one of them {max(again)} times; "
+        f"{sum(1 for job in found if job.kind == 'zombie')} outlived their lease"
+    )
+    assert again[1] < count, "no zombie was overtaken"
+    await storage.aclose()
+
+
+async def test_t29_workers_that_are_killed_have_one_effect_of_each_job(tmp_path: Path) -> None:
+    await killing(tmp_path / "a.db", 3, 150)
+
+
+@pytest.mark.faults
+async def test_t29_eight_workers_killed_every_250_ms_have_one_effect_of_each_of_2000_jobs(
+    tmp_path: Path,
+) -> None:
+    await killing(tmp_path / "a.db", 8, 2000)
+
+
+async def test_t30_a_job_that_kills_its_workers_becomes_a_dead_letter_and_starves_nobody(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    storage = SQLiteStorage(path)
+    good = [JobDraft(kind="effect", dedupe=str(n)) for n in range(30)]
+    ids = await fill(storage, [JobDraft(kind="poison", dedupe="poison"), *good])
+    poisoned = deaths = 0
+    while await unfinished(storage):
+        process = start(path, "once", attempts=3)
+        assert process.stdout is not None
+        poisoned += process.stdout.read().splitlines().count("poisoned")
+        deaths += finish(process) == -signal.SIGKILL
+    assert (poisoned, deaths) == (3, 3)
+    (letter,) = await listed(storage, JobState.FAILED)
+    assert (letter.dedupe, letter.attempt) == ("poison", 4)
+    assert letter.error == "attempt 3 ended without an answer: its worker died or was too slow"
+    effects = Counter(entry.content for entry in await all_entries(storage, ids))
+    assert effects == {str(n): 1 for n in range(30)}
+    await storage.aclose()
+
+
+async def test_a_worker_told_to_stop_in_the_middle_of_a_job_leaves_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    storage = SQLiteStorage(path)
+    ids = await fill(storage, [JobDraft(kind="effect", dedupe=str(n)) for n in range(3000)])
+    process = start(path)
+    while not await listed(storage, JobState.DONE):
+        await asyncio.sleep(0.01)
+    end(process)
+    found = Counter(job.state for job in await listed(storage))
+    assert found[JobState.RUNNING] == 0, "what ran was finished"
+    assert found[JobState.READY] > 0, "nothing new was begun"
+    assert len(await all_entries(storage, ids)) == found[JobState.DONE]
+    await storage.aclose()
+
+
+async def test_an_idle_worker_disturbs_no_writer(tmp_path: Path) -> None:
+    """A claim that finds nothing takes no lock: it is answered while another process holds the file to write."""
+    path = tmp_path / "a.db"
+    storage = SQLiteStorage(path, busy_seconds=0)
+    await fill(storage, [JobDraft(kind="other", dedupe="d")])
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE").fetchall()
+    try:
+        assert await storage.claim(["k"], lease=timedelta(minutes=1)) == []
+        with pytest.raises(StorageBusyError):
+            await storage.claim(["other"], lease=timedelta(minutes=1))
+    finally:
+        other.execute("ROLLBACK").fetchall()
+        other.close()
+    assert len(await storage.claim(["other"], lease=timedelta(minutes=1))) == 1
+    await storage.aclose()
