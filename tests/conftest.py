@@ -10,6 +10,9 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
+# Before any test imports a part of it: pytest explains failed assertions only of what it loads itself.
+pytest.register_assert_rewrite("acms.testing")
+
 # CI tries the same examples each time, so a red run can be run again; elsewhere every run tries new ones.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 settings.register_profile("dev", deadline=None, print_blob=True)

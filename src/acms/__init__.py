@@ -1,6 +1,15 @@
 """ACMS: a context engine for LLM agents. Every public name, and nothing else."""
 
-from acms.config import ACMSConfig, CacheConfig, EpisodeBoundaryConfig, RecallConfig, RetryConfig
+from acms.config import (
+    ACMSConfig,
+    CacheConfig,
+    CompactionPolicy,
+    EpisodeBoundaryConfig,
+    RecallConfig,
+    RetryConfig,
+    WorkerConfig,
+)
+from acms.core.policy import ResolvedPolicy
 from acms.errors import (
     ACMSError,
     ConfigurationError,
@@ -8,11 +17,14 @@ from acms.errors import (
     CorruptRecordError,
     EntryNotFoundError,
     EpisodeNotFoundError,
+    ExpiredError,
     ForkDepthError,
     GoneError,
     HandleError,
     IdempotencyMismatchError,
+    JobFailedError,
     LeaseLostError,
+    LegalHoldError,
     MissingExtraError,
     NotFoundError,
     ProviderError,
@@ -25,10 +37,12 @@ from acms.errors import (
     TokenBudgetExceededError,
     ValidationError,
 )
-from acms.events import EpisodeClosed, Event, Ingested, Planned, Rewritten
+from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Rewritten
 from acms.logs import JSONFormatter, correlation
 from acms.model import (
     Entry,
+    Job,
+    JobState,
     Kind,
     MarkerType,
     Media,
@@ -44,17 +58,24 @@ from acms.model import (
     ToolResult,
 )
 from acms.projections import (
+    Branch,
+    Change,
+    Compaction,
     ContextItem,
     ContextItems,
+    Delta,
+    Diff,
     Episode,
+    Erasure,
     HistoryEntry,
     HistoryPage,
     Ledger,
     MessageReceipt,
     SessionStats,
+    Tree,
     Verdict,
 )
-from acms.protocols import Embedder, StorageBackend, TokenCounter
+from acms.protocols import Embedder, StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -65,12 +86,18 @@ __all__ = [
     "ACMSConfig",
     "ACMSError",
     "BPETokenCounter",
+    "Branch",
     "CacheConfig",
+    "Change",
+    "Compaction",
+    "CompactionPolicy",
     "ConfigurationError",
     "ConflictError",
     "ContextItem",
     "ContextItems",
     "CorruptRecordError",
+    "Delta",
+    "Diff",
     "Embedder",
     "Entry",
     "EntryNotFoundError",
@@ -78,8 +105,10 @@ __all__ = [
     "EpisodeBoundaryConfig",
     "EpisodeClosed",
     "EpisodeNotFoundError",
+    "Erasure",
     "EstimatingTokenCounter",
     "Event",
+    "ExpiredError",
     "ForkDepthError",
     "GoneError",
     "HandleError",
@@ -89,9 +118,15 @@ __all__ = [
     "IdempotencyMismatchError",
     "Ingested",
     "JSONFormatter",
+    "Job",
+    "JobFailed",
+    "JobFailedError",
+    "JobFinished",
+    "JobState",
     "Kind",
     "LeaseLostError",
     "Ledger",
+    "LegalHoldError",
     "MarkerType",
     "Media",
     "MessageReceipt",
@@ -104,6 +139,7 @@ __all__ = [
     "Raw",
     "Reasoning",
     "RecallConfig",
+    "ResolvedPolicy",
     "RetryConfig",
     "Rewritten",
     "Role",
@@ -117,14 +153,19 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "Summarizer",
+    "SummaryRequest",
     "Text",
     "TokenBudgetExceededError",
     "TokenCounter",
     "ToolCall",
     "ToolResult",
+    "Tree",
+    "Turn",
     "ValidationError",
     "Verdict",
     "View",
+    "WorkerConfig",
     "correlation",
     "open_storage",
 ]

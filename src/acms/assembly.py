@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.core.history import Cover, Unit, Units, effective, shown_role, units
+from acms.core.history import LONG_RUN, Cover, Unit, Units, effective, shown_role, units
 from acms.core.plan import (
     Choice,
     Steps,
@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
+
+SPACE = 8
+"""Tokens by which a message may differ from a query that it is, save for the space around it."""
 
 HITS = 64
 """Facts, summaries and marked messages of a namespace that are looked at to choose other logs."""
@@ -72,12 +75,28 @@ def version_of(head: Head, at: int | None) -> int:
     return at
 
 
+async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
+    """Return what is out of force at a version."""
+    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+
+
+async def read_stretches(
+    storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
+) -> list[Entry]:
+    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
+    found: list[Entry] = []
+    for first, last in cover.stretches(version):
+        if last > after:
+            found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
+    return found
+
+
 async def gather_all(storage: StorageBackend, context: str, at: int | None) -> Gathered:
     """Read everything in force at a version."""
     head = await storage.head(context)
     version = version_of(head, at)
-    entries = await storage.read(context, at=version, kinds=SHOWN)
-    cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+    cover = await cover_at(storage, context, head, version)
+    entries = await read_stretches(storage, context, cover, version)
     return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
 
 
@@ -99,18 +118,28 @@ async def gather_newest(
     """Read back from a version until a budget is filled, or the log ends."""
     head = await storage.head(context)
     version = version_of(head, at)
-    cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+    cover = await cover_at(storage, context, head, version)
     least = frame.cost(Role.USER, ())
     average = max(1.0, head.tokens / head.messages + least) if head.messages else 1.0
     size = min(int(budget / average * 1.05) + 4, max(version, 1))
-    while True:
-        entries = await storage.read(context, at=version, newest=size)
-        after = entries[0].version - 1 if entries else 0
-        sequence = effective(entries, cover, after=after)
-        folded = units(sequence, whole=after == 0)
-        if after == 0 or (not folded.unresolved and cost_of(folded.units, frame) > budget):
-            return _gathered(context, version, entries, cover, folded, after)
-        size = min(2 * size, version)
+    entries: list[Entry] = []
+    for first, last in reversed(cover.stretches(version)):
+        end = last  # what of this stretch was not read yet ends here
+        while end >= first:
+            older = await storage.read(context, at=end, after=first - 1, newest=size)
+            entries = older + entries
+            end = older[0].version - 1 if older else first - 1
+            after = end if end >= first else _before(cover, first)
+            folded = units(effective(entries, cover, after=after), whole=after == 0)
+            if after and not folded.unresolved and cost_of(folded.units, frame) > budget:
+                return _gathered(context, version, entries, cover, folded, after)
+            size = 2 * size
+    return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+
+
+def _before(cover: Cover, first: int) -> int:
+    """Return the last version before a stretch that has to be read; 0 when it is the first one."""
+    return max((last for _, last in cover.stretches(first - 1)), default=0)
 
 
 def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
@@ -123,9 +152,9 @@ async def in_force(storage: StorageBackend, context: str, at: int | None, newest
     """Return the effective sequence at a version, or its newest entries."""
     head = await storage.head(context)
     version = version_of(head, at)
-    cover = Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+    cover = await cover_at(storage, context, head, version)
     if newest is None:
-        return effective(await storage.read(context, at=version, kinds=SHOWN), cover)
+        return effective(await read_stretches(storage, context, cover, version), cover)
     size = newest + 16
     while True:
         entries = await storage.read(context, at=version, newest=size)
@@ -134,6 +163,34 @@ async def in_force(storage: StorageBackend, context: str, at: int | None, newest
         if after == 0 or len(found) >= newest:
             return found[max(0, len(found) - newest) :]
         size *= 2
+
+
+async def active(
+    storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
+) -> tuple[int, int]:
+    """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
+    if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
+        sequence = effective(await read_stretches(storage, context, cover, version), cover)
+        messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
+        return messages, sum(entry.tokens for entry in sequence)
+    messages, tokens = await _said(storage, context, version)
+    for first, last in cover.spans():
+        if last - first < LONG_RUN:
+            for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
+                messages -= 1
+                tokens -= entry.tokens
+            continue
+        for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
+            more_messages, more_tokens = await _said(storage, context, end)
+            messages += sign * more_messages
+            tokens += sign * more_tokens
+    return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
+
+
+async def _said(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
+    """Return how many messages were said up to a version, and their tokens."""
+    newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
+    return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
 
 
 def plan_window(
@@ -239,7 +296,8 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
         return 0, Field(Snapshot(()), Cover(()))
     head = await reader.storage.head(context)
     version = version_of(head, at)
-    cover = Cover(await reader.storage.read(context, at=version, replacing=True) if head.rewrites else [])
+    replacing = await reader.storage.read(context, at=version, replacing=True) if head.rewrites else []
+    cover = Cover(replacing, searchable=True)
     spaces = () if reader.embedding is None else (reader.embedding.space,)
     field = await reader.indexes.field(context, head, version, cover, spaces)
     if reader.embedding is not None:
@@ -252,13 +310,8 @@ async def ranked(reader: Reader, context: str | None, at: int | None, query: str
     from acms.core.rank import Question, rank
 
     embedding = reader.embedding
-    asking = None if embedding is None else asyncio.ensure_future(embedding.query(query))
-    try:
-        version, field = await _caught_up(reader, context, at)
-        vector = None if asking is None else await asking
-    finally:
-        if asking is not None:
-            asking.cancel()
+    version, field = await _caught_up(reader, context, at)
+    vector = None if embedding is None else await embedding.query(query)
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
@@ -284,7 +337,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
             for one in (found, *others):
                 one.ranking.keep(asked.budget * 3 // 2)
         try:
-            latest = await _latest(reader.storage, found.field)
+            latest = await _latest(reader, found.field, asked.query)
             return await fetched(
                 plan_recall(found, asked, latest, reader.counter, reader.frame, others), reader.storage
             )
@@ -314,15 +367,17 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
     return ranking
 
 
-async def _latest(storage: StorageBackend, field: Field) -> Entry | None:
+async def _latest(reader: Reader, field: Field, query: str) -> Entry | None:
     """Return the newest message when it may be the query itself."""
     from acms.core.offer import newest
 
     unit = newest(field)
     if unit is None or unit.entries[-1].role is not Role.USER:
         return None
+    if abs(unit.entries[-1].tokens - reader.counter.count(query)) > SPACE:
+        return None  # too long or too short to be it: not worth a look at its text
     id = unit.entries[-1].id
-    (entry,) = await storage.get([id])
+    (entry,) = await reader.storage.get([id])
     if entry is None or entry.state is not State.LIVE:
         raise Gone([id])
     return entry

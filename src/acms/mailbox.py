@@ -16,17 +16,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from acms import assembly, policies
 from acms.config import RetryConfig
 from acms.core.chain import Entropy, token
+from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
+from acms.core.policy import CompactionPolicy
 from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
 from acms.handles import shared
 from acms.logs import log
-from acms.model import Append, Draft, Expect, Head, Kind, Receipt, ToolCall
+from acms.model import Append, Draft, Expect, Head, JobDraft, Kind, Receipt, ToolCall
 from acms.protocols import StorageBackend
 
 MERGE = 512
 """Messages one append may hold when callers are merged."""
+POLICY_SECONDS = 5.0
+"""How long a policy is remembered: another process may change it."""
+
+
+class Watch(NamedTuple):
+    """How an append asks for a compaction when the log in force has grown too long."""
+
+    namespace: str
+    #: The service's level of the policy.
+    service: CompactionPolicy
+    #: Kind of the job.
+    kind: str
 
 
 @dataclass(slots=True)
@@ -42,6 +57,8 @@ class Letter:
     rewrites: int | None = None
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
+    #: How compaction is asked for; None when an append asks for none.
+    watch: Watch | None = None
     #: Where the answer goes when the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
 
@@ -59,6 +76,8 @@ class Delivered(NamedTuple):
     start: int
     #: Ordinals of the episodes that a long silence before a message has ended.
     gaps: tuple[int, ...] = ()
+    #: Whether the append asked for a compaction.
+    asked: bool = False
 
 
 class Mailbox:
@@ -77,6 +96,11 @@ class Mailbox:
         self._busy = False
         #: Who waits for that to end.
         self._idlers: list[asyncio.Future[None]] = []
+        #: The policy in force, and when it is asked for again.
+        self._policy: CompactionPolicy | None = None
+        self._policy_until = 0.0
+        #: (rewrites, epoch) of a head, and how many tokens its log has out of force, those of summaries taken off.
+        self._hidden = (-1, -1, 0)
 
     async def post(self, letter: Letter) -> Delivered | None:
         """Deliver a letter; None when there was no open episode to close."""
@@ -219,11 +243,17 @@ class Mailbox:
                         gaps.append(tail.episode)
                     tail = found.tail
                 placed.append(letter.drafts)
+        jobs: tuple[JobDraft, ...] = ()
+        if letters[-1].watch is not None:
+            jobs = await self._asks(letters[-1].watch, head, tail, placed)
+            if jobs:
+                tail = replace(tail, asked=head.tokens + _tokens(placed))
         op = Append(
             context=self._context,
             drafts=tuple(draft for drafts in placed for draft in drafts),
             expect=Expect(last_message=head.last_message, version=head.version, rewrites=letters[0].rewrites),
             tail=tail.to_json(),
+            jobs=jobs,
         )
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):
@@ -234,9 +264,38 @@ class Mailbox:
         start = 0
         for drafts in placed:
             silent = gaps if drafts is placed[0] else ()
-            delivered.append(Delivered(drafts, result, start, () if result.repeated else tuple(silent)))
+            silences = () if result.repeated else tuple(silent)
+            delivered.append(Delivered(drafts, result, start, silences, bool(jobs) and not result.repeated))
             start += len(drafts)
         return delivered
+
+    def forget_policy(self) -> None:
+        """Ask for the policy again with the next append."""
+        self._policy = None
+
+    async def _asks(
+        self, watch: Watch, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
+    ) -> tuple[JobDraft, ...]:
+        """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
+        now = asyncio.get_running_loop().time()
+        if self._policy is None or now > self._policy_until:
+            known = await policies.resolve(
+                self._storage, self._context, namespace=watch.namespace, service=watch.service
+            )
+            self._policy, self._policy_until = known.policy, now + POLICY_SECONDS
+        policy = self._policy
+        if not policy.budget:
+            return ()
+        total = head.tokens + _tokens(placed)
+        if not due(policy, total, total - tail.asked):
+            return ()
+        if self._hidden[:2] != (head.rewrites, head.epoch):
+            cover = await assembly.cover_at(self._storage, self._context, head, head.version)
+            _, tokens = await assembly.active(self._storage, self._context, head, head.version, cover)
+            self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
+        if not due(policy, total - self._hidden[2], total - tail.asked):
+            return ()
+        return (requested(self._context, watch.kind, policy, force=False),)
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
         head = await self._storage.head(self._context)
@@ -268,6 +327,10 @@ class Mailbox:
             if len(own) >= tail.turns or len(entries) < size:
                 return replace(draft, covers=(own[0], own[-1]), episode=tail.episode)
             size *= 2
+
+
+def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
+    return sum([draft.tokens for drafts in placed for draft in drafts if draft.kind is Kind.MESSAGE])
 
 
 def _put(draft: Draft, place: Place) -> None:

@@ -6,47 +6,46 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from acms import handles
+from acms import handles, policies, writing
 from acms.config import ACMSConfig
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import TIME_GAP
-from acms.core.history import Cover, group_spans
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
+from acms.core.policy import ResolvedPolicy
 from acms.errors import (
     ConfigurationError,
     EpisodeNotFoundError,
-    GoneError,
+    SessionNotFoundError,
     ValidationError,
 )
-from acms.events import EpisodeClosed, Ingested, Rewritten
+from acms.events import EpisodeClosed, Ingested
 from acms.logs import log
-from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
+from acms.mailbox import Delivered, Letter
 from acms.model import (
     EMPTY,
     Draft,
     Embedded,
     Entry,
+    Job,
     Json,
     Kind,
     Origin,
     Part,
     Privacy,
     Role,
-    State,
     Text,
-    ToolResult,
 )
-from acms.projections import IndexStats, MessageReceipt
-from acms.protocols import Embedder, StorageBackend, TokenCounter
+from acms.projections import Branch, Compaction, Erasure, IndexStats, MessageReceipt
+from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.view import SharedSession, View
+from acms.writing import DETECTED, Writer
 
 __all__ = ["ACMS"]
 
@@ -57,7 +56,6 @@ _ORIGINS = {
     Role.ASSISTANT: Origin.ASSISTANT,
     Role.TOOL: Origin.TOOL,
 }
-_DETECTED = (Origin.USER, Origin.ASSISTANT)
 
 
 class ACMS(View):
@@ -75,6 +73,7 @@ class ACMS(View):
         embedder: Embedder | None = None,
         *,
         reflector: None = None,
+        summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
@@ -83,8 +82,13 @@ class ACMS(View):
             raise ConfigurationError(
                 "this release has no use for a reflector", options=("leave reflector out",)
             )
-        super().__init__(SharedSession(session_id, storage, token_counter, config, namespace, embedder), None)
-        self._mailbox: Mailbox | None = None
+        self._begin(
+            SharedSession(session_id, storage, token_counter, config, namespace, embedder, summarizer)
+        )
+
+    def _begin(self, shared: SharedSession) -> None:
+        super().__init__(shared, None)
+        self._writer = Writer(shared)
         #: What the last ingested message became; None before the first one.
         self.last_receipt: MessageReceipt | None = None
 
@@ -99,9 +103,7 @@ class ACMS(View):
 
     async def close(self) -> None:
         """Finish what is being written and let go of the storage, which closes with its last user; idempotent."""
-        if self._mailbox is not None:
-            await self._mailbox.idle()
-            self._mailbox = None
+        await self._writer.idle()
         if self._shared.retained:
             self._shared.retained = False
             await self._shared.settle()
@@ -123,12 +125,16 @@ class ACMS(View):
         return self._shared.indexes.stats
 
     async def wait_pending(self) -> None:
-        """Wait until vectors that were found missing have been asked for; a provider that fails ends the wait too."""
+        """Wait until missing vectors have been asked for and the jobs of this process are worked off.
+
+        A provider that fails ends the wait too: vectors are healed later, a job is tried again and then given up.
+        """
         shared = self._shared
         context = await shared.find()
         if shared.embedding is not None and context is not None:
             shared.embedding.heal(context)
             await shared.embedding.settle()
+        await shared.background.settled()
 
     async def ingest(
         self,
@@ -225,7 +231,7 @@ class ACMS(View):
             came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
             explicit = None if markers is None else validate.markers(markers)
             detected: tuple[str, ...] = ()
-            if explicit is None and shared.config.auto_detect_markers and came in _DETECTED:
+            if explicit is None and shared.config.auto_detect_markers and came in DETECTED:
                 said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
                 detected = detect(said, shared.patterns)
             return Draft(
@@ -251,11 +257,15 @@ class ACMS(View):
     async def _ingest(self, drafts: Sequence[Draft]) -> list[MessageReceipt]:
         shared = self._shared
         context = (shared.context_id if shared.retained else None) or await shared.ensure()
-        delivered = await self._post(context, Letter(drafts, shared.rules, shared.config.retry))
+        delivered = await self._writer.post(
+            context, Letter(drafts, shared.rules, shared.config.retry, watch=shared.watch)
+        )
         assert delivered is not None
+        if delivered.asked:
+            shared.work()
         embedded: Embedded = "stored"
-        if self._note(context, delivered):
-            embedded = await self._index(context, delivered)
+        if self._writer.note(context, delivered):
+            embedded = await self._writer.index(context, delivered)
         receipts = await self._receipts(context, delivered, embedded)
         self.last_receipt = receipts[-1]
         if shared.config.on_event is not None:
@@ -281,29 +291,6 @@ class ACMS(View):
                     shared.tell(closed)
         log(logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts))
         return receipts
-
-    def _note(self, context: str, delivered: Delivered) -> bool:
-        """Hand new entries to the index; return whether there is more to do that takes time."""
-        shared, receipt = self._shared, delivered.receipt
-        if receipt.repeated:
-            return False
-        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
-        for offset, draft in enumerate(delivered.drafts, start):
-            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
-        return indexes.due or shared.embedding is not None
-
-    async def _index(self, context: str, delivered: Delivered) -> Embedded:
-        """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
-        shared, receipt = self._shared, delivered.receipt
-        if shared.indexes.due:
-            await shared.indexes.flush(everything=False)
-        first = receipt.versions[0] + delivered.start
-        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
-        if shared.embedding is None or not said:
-            return "stored"
-        embedded, rows = await shared.embedding.entries(context, said)
-        shared.indexes.learn(context, receipt.head.epoch, rows)
-        return embedded
 
     async def _receipts(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
         receipt, start = delivered.receipt, delivered.start
@@ -335,11 +322,6 @@ class ACMS(View):
             )
         return found
 
-    def _post(self, context: str, letter: Letter) -> Coroutine[Any, Any, Delivered | None]:
-        if self._mailbox is None:
-            self._mailbox = mailbox(self._shared.handle, context, os.urandom)
-        return self._mailbox.post(letter)
-
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.
 
@@ -353,10 +335,10 @@ class ACMS(View):
             kind=Kind.EPISODE, created_at=datetime.now(UTC), origin=Origin.DERIVED, data={"reason": reason}
         )
         letter = Letter([draft], self._shared.rules, self._shared.config.retry, close=reason)
-        delivered = await self._post(context, letter)
+        delivered = await self._writer.post(context, letter)
         if delivered is not None:
-            if self._note(context, delivered):
-                await self._index(context, delivered)
+            if self._writer.note(context, delivered):
+                await self._writer.index(context, delivered)
             closed = episode_id(context, delivered.drafts[0].episode)
             self._shared.tell(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
             return closed
@@ -372,49 +354,11 @@ class ACMS(View):
         changes nothing and returns the version that did it; retracting a retraction or an edit undoes it. With `alone`
         the rest of a tool group stays in the log, and is not shown as long as it is incomplete.
         """
-        reason = validate.name(reason, "reason")
-        context, target, cover, rewrites = await self._target(message_id)
-        edit = cover.edit_of(target)
-        by = cover.by(target.version)
-        if by is not None and edit is None:
-            return by
-        members = [target]
-        if target.group is not None and not alone and not target.replaces:
-            members = await self._shared.storage.read(context, kinds=(Kind.MESSAGE,))
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=(
-                *group_spans(target, members),
-                *((*edit.replaces, (edit.version, edit.version)) if edit is not None else ()),
-            ),
-            sources=(target.id,),
-            data={"reason": reason},
-        )
-        delivered = await self._rewrite(context, draft, rewrites)
-        if delivered is None:
-            return await self.retract(message_id, reason=reason, alone=alone)
-        version = delivered.receipt.versions[0]
-        self._shared.tell(Rewritten(context_id=context, version=version, target_id=target.id, reason=reason))
-        return version
+        return await writing.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
-        reason = validate.name(reason, "reason")
-        context = await self._shared.find()
-        head = None if context is None else await self._shared.storage.head(context)
-        if context is None or head is None or head.version == 0:
-            return 0
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=((1, head.version),),
-            data={"reason": reason},
-        )
-        delivered = await self._rewrite(context, draft, head.rewrites)
-        return await self.clear(reason=reason) if delivered is None else delivered.receipt.versions[0]
+        return await writing.clear(self._shared, self._writer, reason=reason)
 
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry.
@@ -422,86 +366,117 @@ class ACMS(View):
         The correction is read at the old place, with the old role, tool calls and metadata; history keeps both. The id
         of the original also names its newest edit. `GoneError` when the message was retracted or its content is gone.
         """
-        content = validate.text(content, "content")
-        context, target, cover, rewrites = await self._target(message_id)
-        target = cover.edit_of(target) or target
-        if target.kind is not Kind.MESSAGE or target.role is None:
-            raise ValidationError(
-                f"is a {target.kind.value}, only messages can be replaced", field="message_id"
-            )
-        if target.state is not State.LIVE or cover.by(target.version) is not None:
-            raise GoneError(f"{message_id} is out of force or its content is gone")
-        parts, text = _edited(target, content)
-        detects = self._shared.config.auto_detect_markers and target.origin in _DETECTED
-        kept = target.markers if not target.detected else ()
-        found = detect(content, self._shared.patterns) if detects and not kept else ()
-        draft = Draft(
-            content=text,
-            created_at=datetime.now(UTC),
-            tokens=self._shared.counter.count(text) + media_tokens(parts),
-            origin=target.origin,
-            privacy=target.privacy,
-            role=target.role,
-            actor=target.actor,
-            parts=parts,
-            markers=kept or found,
-            detected=bool(found) and not kept,
-            episode=target.episode,
-            group=target.group,
-            replaces=(*target.replaces, (target.version, target.version)),
-            sources=(target.id,),
-            metadata=target.metadata,
-        )
-        delivered = await self._rewrite(context, draft, rewrites)
-        if delivered is None:
-            return await self.replace(message_id, content)
-        version = delivered.receipt.versions[0]
-        self._shared.tell(
-            Rewritten(context_id=context, version=version, target_id=target.id, reason="replaced")
-        )
-        return delivered.receipt.ids[0]
+        return await writing.replace(self, self._shared, self._writer, message_id, content)
 
-    async def _target(self, id: str) -> tuple[str, Entry, Cover, int]:
-        target = await self.get(id)
-        context = await self._shared.ensure()
-        head = await self._shared.storage.head(context)
-        cover = Cover(await self._shared.storage.read(context, at=head.version, replacing=True))
-        return context, target, cover, head.rewrites
+    # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _rewrite(self, context: str, draft: Draft, rewrites: int) -> Delivered | None:
-        """Append an edit or a retraction; None when another one came first: decide again."""
+    async def fork(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
+        """Return a new session that shares everything up to a version, or a tag, with this one; the head by default.
+
+        Nothing is copied: it costs the same for a long log. What either side says later is not seen by the other. A
+        fork with a `session_id` is made once: the same call again returns the same session, and `ConflictError` says
+        when the name stands for something else. Without one its id is its name. `ForkDepthError` when the fork would
+        inherit more than 64 segments, `SessionNotFoundError` when nothing was ever written.
+        """
+        from acms import branches
+
         shared = self._shared
-        letter = Letter([draft], shared.rules, shared.config.retry, rewrite=True, rewrites=rewrites)
-        try:
-            delivered = await self._post(context, letter)
-        except Overtaken:
-            return None
-        if delivered is not None and self._note(context, delivered):
-            await self._index(context, delivered)
-        return delivered
+        context = await branches.fork(shared, at, session_id)
+        child = ACMS.__new__(ACMS)
+        child._begin(shared.sibling(context))
+        return child
+
+    async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
+        """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
+
+        A fork knows the tags it inherited. With `move` a name may be given to another version.
+        """
+        from acms import branches
+
+        return await branches.tag(self._shared.storage, await self._known(), name, version, move=move)
+
+    async def untag(self, name: str) -> None:
+        """Take a name off its version; `NotFoundError` when this session did not give it."""
+        from acms import branches
+
+        await branches.untag(self._shared.storage, await self._known(), name)
+
+    async def delete(self) -> list[Branch]:
+        """Hide the session and return the live forks that keep on reading what they share with it.
+
+        Its name is free again. What no live fork reads is collected after a while by a job; until then an
+        administrator can bring it back. To take content away from forks too, erase it.
+        """
+        from acms import branches
+
+        found = await branches.delete(self._shared.storage, await self._known())
+        await self._writer.idle()  # what is written next goes to a new log
+        self._shared.context_id = None
+        return found
+
+    # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def compact(self, **overrides: Json) -> Job:
+        """Ask for the older part of the log to be summarised now, whatever the threshold; return the job.
+
+        `overrides` are fields of `CompactionPolicy` for this time only. While a compaction of this session is under
+        way its job is returned. Nothing is waited for: `wait` does.
+        """
+        from acms import compaction
+
+        return await compaction.request(self._shared, await self._known(), overrides)
+
+    async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
+        """Wait until a job has ended and return the compaction it made; None when there was nothing to do.
+
+        `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
+        """
+        from acms import compaction
+
+        return await compaction.wait(self._shared, await self._known(), job, timeout)
+
+    async def undo(self, version: int) -> int:
+        """Take back the summary, edit or retraction at a version; what it replaced is in force again.
+
+        Returns the version of the retraction. `ExpiredError` when retention has deleted what would come back,
+        `ConflictError` when a later entry replaced it: take that one back first.
+        """
+        from acms import compaction
+
+        return await compaction.undo(self, self._shared, self._writer, version)
+
+    async def set_policy(self, **changes: Json) -> ResolvedPolicy:
+        """Change fields of this session's policy and return the one in force; None goes back to the level above."""
+        context = await self._shared.ensure()
+        shared = self._shared
+        found = await policies.change(shared.storage, context, changes, service=shared.config.compaction)
+        self._writer.forget_policy(context)
+        return found
+
+    # ── erasure ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def erase(self, id: str, *, verify: bool = False) -> Erasure:
+        """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
+
+        Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again.
+        With `verify` the store is searched afterwards for what is left. Not undoable.
+        """
+        from acms import erasure
+
+        shared = self._shared
+        context = await self._known()
+        return await erasure.erase(
+            shared.storage, context, [id], verify=verify, service=shared.config.compaction
+        )
+
+    async def _known(self) -> str:
+        """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""
+        context = await self._shared.find()
+        if context is None:
+            raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
+        return context
 
 
 _INGEST_FIELDS = frozenset(
     "role content markers actor_id metadata tool_calls tool_call_id parts created_at privacy origin key".split()
 )
-
-
-def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
-    """Return the parts and text of an edit: the first text or the only result changes, calls and media stay."""
-    assert target.role is not None
-    if not target.parts:
-        return validate.parts(target.role, content, None, None, None)
-    parts: list[Part] = []
-    done = False
-    for part in target.parts:
-        if not done and isinstance(part, Text):
-            parts.append(Text(content))
-            done = True
-        elif not done and isinstance(part, ToolResult):
-            parts.append(ToolResult(part.call_id, content, part.is_error))
-            done = True
-        elif not isinstance(part, Text):
-            parts.append(part)
-    if not done:
-        parts.insert(0, Text(content))
-    return tuple(parts), validate.text(validate.canonical_text(parts), "content")

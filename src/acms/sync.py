@@ -20,8 +20,8 @@ from acms import session as _async
 from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
-from acms.projections import IndexStats, MessageReceipt
-from acms.protocols import Embedder, StorageBackend, TokenCounter
+from acms.projections import Diff, IndexStats, MessageReceipt
+from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
 from acms.storage.cached import CacheStats
 
 __all__ = ["ACMS", "View"]
@@ -97,6 +97,17 @@ class View:
     episodes = _blocking(_view.View.episodes)
     get = _blocking(_view.View.get)
     get_session_stats = _blocking(_view.View.get_session_stats)
+    forks = _blocking(_view.View.forks)
+    ancestry = _blocking(_view.View.ancestry)
+    tree = _blocking(_view.View.tree)
+    tags = _blocking(_view.View.tags)
+    compactions = _blocking(_view.View.compactions)
+    expand = _blocking(_view.View.expand)
+    policy = _blocking(_view.View.policy)
+
+    def diff(self, other: View | int | str) -> Diff:
+        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        return _portal.run(self.inner.diff(other.inner if isinstance(other, View) else other))
 
 
 class ACMS(View):
@@ -111,6 +122,7 @@ class ACMS(View):
         embedder: Embedder | None = None,
         *,
         reflector: None = None,
+        summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
@@ -121,6 +133,7 @@ class ACMS(View):
                 storage,
                 embedder,
                 reflector=reflector,
+                summarizer=summarizer,
                 token_counter=token_counter,
                 config=config,
                 namespace=namespace,
@@ -162,4 +175,22 @@ class ACMS(View):
     retract = _blocking(_async.ACMS.retract)
     replace = _blocking(_async.ACMS.replace)
     clear = _blocking(_async.ACMS.clear)
+    tag = _blocking(_async.ACMS.tag)
+    untag = _blocking(_async.ACMS.untag)
+    delete = _blocking(_async.ACMS.delete)
+    compact = _blocking(_async.ACMS.compact)
+    wait = _blocking(_async.ACMS.wait)
+    undo = _blocking(_async.ACMS.undo)
+    set_policy = _blocking(_async.ACMS.set_policy)
+    erase = _blocking(_async.ACMS.erase)
     close = _blocking(_async.ACMS.close)
+
+    def fork(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
+        """Return a new session that shares everything up to a version with this one; see `acms.ACMS.fork`."""
+        return ACMS._of(_portal.run(self.inner.fork(at, session_id)))
+
+    @classmethod
+    def _of(cls, inner: _async.ACMS) -> ACMS:
+        found = cls.__new__(cls)
+        View.__init__(found, inner)
+        return found

@@ -5,32 +5,46 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable
+from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from acms import assembly, handles
+from acms import assembly, handles, policies
 from acms.config import ACMSConfig
-from acms.core import validate
+from acms.core import compact, validate
 from acms.core.chain import episode_id
 from acms.core.episodes import Rules, episodes
 from acms.core.history import Cover, preview
 from acms.core.markers import freeze
 from acms.core.plan import TextFrame
+from acms.core.policy import ResolvedPolicy
 from acms.errors import (
     ConfigurationError,
     EntryNotFoundError,
     SessionNotFoundError,
     ValidationError,
 )
-from acms.events import Event, Planned
+from acms.events import Event, Planned, Rewritten
 from acms.logs import correlation_id, log, logger
-from acms.model import ContextDraft, Entry, Json, Kind, Role
-from acms.projections import ContextItems, Episode, HistoryEntry, HistoryPage, SessionStats
-from acms.protocols import Embedder, StorageBackend, TokenCounter
+from acms.mailbox import Watch
+from acms.model import Context, ContextDraft, Entry, Json, Kind, Role, State
+from acms.projections import (
+    Branch,
+    Compaction,
+    ContextItems,
+    Diff,
+    Episode,
+    HistoryEntry,
+    HistoryPage,
+    SessionStats,
+    Tree,
+)
+from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
 from acms.providers.tokens import default_counter
 from acms.storage.cached import CachedStorage
 
 if TYPE_CHECKING:
+    from acms.background import Background
     from acms.embedding import Embedding
     from acms.indexing import Indexes
 
@@ -56,6 +70,7 @@ class SharedSession:
         config: ACMSConfig | None,
         namespace: str,
         embedder: Embedder | None = None,
+        summarizer: Summarizer | None = None,
     ) -> None:
         self.session_id = validate.name(session_id, "session_id")
         self.namespace = validate.name(namespace, "namespace")
@@ -71,12 +86,23 @@ class SharedSession:
         self.frame = TextFrame(self.counter)
         self.patterns = freeze(self.config.marker_patterns)
         self.rules: Rules = self.config.episodes.rules()
-        self._embedder = None if embedder is None else _usable(embedder)
+        self.embedder = None if embedder is None else _usable(embedder)
+        if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
+            raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
+        self.summarizer = summarizer
+        self._watch: Watch | None = None
         self._embedding: Embedding | None = None
         self._indexes: Indexes | None = None
         self.context_id: str | None = None
         self._creating: asyncio.Future[str] | None = None
         self.retained = False
+
+    def sibling(self, context: Context) -> SharedSession:
+        """Return the same for another log of this namespace."""
+        found = copy(self)
+        found.session_id, found.context_id = context.key or context.id, context.id
+        found._embedding, found._creating, found.retained = None, None, False
+        return found
 
     @property
     def indexes(self) -> Indexes:
@@ -94,11 +120,18 @@ class SharedSession:
     @property
     def embedding(self) -> Embedding | None:
         """Return the session's embedder at work on its storage handle; None without one."""
-        if self._embedding is None and self._embedder is not None:
+        if self._embedding is None and self.embedder is not None:
             from acms.embedding import Embedding
 
-            self._embedding = Embedding(self.handle, self._embedder)
+            self._embedding = Embedding(self.handle, self.embedder)
         return self._embedding
+
+    @property
+    def background(self) -> Background:
+        """Return the worker of the storage handle in this process; the first session hears what it does."""
+        from acms.background import background
+
+        return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
 
     async def settle(self) -> None:
         """Hand over what waits to be stored, and give up what is done in the background."""
@@ -122,6 +155,7 @@ class SharedSession:
                 return None
             self._check(context.counter)
             self.context_id = context.id
+            self.namespace = context.namespace  # it may have been found by its id
         return self.context_id
 
     async def ensure(self) -> str:
@@ -173,6 +207,32 @@ class SharedSession:
         except Exception:
             about = {"acms": {"told": type(event).__name__}, "correlation_id": correlation_id.get()}
             logger.warning("on_event_failed", exc_info=True, extra=about)
+
+    def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
+        """Report that something was put out of force."""
+        self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
+
+    def work(self) -> None:
+        """See to it that the jobs this process asked for are worked off."""
+        if not self.config.worker.enabled:
+            return
+        from acms import jobs
+
+        counters = handles.shared(self.handle).counters
+        counters.setdefault(self.counter.name, self.counter)
+        summarizers = () if self.summarizer is None else (self.summarizer,)
+        for kind, handler in jobs.handlers(self.config, summarizers, counters).items():
+            self.background.serve(kind, handler)
+        self.background.poke()
+
+    @property
+    def watch(self) -> Watch:
+        """Return how an append asks for a compaction."""
+        found = self._watch
+        if found is None:
+            kind = compact.kind_of(self.summarizer)
+            found = self._watch = Watch(self.namespace, self.config.compaction, kind)
+        return found
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:
         """Report a plan."""
@@ -396,6 +456,73 @@ class View:
                     return own
         raise EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
 
+    async def forks(self) -> list[Branch]:
+        """List what was forked from this session directly, oldest first."""
+        from acms import branches
+
+        context = await self._shared.find()
+        return [] if context is None else await branches.forks(self._shared.storage, context, self._at)
+
+    async def ancestry(self) -> list[Branch]:
+        """List the line of forks that leads to this session, the first one first, itself last."""
+        from acms import branches
+
+        context = await self._shared.find()
+        return [] if context is None else await branches.ancestry(self._shared.storage, context)
+
+    async def tree(self) -> Tree | None:
+        """Return the whole fork tree this session belongs to; None when nothing was ever written."""
+        from acms import branches
+
+        context = await self._shared.find()
+        return None if context is None else await branches.tree(self._shared.storage, context)
+
+    async def tags(self) -> dict[str, int]:
+        """Return the named versions, inherited ones too, oldest first."""
+        from acms import branches
+
+        context = await self._shared.find()
+        return {} if context is None else await branches.tags(self._shared.storage, context, self._at)
+
+    async def diff(self, other: View | int | str) -> Diff:
+        """Return how what is in force differs on another side: another session, or a version or tag of this one.
+
+        From this side to the other: what is added is there and not here.
+        """
+        from acms import branches
+
+        if isinstance(other, View):
+            right = branches.Side(other._shared, other._at)
+        else:
+            right = branches.Side(self._shared, other)
+        return await branches.diff(branches.Side(self._shared, self._at), right)
+
+    async def compactions(self) -> list[Compaction]:
+        """List every compaction so far, oldest first, also those that were undone."""
+        from acms import compaction
+
+        context = await self._shared.find()
+        return (
+            [] if context is None else await compaction.compactions(self._shared.storage, context, self._at)
+        )
+
+    async def expand(self, version: int) -> list[Entry]:
+        """Return what the summary at a version stands for, as it was read before: messages and earlier summaries.
+
+        `EntryNotFoundError` when there is no summary.
+        """
+        from acms import compaction
+
+        context = await self._shared.find()
+        return await compaction.expand(self._shared.storage, context, self._at, version)
+
+    async def policy(self) -> ResolvedPolicy:
+        """Return the policy in force, and which level each field comes from."""
+        shared = self._shared
+        return await policies.resolve(
+            shared.storage, await shared.find(), namespace=shared.namespace, service=shared.config.compaction
+        )
+
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
         shared = self._shared
@@ -418,28 +545,23 @@ class View:
         head = await shared.storage.head(context)
         version = assembly.version_of(head, self._at)
         newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
-        cover = Cover(await shared.storage.read(context, at=version, replacing=True) if head.rewrites else [])
-        derived = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
-        active = [entry for entry in derived if cover.by(entry.version) is None]
         messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
-        gone_messages = gone_tokens = 0
-        for first, last in cover.spans():
-            for entry in await shared.storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
-                gone_messages += 1
-                gone_tokens += entry.tokens
-        summaries = [entry for entry in active if entry.kind is Kind.SUMMARY]
+        cover = await assembly.cover_at(shared.storage, context, head, version)
+        active_messages, active_tokens = await assembly.active(shared.storage, context, head, version, cover)
+        made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
+        made = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
         return SessionStats(
             session_id=self.session_id,
             version=version,
             messages=messages,
             tokens=tokens,
-            active_messages=messages - gone_messages,
-            active_tokens=tokens - gone_tokens + sum(entry.tokens for entry in summaries),
+            active_messages=active_messages,
+            active_tokens=active_tokens,
             episodes=ordinal,
             current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=sum(1 for entry in active if entry.kind is Kind.FACT),
-            summaries=len(summaries),
+            facts=sum(1 for one in made if one.kind is Kind.FACT),
+            summaries=sum(1 for one in made if one.kind is Kind.SUMMARY),
             counter=shared.counter.name,
         )
 

@@ -1,0 +1,430 @@
+"""Compaction: the older part of a log gets a summary that stands for it, written by a job.
+
+Nothing is deleted and nothing waits: new messages never disturb a compaction, and past versions read as they did.
+What was chosen is looked at again before the summary is appended; when all of it is still in force the same text is
+used, however often something else came first, so a model is never asked twice for one stretch (rule 1.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from acms import assembly, policies
+from acms.config import ACMSConfig
+from acms.core import compact, history
+from acms.core.compact import Stretch
+from acms.core.history import Cover
+from acms.core.policy import CompactionPolicy, changed
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    EntryNotFoundError,
+    ExpiredError,
+    GoneError,
+    IdempotencyMismatchError,
+    JobFailedError,
+    LeaseLostError,
+    ProviderError,
+    ValidationError,
+)
+from acms.events import Compacted
+from acms.logs import log
+from acms.model import (
+    Append,
+    Context,
+    Done,
+    Draft,
+    Entry,
+    Expect,
+    Failed,
+    Head,
+    Job,
+    JobDraft,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Origin,
+    Receipt,
+    Retry,
+    State,
+)
+from acms.projections import Compaction
+from acms.protocols import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
+from acms.providers.tokens import token_counter
+from acms.worker import Handler
+
+if TYPE_CHECKING:
+    from acms.view import SharedSession, View
+    from acms.writing import Writer
+
+ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+POLL = 0.05
+"""Seconds between two looks at a job that another process works off."""
+ASKED = 70
+"""Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
+FRAME = 64
+"""Tokens left free for what a provider writes around a piece of a long stretch."""
+
+
+# ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def request(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
+    """Enqueue a compaction and return its job, or the one that is under way."""
+    storage = shared.storage
+    service = shared.config.compaction
+    known = await policies.resolve(storage, context, namespace=shared.namespace, service=service)
+    policy = CompactionPolicy(**{**known.policy.to_json(), **changed({}, overrides)})
+    draft = compact.requested(context, compact.kind_of(shared.summarizer), policy, force=True)
+    while True:
+        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
+        page = await storage.jobs(JobQuery(context=context, limit=500))
+        found = [one for one in page.items if one.dedupe == draft.dedupe]
+        if found:
+            shared.work()
+            return found[0]
+
+
+async def wait(shared: SharedSession, context: str, job: Job, timeout: float | None) -> Compaction | None:
+    """Wait until a job has ended and return the compaction it made."""
+    storage = shared.storage
+    shared.work()
+    async with asyncio.timeout(timeout):
+        while True:
+            (now,) = (await storage.jobs(JobQuery(ids=(job.id,)))).items or (None,)
+            if now is None:
+                raise GoneError(f"job {job.id} does not exist")
+            if now.state in ENDED:
+                break
+            await asyncio.sleep(POLL)
+    if now.state is not JobState.DONE:
+        raise JobFailedError(
+            f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
+            job_id=now.id,
+            options=("acms jobs retry", "ask for it again"),
+        )
+    return next((one for one in await compactions(storage, context, None, job.id)), None)
+
+
+async def undo(view: View, shared: SharedSession, writer: Writer, version: int) -> int:
+    """Take back the rewrite at a version; return the version of the retraction."""
+    storage = shared.storage
+    while True:
+        context = await shared.find()
+        entry = None if context is None else await _at(storage, context, version)
+        if context is None or entry is None:
+            raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
+        if not entry.replaces:
+            raise ValidationError(
+                f"v{version} is a {entry.kind.value} that replaces nothing", field="version"
+            )
+        head = await storage.head(context)
+        cover = await assembly.cover_at(storage, context, head, head.version)
+        by = cover.by(version)
+        if by is not None:
+            raise ConflictError(
+                f"v{version} was taken back or replaced by v{by}",
+                retryable=False,
+                options=(f"undo v{by} first",),
+            )
+        for first, last in entry.replaces:
+            for old in await storage.read(context, at=last, after=first - 1, kinds=assembly.SHOWN):
+                if old.state is State.EXPIRED and cover.by(old.version) == version:
+                    raise ExpiredError(
+                        f"retention has deleted the content of v{old.version}, it cannot come back"
+                    )
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=((version, version),),
+            sources=(entry.id,),
+            data={"reason": "undo"},
+        )
+        delivered = await writer.rewrite(context, draft, head.rewrites)
+        if delivered is not None:
+            undone = delivered.receipt.versions[0]
+            shared.rewritten(context, undone, entry.id, "undo")
+            return undone
+
+
+async def _at(storage: StorageBackend, context: str, version: int) -> Entry | None:
+    found = await storage.read(context, after=version - 1, before=version + 1) if version > 0 else []
+    return found[0] if found else None
+
+
+async def compactions(
+    storage: StorageBackend, context: str, at: int | None, job: str | None = None
+) -> list[Compaction]:
+    """List the summaries up to a version, oldest first; with `job` only what that job wrote."""
+    head = await storage.head(context)
+    version = assembly.version_of(head, at)
+    cover = await assembly.cover_at(storage, context, head, version)
+    found: list[Compaction] = []
+    for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
+        if job is not None and entry.data.get("job") != job:
+            continue
+        data = entry.data
+        found.append(
+            Compaction(
+                version=entry.version,
+                id=entry.id,
+                summary=entry.content,
+                replaces=entry.covers or (entry.version, entry.version),
+                spans=entry.replaces,
+                tokens_before=int(data.get("before", 0)),
+                tokens_after=int(data.get("after", 0)),
+                preserved=int(data.get("preserved", 0)),
+                removed=int(data.get("removed", 0)),
+                policy=data.get("policy", {}),
+                summarizer=str(data.get("summarizer", "")),
+                created_at=entry.created_at,
+                in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
+            )
+        )
+    return found
+
+
+async def expand(storage: StorageBackend, context: str | None, at: int | None, version: int) -> list[Entry]:
+    """Return what a summary stands for, as it was read just before it."""
+    entry = None
+    if context is not None:
+        assembly.version_of(await storage.head(context), at)
+        entry = await _at(storage, context, version)
+    if (
+        context is None
+        or entry is None
+        or entry.kind is not Kind.SUMMARY
+        or (at is not None and version > at)
+    ):
+        raise EntryNotFoundError(f"there is no summary at v{version}")
+    before = Cover(await storage.read(context, at=version - 1, replacing=True))
+    found: list[Entry] = []
+    for first, last in entry.replaces:
+        found += await storage.read(context, at=last, after=first - 1, kinds=assembly.SHOWN)
+    inside = {one.version for one in found}
+    return [one for one in history.effective(found, before) if one.version in inside]
+
+
+# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one compaction needs."""
+
+    storage: StorageBackend
+    context: Context
+    policy: CompactionPolicy
+    counter: TokenCounter
+    summarizer: Summarizer
+    config: ACMSConfig
+    #: Whether a model writes: it may leave out what has to be there.
+    model: bool
+
+
+def handler(
+    config: ACMSConfig,
+    summarizer: Summarizer | None = None,
+    counters: Mapping[str, TokenCounter] = {},
+) -> Handler:
+    """Return what works off compactions; `counters` are those that are not known by name."""
+    from acms.providers.extractive import ExtractiveSummarizer  # it brings numpy
+
+    writes = summarizer or ExtractiveSummarizer()
+
+    async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
+        context = await storage.context(lease.job.context)
+        counter = counters.get(context.counter) or token_counter(context.counter)
+        stored = lease.job.payload.get("policy")
+        if stored is None:
+            known = await policies.resolve(
+                storage, context.id, namespace=context.namespace, service=config.compaction
+            )
+            policy = known.policy
+        else:
+            policy = CompactionPolicy(**stored)
+        work = _Work(storage, context, policy, counter, writes, config, summarizer is not None)
+        return await _compact(work, lease)
+
+    return run
+
+
+async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
+    storage, context = work.storage, work.context.id
+    head = await storage.head(context)
+    found = await gather(storage, context, head)
+    stretch = compact.choose(found, work.policy)
+    if stretch is None or not (lease.job.payload.get("force") or _wanted(work.policy, stretch)):
+        log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
+        return Done()
+    text, coverage = await summarised(work, stretch)
+    tokens = work.counter.count(text)
+    draft = Draft(
+        kind=Kind.SUMMARY,
+        content=text,
+        created_at=datetime.now(UTC),
+        tokens=tokens,
+        origin=Origin.DERIVED,
+        privacy=compact.privacy(stretch.entries),
+        covers=stretch.covers,
+        replaces=stretch.spans,
+        data={
+            "job": lease.job.id,
+            "policy": work.policy.to_json(),
+            "before": stretch.before,
+            "after": stretch.before - stretch.tokens + tokens,
+            "preserved": stretch.preserved,
+            "removed": len(stretch.entries),
+            "summarizer": compact.name_of(work.summarizer),
+            "coverage": coverage,
+            "level": stretch.level,
+        },
+    )
+    seconds = (await policies.namespace_settings(storage, work.context.namespace)).get(
+        policies.RETENTION, work.config.retention_seconds
+    )
+    jobs: tuple[JobDraft, ...] = ()
+    if seconds is not None:
+        payload = {"job": lease.job.id, "seconds": seconds}
+        jobs = (JobDraft(kind="expire", dedupe=f"expire:{context}:{lease.job.id}", payload=payload),)
+    return await _append(work, lease, stretch, draft, head, jobs)
+
+
+def _wanted(policy: CompactionPolicy, stretch: Stretch) -> bool:
+    return compact.due(policy, stretch.before, stretch.before)
+
+
+async def gather(storage: StorageBackend, context: str, head: Head) -> history.Units:
+    """Read everything in force at a head as units, half tool groups apart."""
+    cover = await assembly.cover_at(storage, context, head, head.version)
+    entries = await assembly.read_stretches(storage, context, cover, head.version)
+    return history.units(history.effective(entries, cover), whole=True)
+
+
+async def _append(
+    work: _Work, lease: Lease, stretch: Stretch, draft: Draft, head: Head, jobs: tuple[JobDraft, ...]
+) -> Done | Retry | Failed | None:
+    """Append a summary, as often as it takes: only a rewrite of what it stands for makes it worthless."""
+    storage, context = work.storage, work.context.id
+    rewrites = head.rewrites
+    while True:
+        op = Append(
+            context=context, drafts=(draft,), expect=Expect(rewrites=rewrites), jobs=jobs, finish=lease
+        )
+        (result,) = await storage.append([op])
+        if isinstance(result, Receipt):
+            _tell(work, result, stretch, draft)
+            return None
+        if not isinstance(result, ConflictError) or isinstance(
+            result, LeaseLostError | IdempotencyMismatchError
+        ):
+            raise result
+        head = await storage.head(context)
+        cover = await assembly.cover_at(storage, context, head, head.version)
+        current = await storage.get([entry.id for entry in stretch.entries])
+        if any(entry is None or entry.state is not State.LIVE for entry in current):
+            return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
+        if not compact.still(stretch, cover, current):
+            return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
+        if head.rewrites == rewrites:
+            raise result  # refused for another reason
+        rewrites = head.rewrites
+
+
+def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
+    version = receipt.versions[0]
+    log(logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries))
+    if work.config.on_event is not None:
+        event = Compacted(
+            context_id=work.context.id,
+            version=version,
+            first=stretch.covers[0],
+            last=stretch.covers[1],
+            tokens_before=stretch.before,
+            tokens_after=int(draft.data["after"]),
+        )
+        try:
+            work.config.on_event(event)
+        except Exception:
+            log(logging.WARNING, "on_event_failed", told="Compacted")
+
+
+# ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
+    """Return the text of a summary, and the share of the tokens in question that its writer has read.
+
+    `ProviderError` when the summarizer failed, was late, said nothing or was no shorter than what it read.
+    """
+    said = compact.turns(stretch.entries)
+    if not said:
+        raise ProviderError("there is no text to summarise", provider=compact.name_of(work.summarizer))
+    window: int | None = getattr(work.summarizer, "window", None)
+    limit = stretch.limit * ASKED // 100 if work.model else stretch.limit
+    given = 0
+    while True:
+        parts = [said]
+        if window is not None and window < _cost(said, work.counter):
+            parts = compact.chunks(said, max(1, window - limit - FRAME), work.counter)
+        texts = [text async for text in _texts(work, parts, limit)]
+        given = given or sum(_cost(part, work.counter) for part in parts)
+        if len(texts) == 1:
+            break
+        before = said
+        said = tuple(
+            Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
+            for text, part in zip(texts, parts, strict=True)
+        )
+        if _cost(said, work.counter) <= limit:
+            texts = ["\n".join(texts)]
+            break
+        if _cost(said, work.counter) >= _cost(before, work.counter):
+            raise _refused(work, "its summaries are no shorter than what it read")
+    whole = compact.turns(stretch.entries)
+    text = texts[0]
+    if work.counter.count(text) >= stretch.tokens:
+        raise _refused(work, "its summary is no shorter than what it read")
+    if work.model:
+        text = await asyncio.to_thread(compact.completed, text, whole, stretch.limit, work.counter.count)
+    if not text:
+        raise _refused(work, "nothing of its summary fits")
+    return text, min(1.0, given / max(1, _cost(whole, work.counter)))
+
+
+def _refused(work: _Work, why: str) -> ProviderError:
+    return ProviderError(why, provider=compact.name_of(work.summarizer), retryable=True)
+
+
+def _cost(said: Sequence[Turn], counter: TokenCounter) -> int:
+    return sum(counter.count(f"{turn.speaker}: {turn.text}") + 2 for turn in said)
+
+
+async def _texts(work: _Work, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
+    """Ask for one summary of each part, each with its share of the tokens."""
+    total = sum(_cost(part, work.counter) for part in parts) or 1
+    for part in parts:
+        share = limit if len(parts) == 1 else max(compact.LEAST, limit * _cost(part, work.counter) // total)
+        asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=work.counter)
+        try:
+            async with asyncio.timeout(work.config.worker.call_seconds):
+                text = await work.summarizer.summarize(asked)
+        except TimeoutError as error:
+            raise _refused(work, f"no summary within {work.config.worker.call_seconds:g} s") from error
+        except ACMSError:
+            raise
+        except Exception as error:
+            raise _refused(work, type(error).__name__) from error
+        if not isinstance(text, str) or not compact.cleaned(text):
+            raise _refused(work, "it returned no text")
+        yield compact.cleaned(text)

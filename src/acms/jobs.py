@@ -1,0 +1,69 @@
+"""Jobs as an operator sees them: which ones every installation can run, trying one again, cancelling one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from acms.config import ACMSConfig
+from acms.core.compact import kind_of
+from acms.errors import ConflictError, NotFoundError
+from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
+from acms.protocols import StorageBackend, Summarizer, TokenCounter
+from acms.worker import Handler
+
+
+def handlers(
+    config: ACMSConfig,
+    summarizers: Sequence[Summarizer] = (),
+    counters: Mapping[str, TokenCounter] | None = None,
+) -> dict[str, Handler]:
+    """Return the handlers of every kind of job by kind; "compact:<model>" for each summarizer.
+
+    `counters` are token counters by name, beside those that come along.
+    """
+    from acms import branches, compaction, erasure  # a worker alone needs them
+
+    known = {} if counters is None else counters
+    return {
+        "adopt": branches.adopt,
+        "collect": erasure.collect,
+        "expire": erasure.expire,
+        **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+    }
+
+
+async def job(storage: StorageBackend, id: str) -> Job:
+    """Return a job by its id; `NotFoundError` when there is none."""
+    found = (await storage.jobs(JobQuery(ids=(id,)))).items
+    if not found:
+        raise NotFoundError(f"no job has the id {id!r}", options=("acms jobs lists them",))
+    return found[0]
+
+
+async def retry(storage: StorageBackend, id: str, *, now: datetime | None = None) -> Job:
+    """Make a job due now that waits, failed or was cancelled; one that failed has one more attempt.
+
+    `ConflictError` when it runs or is done, or when another job is to do its work by now.
+    """
+    found = await job(storage, id)
+    if found.state is JobState.RUNNING:
+        raise ConflictError(f"job {id} runs already", options=("let it end", f"acms jobs cancel {id}"))
+    if found.state is JobState.DONE:
+        raise ConflictError(f"job {id} is done", retryable=False)
+    again = Retry(error=found.error or "tried again by hand", not_before=now or datetime.now(UTC))
+    return await storage.settle(_seen(found), again)
+
+
+async def cancel(storage: StorageBackend, id: str) -> Job:
+    """Give a job up; an attempt that runs will have no effect. `ConflictError` when it is done."""
+    found = await job(storage, id)
+    if found.state is JobState.CANCELLED:
+        return found
+    if found.state is JobState.DONE:
+        raise ConflictError(f"job {id} is done", retryable=False)
+    return await storage.settle(_seen(found), Failed(error="cancelled by hand", cancelled=True))
+
+
+def _seen(found: Job) -> Lease:
+    return Lease(job=found, attempt=found.attempt, until=found.updated_at)

@@ -1,0 +1,205 @@
+"""Writing: what every verb that appends does afterwards, and the verbs that put something out of force.
+
+An edit and a retraction are entries like any other: history keeps what they replace, and retracting one undoes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from acms.core import validate
+from acms.core.history import Cover, group_spans
+from acms.core.markers import detect
+from acms.core.plan import media_tokens
+from acms.errors import GoneError, ValidationError
+from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
+from acms.model import Draft, Embedded, Entry, Kind, Origin, Part, State, Text, ToolResult
+from acms.view import SharedSession, View
+
+DETECTED = (Origin.USER, Origin.ASSISTANT)
+"""Whose texts are searched for markers."""
+
+
+class Writer:
+    """Appends to one session's log and tells the indexes and the embedder."""
+
+    def __init__(self, shared: SharedSession) -> None:
+        self._shared = shared
+        self._mailbox: Mailbox | None = None
+
+    def post(self, context: str, letter: Letter) -> Coroutine[Any, Any, Delivered | None]:
+        """Deliver a letter; None when there was no open episode to close."""
+        if self._mailbox is None:
+            self._mailbox = mailbox(self._shared.handle, context, os.urandom)
+        return self._mailbox.post(letter)
+
+    def forget_policy(self, context: str) -> None:
+        """Let the next append ask for the policy again."""
+        mailbox(self._shared.handle, context, os.urandom).forget_policy()
+
+    async def idle(self) -> None:
+        """Wait until everything that was posted is delivered."""
+        if self._mailbox is not None:
+            await self._mailbox.idle()
+            self._mailbox = None
+
+    def note(self, context: str, delivered: Delivered) -> bool:
+        """Hand new entries to the index; return whether there is more to do that takes time."""
+        shared, receipt = self._shared, delivered.receipt
+        if receipt.repeated:
+            return False
+        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
+        for offset, draft in enumerate(delivered.drafts, start):
+            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
+        return indexes.due or shared.embedding is not None
+
+    async def index(self, context: str, delivered: Delivered) -> Embedded:
+        """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
+        shared, receipt = self._shared, delivered.receipt
+        if shared.indexes.due:
+            await shared.indexes.flush(everything=False)
+        first = receipt.versions[0] + delivered.start
+        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
+        if shared.embedding is None or not said:
+            return "stored"
+        embedded, rows = await shared.embedding.entries(context, said)
+        shared.indexes.learn(context, receipt.head.epoch, rows)
+        return embedded
+
+    async def rewrite(self, context: str, draft: Draft, rewrites: int) -> Delivered | None:
+        """Append an edit or a retraction; None when another one came first: decide again."""
+        shared = self._shared
+        letter = Letter([draft], shared.rules, shared.config.retry, rewrite=True, rewrites=rewrites)
+        try:
+            delivered = await self.post(context, letter)
+        except Overtaken:
+            return None
+        if delivered is not None and self.note(context, delivered):
+            await self.index(context, delivered)
+        return delivered
+
+
+async def retract(
+    view: View, shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
+) -> int:
+    """Put an entry out of force, a tool group whole; return the version of the retraction."""
+    reason = validate.name(reason, "reason")
+    while True:
+        context, target, cover, rewrites = await _target(view, shared, id)
+        edit = cover.edit_of(target)
+        by = cover.by(target.version)
+        if by is not None and edit is None:
+            return by
+        members = [target]
+        if target.group is not None and not alone and not target.replaces:
+            members = await shared.storage.read(context, kinds=(Kind.MESSAGE,))
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=(
+                *group_spans(target, members),
+                *((*edit.replaces, (edit.version, edit.version)) if edit is not None else ()),
+            ),
+            sources=(target.id,),
+            data={"reason": reason},
+        )
+        delivered = await writer.rewrite(context, draft, rewrites)
+        if delivered is None:
+            continue
+        version = delivered.receipt.versions[0]
+        shared.rewritten(context, version, target.id, reason)
+        return version
+
+
+async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
+    """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+    reason = validate.name(reason, "reason")
+    while True:
+        context = await shared.find()
+        head = None if context is None else await shared.storage.head(context)
+        if context is None or head is None or head.version == 0:
+            return 0
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=((1, head.version),),
+            data={"reason": reason},
+        )
+        delivered = await writer.rewrite(context, draft, head.rewrites)
+        if delivered is not None:
+            return delivered.receipt.versions[0]
+
+
+async def replace(view: View, shared: SharedSession, writer: Writer, id: str, content: str) -> str:
+    """Correct the text of a message and return the id of the new entry."""
+    content = validate.text(content, "content")
+    while True:
+        context, target, cover, rewrites = await _target(view, shared, id)
+        target = cover.edit_of(target) or target
+        if target.kind is not Kind.MESSAGE or target.role is None:
+            raise ValidationError(
+                f"is a {target.kind.value}, only messages can be replaced", field="message_id"
+            )
+        if target.state is not State.LIVE or cover.by(target.version) is not None:
+            raise GoneError(f"{id} is out of force or its content is gone")
+        parts, text = _edited(target, content)
+        detects = shared.config.auto_detect_markers and target.origin in DETECTED
+        kept = target.markers if not target.detected else ()
+        found = detect(content, shared.patterns) if detects and not kept else ()
+        draft = Draft(
+            content=text,
+            created_at=datetime.now(UTC),
+            tokens=shared.counter.count(text) + media_tokens(parts),
+            origin=target.origin,
+            privacy=target.privacy,
+            role=target.role,
+            actor=target.actor,
+            parts=parts,
+            markers=kept or found,
+            detected=bool(found) and not kept,
+            episode=target.episode,
+            group=target.group,
+            replaces=(*target.replaces, (target.version, target.version)),
+            sources=(target.id,),
+            metadata=target.metadata,
+        )
+        delivered = await writer.rewrite(context, draft, rewrites)
+        if delivered is None:
+            continue
+        version = delivered.receipt.versions[0]
+        shared.rewritten(context, version, target.id, "replaced")
+        return delivered.receipt.ids[0]
+
+
+async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, Cover, int]:
+    target = await view.get(id)
+    context = await shared.ensure()
+    head = await shared.storage.head(context)
+    cover = Cover(await shared.storage.read(context, at=head.version, replacing=True))
+    return context, target, cover, head.rewrites
+
+
+def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
+    """Return the parts and text of an edit: the first text or the only result changes, calls and media stay."""
+    assert target.role is not None
+    if not target.parts:
+        return validate.parts(target.role, content, None, None, None)
+    parts: list[Part] = []
+    done = False
+    for part in target.parts:
+        if not done and isinstance(part, Text):
+            parts.append(Text(content))
+            done = True
+        elif not done and isinstance(part, ToolResult):
+            parts.append(ToolResult(part.call_id, content, part.is_error))
+            done = True
+        elif not isinstance(part, Text):
+            parts.append(part)
+    if not done:
+        parts.insert(0, Text(content))
+    return tuple(parts), validate.text(validate.canonical_text(parts), "content")
