@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from acms import branches
 from acms.cli import render
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
@@ -20,6 +21,7 @@ from acms.model import Context, ContextQuery
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import MemoryStorage, SQLiteStorage, open_storage
+from acms.view import View
 
 app = typer.Typer(
     help="ACMS: keep every message of an agent, and decide what the model sees.",
@@ -45,7 +47,25 @@ Session = Annotated[str, typer.Argument(metavar="SESSION", help="Name of the ses
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="What to look for, in words.")]
 Budget = Annotated[int | None, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
 Needed = Annotated[int, typer.Option("--budget", min=0, metavar="N", help="Tokens that may be used.")]
-At = Annotated[int | None, typer.Option("--at", min=0, metavar="VERSION", help="As it was at this version.")]
+
+
+def point(text: str) -> int | str:
+    """Return a version, or the name of one."""
+    return int(text) if text.isdecimal() else text
+
+
+def _no_negative(at: str | None) -> str | None:
+    if at is not None and at.startswith("-") and at[1:].isdecimal():
+        raise typer.BadParameter(f"{at} is not a version")
+    return at
+
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="VERSION|TAG", callback=_no_negative, help="As it was at this version, or tag."
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="Show whole texts, not previews.")]
 
 
@@ -122,16 +142,27 @@ async def known(storage: MemoryStorage | SQLiteStorage, name: str, namespace: st
         ) from error
 
 
+def over(storage: MemoryStorage | SQLiteStorage, context: Context, name: str) -> ACMS:
+    """Return a session on an open store, with the token counter its messages were counted with."""
+    counter, config = token_counter(context.counter), ACMSConfig.from_env()
+    return ACMS(name, storage, token_counter=counter, config=config, namespace=context.namespace)
+
+
 @asynccontextmanager
 async def reading(db: str | None, namespace: str, name: str) -> AsyncGenerator[ACMS]:
-    """Open an existing session, with the token counter its messages were counted with."""
+    """Open an existing session."""
+    async with opened(db) as storage, over(storage, await known(storage, name, namespace), name) as one:
+        yield one
+
+
+@asynccontextmanager
+async def looking(db: str | None, namespace: str, name: str, at: str | None) -> AsyncGenerator[View]:
+    """Open an existing session as it was at a version or tag, or as it is."""
     async with opened(db) as storage:
         context = await known(storage, name, namespace)
-        counter = token_counter(context.counter)
-        async with ACMS(
-            name, storage, token_counter=counter, config=ACMSConfig.from_env(), namespace=namespace
-        ) as one:
-            yield one
+        version = None if at is None else await branches.version_of(storage, context.id, point(at))
+        async with over(storage, context, name) as one:
+            yield one if version is None else one.at(version)
 
 
 async def contexts(storage: MemoryStorage | SQLiteStorage, namespace: str | None) -> AsyncIterator[Context]:

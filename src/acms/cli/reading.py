@@ -19,6 +19,7 @@ from acms.cli.base import (
     Session,
     app,
     contexts,
+    looking,
     opened,
     reading,
     run,
@@ -57,8 +58,7 @@ def recall(
     """
 
     async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            view = one if at is None else one.at(at)
+        async with looking(db, namespace, session, at) as view:
             items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
         ranks = {item.id: rank for rank, item in render.ranked(items)}
         rejected = [verdict for verdict in items.ledger if not verdict.included]
@@ -154,8 +154,8 @@ def window(
     """
 
     async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            items = await (one if at is None else one.at(at)).window(budget)
+        async with looking(db, namespace, session, at) as view:
+            items = await view.window(budget)
         value = {
             "session": session,
             "version": items.version,
@@ -202,8 +202,8 @@ def history(
     """
 
     async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            page = await (one if at is None else one.at(at)).history(limit=limit, after=after)
+        async with looking(db, namespace, session, at) as view:
+            page = await view.history(limit=limit, after=after)
         columns = (
             Column("version", "cyan", right=True),
             Column("kind", "magenta"),
@@ -247,8 +247,8 @@ def stats(
     """
 
     async def work() -> None:
-        async with reading(db, namespace, session) as one:
-            found = await (one if at is None else one.at(at)).get_session_stats()
+        async with looking(db, namespace, session, at) as view:
+            found = await view.get_session_stats()
         value = render.plain(found)
         screen = Screen(as_json)
         names = Column("name", "magenta"), Column("value")

@@ -1,0 +1,435 @@
+"""Commands about forks and versions: fork, log, diff, at, tag, delete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain, repeat
+from typing import Annotated, Any
+
+import typer
+
+from acms import branches
+from acms.cli import render
+from acms.cli.base import (
+    AsJson,
+    At,
+    Db,
+    Namespace,
+    Session,
+    app,
+    known,
+    looking,
+    opened,
+    over,
+    point,
+    reading,
+    run,
+)
+from acms.cli.render import Column, Screen
+from acms.core.chain import locate
+from acms.core.history import Cover, preview
+from acms.erasure import COLLECT_AFTER
+from acms.errors import SessionNotFoundError, ValidationError
+from acms.model import Kind
+from acms.projections import Branch, Tree
+from acms.protocols import StorageBackend
+from acms.storage import MemoryStorage, SQLiteStorage
+from acms.view import View
+
+Place = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version, or the name of one.")]
+
+
+@app.command(epilog="Example:  acms fork user_123 --at 12 --as what-if")
+def fork(
+    session: Session,
+    at: At = None,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the fork; its id when left out.")
+    ] = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Start a new session from a version of another one.
+
+    The newest version when --at is left out. Nothing is copied. The same command again changes nothing.
+    """
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            made = (await (await one.fork(None if at is None else point(at), name)).ancestry())[-1]
+        screen = Screen(as_json)
+        value = {"session": made.session_id, "id": made.context_id, "parent": session, "fork": made.fork}
+        told = f"{made.session_id} goes on from v{made.fork} of {session}"
+        screen.show({**value, "version": made.version}, lambda: screen.line(told))
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms tag user_123 before-migration 12")
+def tag(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The name; without it the tags are listed.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="A version or another tag; default: the newest.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Take the name off its version.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="The name may stand for another version.")] = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Name a version of a session.
+
+    A fork knows the tags of what it inherited. A tag can be used wherever a version can.
+    """
+    if delete and (name is None or version is not None or move):
+        raise typer.BadParameter("--delete takes a name and nothing else")
+
+    async def work() -> None:
+        async with opened(db) as storage:
+            context = await known(storage, session, namespace)
+            if delete:
+                await branches.untag(storage, context.id, name or "")
+            elif name is not None:
+                number = None
+                if version is not None:
+                    number = await branches.version_of(storage, context.id, point(version))
+                await branches.tag(storage, context.id, name, number, move=move)
+            found = await branches.tags(storage, context.id, None)
+        screen = Screen(as_json)
+        columns = Column("version", "cyan", right=True), Column("tag")
+        rows = [[f"v{number}", tagged] for tagged, number in found.items()]
+
+        def draw() -> None:
+            if delete:
+                screen.line(f"{name} is off")
+            elif name is not None:
+                screen.line(f"{name} is v{found[name]}")
+            elif rows:
+                screen.table(columns, rows)
+            else:
+                screen.line("no version has a name")
+
+        screen.show({"session": session, "tags": found}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms at user_123 12")
+def at(
+    session: Session,
+    place: Place,
+    last: Annotated[int, typer.Option("--last", min=0, max=500, metavar="N", help="Messages to show.")] = 5,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show a session as it was at a version.
+
+    Its counts, its tags and its last messages then.
+    """
+
+    async def work() -> None:
+        async with looking(db, namespace, session, place) as view:
+            stats, tags = await view.get_session_stats(), await view.tags()
+            entries = await view.entries(newest=last)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            facts = f"{stats.facts} facts, {stats.summaries} summaries"
+            screen.line(f"{session} at v{stats.version}", "bold cyan")
+            screen.line(f"{stats.messages:,} messages, {stats.tokens:,} tokens; {facts}")
+            in_force = f"{stats.active_messages:,} messages, {stats.active_tokens:,} tokens"
+            screen.line(f"in force: {in_force}")
+            if tags:
+                screen.line("tags: " + ", ".join(f"{name} (v{number})" for name, number in tags.items()))
+            rows = [
+                [f"v{entry.version}", entry.actor or entry.role or entry.kind, preview(entry.content, 160)]
+                for entry in entries
+            ]
+            screen.table(
+                (Column("version", "cyan", right=True), Column("speaker", "yellow"), Column("text")), rows
+            )
+
+        value = {"session": session, "version": stats.version, "tags": tags, "stats": stats}
+        screen.show({**value, "messages": entries}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms diff user_123@12 what-if")
+def diff(
+    left: Annotated[str, typer.Argument(metavar="A", help="A session, or SESSION@VERSION, or SESSION@TAG.")],
+    right: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The other side; A as it is now when left out.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="VERSION|TAG", help="A as it was at this version.")
+    ] = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in force in B and not in A, and the other way round.
+
+    Messages, facts and summaries; - is A, + is B.
+    """
+
+    async def work() -> None:
+        async with opened(db) as storage:
+            before = await _side(storage, left, namespace, at)
+            after = await _side(storage, right or before.session_id, namespace, None)
+            found = await before.diff(after)
+        screen = Screen(as_json)
+        styles = {"-": "red", "+": "green", "@": "cyan"}
+
+        def draw() -> None:
+            for line in str(found).splitlines():
+                screen.line(line, "bold" if line[:3] in ("---", "+++") else styles.get(line[0], "dim"))
+
+        screen.show({"different": bool(found), **render.plain(found)}, draw)
+
+    run(as_json, work())
+
+
+async def _side(storage: MemoryStorage | SQLiteStorage, text: str, namespace: str, at: str | None) -> View:
+    """Return a side of a comparison; the name of a session may itself contain an @."""
+    name = text
+    try:
+        context = await known(storage, text, namespace)
+    except SessionNotFoundError:
+        name, _, place = text.rpartition("@")
+        if not name or not place:
+            raise
+        if at is not None:
+            raise ValidationError(f"is given twice: {place} and {at}", field="at") from None
+        at = place
+        context = await known(storage, name, namespace)
+    one = over(storage, context, name)
+    return one if at is None else one.at(await branches.version_of(storage, context.id, point(at)))
+
+
+@app.command(epilog="Example:  acms delete what-if --yes")
+def delete(
+    session: Session,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Hide a session; its name is free again.
+
+    Forks keep on reading what they share with it. What no fork reads is collected after a while. To take content away
+    from forks too, erase it.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("nobody can be asked here: say --yes")
+        typer.confirm(f"Delete {session}?", abort=True)
+
+    async def work() -> None:
+        async with opened(db) as storage:
+            context = await known(storage, session, namespace)
+            keeping = await branches.delete(storage, context.id)
+        until = datetime.now(UTC) + COLLECT_AFTER
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            screen.line(f"{session} is deleted; it is collected from {until:%Y-%m-%d} on")
+            for branch in keeping:
+                screen.line(
+                    f"{branch.session_id} (v{branch.version}) keeps on reading what it shares with it"
+                )
+
+        screen.show({"session": session, "id": context.id, "kept_by": keeping, "collected_from": until}, draw)
+
+    run(as_json, work())
+
+
+# ── log ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command(epilog="Example:  acms log user_123 --graph")
+def log(
+    session: Session,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw the whole fork tree.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=500, metavar="N", help="Newest entries to show.")
+    ] = 20,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show where a session comes from, and its newest entries.
+
+    --graph draws every fork of its tree, with tags and compactions.
+    """
+
+    async def work() -> None:
+        screen = Screen(as_json)
+        if graph:
+            await _graph(screen, db, namespace, session)
+        else:
+            await _log(screen, db, namespace, session, limit)
+
+    run(as_json, work())
+
+
+async def _log(screen: Screen, db: str | None, namespace: str, session: str, limit: int) -> None:
+    async with reading(db, namespace, session) as one:
+        line, tags = await one.ancestry(), await one.tags()
+        entries = (await one.history(after=max(0, line[-1].version - limit), limit=limit)).entries
+    names = {branch.context_id: branch.session_id for branch in line}
+    tagged: dict[int, list[str]] = {}
+    for name, version in tags.items():
+        tagged.setdefault(version, []).append(name)
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        place = locate(entry.id)
+        owner = names.get(place[0], "") if place else ""
+        rows.append({**render.plain(entry), "branch": owner, "tags": tagged.get(entry.version, [])})
+    columns = (
+        Column("version", "cyan", right=True),
+        Column("session", "magenta"),
+        Column("kind"),
+        Column("role", "yellow"),
+        Column("tags", "green"),
+        Column("text"),
+    )
+
+    def draw() -> None:
+        for branch in line:
+            screen.line(
+                _called(branch) + (f", from v{branch.fork}" if branch.fork is not None else ""), "bold"
+            )
+        screen.table(
+            columns,
+            [
+                [
+                    f"v{row['version']}",
+                    row["branch"],
+                    row["kind"],
+                    row["role"] or "",
+                    ", ".join(row["tags"]),
+                    row["preview"] if row["in_force"] else f"[replaced] {row['preview']}",
+                ]
+                for row in rows
+            ],
+        )
+
+    screen.show({"session": session, "ancestry": line, "entries": rows}, draw)
+
+
+async def _graph(screen: Screen, db: str | None, namespace: str, session: str) -> None:
+    async with opened(db) as storage:
+        here = (await known(storage, session, namespace)).id
+        tree = await branches.tree(storage, here)
+        notes = {branch.context_id: await _notes(storage, branch) for _, branch in tree}
+    value = [
+        {
+            "depth": depth,
+            **render.plain(branch),
+            "here": branch.context_id == here,
+            **render.plain(notes[branch.context_id]),
+        }
+        for depth, branch in tree
+    ]
+
+    def draw() -> None:
+        console = screen.console
+        signs = BOXES if console is not None and "utf" in console.encoding.lower() else ASCII
+        for line in drawn(tree, notes, here, signs):
+            screen.line(line)
+
+    screen.show({"session": session, "branches": value}, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a branch has at versions of its own."""
+
+    tags: Mapping[str, int]
+    compactions: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a tree is drawn with."""
+
+    more: str
+    last: str
+    line: str
+    dash: str
+    tag: str
+    compaction: str
+    here: str
+
+
+BOXES = Signs("├", "└", "│", "─", "◇", "◆", "←")
+ASCII = Signs("|", "`", "|", "-", "#", "*", "<-")
+
+
+async def _notes(storage: StorageBackend, branch: Branch) -> Notes:
+    settings = (await storage.context(branch.context_id)).settings
+    tags = {name: tagged["version"] for name, tagged in settings.get(branches.TAGS, {}).items()}
+    context, deleted = branch.context_id, branch.deleted
+    summaries = await storage.read(context, kinds=(Kind.SUMMARY,), after=branch.fork or 0, deleted=deleted)
+    cover = Cover(await storage.read(context, replacing=True, deleted=deleted) if summaries else [])
+    compactions = [
+        {
+            "version": entry.version,
+            "first": entry.covers[0],
+            "last": entry.covers[1],
+            "in_force": cover.by(entry.version) is None,
+        }
+        for entry in summaries
+        if entry.covers is not None
+    ]
+    return Notes(tags, compactions)
+
+
+def drawn(tree: Tree, notes: Mapping[str, Notes], here: str, signs: Signs) -> list[str]:
+    """Draw a fork tree: under each branch what happened on it, oldest first."""
+
+    def label(branch: Branch) -> str:
+        return _called(branch) + (f" {signs.here} here" if branch.context_id == here else "")
+
+    def events(tree: Tree) -> Iterator[tuple[bool, str | Tree]]:
+        noted = notes[tree.branch.context_id]
+        rows: list[tuple[int, int, str | Tree]] = [
+            (version, 0, f"{signs.tag} v{version} {name}") for name, version in noted.tags.items()
+        ]
+        for one in noted.compactions:
+            undone = "" if one["in_force"] else " (out of force)"
+            text = (
+                f"{signs.compaction} v{one['version']} stands for v{one['first']} to v{one['last']}{undone}"
+            )
+            rows.append((one["version"], 1, text))
+        rows += [(fork.branch.fork or 0, 2, fork) for fork in tree.forks]
+        rows.sort(key=lambda row: row[:2])
+        return zip(chain(repeat(False, len(rows) - 1), [True]), [row[2] for row in rows], strict=False)
+
+    lines = [label(tree.branch)]
+    open_ = [(events(tree), "")]
+    while open_:  # no recursion: a tree may be deep
+        rest, prefix = open_[-1]
+        last, event = next(rest, (True, None))
+        corner = signs.last if last else signs.more
+        if event is None:
+            open_.pop()
+        elif isinstance(event, str):
+            lines.append(f"{prefix}{corner} {event}")
+        else:
+            lines.append(f"{prefix}{corner}{signs.dash} from v{event.branch.fork}: {label(event.branch)}")
+            open_.append((events(event), prefix + (" " if last else signs.line) + "  "))
+    return lines
+
+
+def _called(branch: Branch) -> str:
+    return f"{branch.session_id} v{branch.version}" + (" (deleted)" if branch.deleted else "")

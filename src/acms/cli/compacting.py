@@ -1,0 +1,317 @@
+"""Commands that shorten a log: compact, compactions, expand, undo; and the policy that decides when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from acms import policies
+from acms.cli import render
+from acms.cli.base import AsJson, At, Db, Full, Namespace, Session, app, known, looking, opened, reading, run
+from acms.cli.render import Column, Screen
+from acms.config import ACMSConfig
+from acms.core.history import preview
+from acms.core.policy import ResolvedPolicy
+from acms.errors import ValidationError
+from acms.projections import Compaction
+from acms.providers.tokens import token_counter
+from acms.session import ACMS
+
+policy = typer.Typer(
+    help="See or change when a log is compacted.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(policy, name="policy")
+
+Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version of the summary or edit.")]
+
+COMPACTIONS = (
+    Column("version", "cyan", right=True),
+    Column("stands for"),
+    Column("entries", right=True),
+    Column("tokens"),
+    Column("by", "magenta"),
+    Column("time", "dim"),
+    Column("state"),
+    Column("summary"),
+)
+
+
+def _row(one: Compaction) -> list[str]:
+    return [
+        f"v{one.version}",
+        f"v{one.replaces[0]}-v{one.replaces[1]}",
+        str(one.removed),
+        f"{one.tokens_before} -> {one.tokens_after}",
+        one.summarizer,
+        f"{one.created_at:%Y-%m-%d %H:%M}",
+        "" if one.in_force else "replaced",
+        preview(one.summary, 160),
+    ]
+
+
+@asynccontextmanager
+async def _writing(db: str | None, namespace: str, name: str, *, works: bool) -> AsyncGenerator[ACMS]:
+    """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
+    config = ACMSConfig.from_env()
+    config = replace(config, worker=replace(config.worker, enabled=works))
+    async with opened(db) as storage:
+        context = await known(storage, name, namespace)
+        counter = token_counter(context.counter)
+        async with ACMS(name, storage, token_counter=counter, config=config, namespace=namespace) as one:
+            yield one
+
+
+@app.command(epilog="Example:  acms compact user_123 --wait")
+def compact(
+    session: Session,
+    wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
+    keep: Annotated[
+        float | None,
+        typer.Option("--keep", min=0, max=1, metavar="SHARE", help="Share of the tokens that stays."),
+    ] = None,
+    recent: Annotated[
+        int | None, typer.Option("--recent", min=0, metavar="N", help="Newest messages that stay.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", min=1, metavar="N", help="Tokens the summary may have.")
+    ] = None,
+    full: Full = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Let a summary stand for the older part of a log.
+
+    Asks for it and leaves: `acms worker` does it. With --wait it is done here. Nothing is lost: undo takes it back.
+    """
+    given = {"keep": keep, "preserve_recent_count": recent, "summary_tokens": tokens}
+    overrides = {name: value for name, value in given.items() if value is not None}
+
+    async def work() -> None:
+        done: Compaction | None = None
+        async with _writing(db, namespace, session, works=wait) as one:
+            with render.progress("compacting"):
+                job = await one.compact(**overrides)
+                if wait:
+                    done = await one.wait(job)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            if not wait:
+                screen.line(f"job {job.id} is waiting for a worker: acms worker")
+            elif done is None:
+                screen.line("there is nothing to compact")
+            else:
+                screen.table(COMPACTIONS, [_row(done)])
+                if full:
+                    render.block(screen, f"v{done.version}", done.summary)
+
+        screen.show({"session": session, "job": job.id, "compaction": done}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms compactions user_123")
+def compactions(
+    session: Session,
+    full: Full = False,
+    at: At = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the compactions of a session, also those that were undone."""
+
+    async def work() -> None:
+        async with looking(db, namespace, session, at) as one:
+            found = await one.compactions()
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            screen.table(COMPACTIONS, [_row(each) for each in found])
+            for each in found if full else ():
+                render.block(screen, f"v{each.version}", each.summary)
+
+        screen.show({"session": session, "compactions": found}, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms expand user_123 41")
+def expand(
+    session: Session,
+    version: Version,
+    full: Full = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a summary stands for, as it was read before."""
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            found = await one.expand(version)
+        columns = (
+            Column("version", "cyan", right=True),
+            Column("tokens", right=True),
+            Column("speaker", "yellow"),
+            Column("text"),
+        )
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            rows = [(entry, entry.actor or entry.role or entry.kind) for entry in found]
+            if full:
+                for entry, who in rows:
+                    render.block(screen, f"v{entry.version} {entry.tokens} tokens {who}", entry.content)
+                return
+            screen.table(
+                columns,
+                [[f"v{e.version}", str(e.tokens), str(who), preview(e.content, 160)] for e, who in rows],
+            )
+
+        value: dict[str, Any] = {
+            "session": session,
+            "entries": [
+                {"id": e.id, "version": e.version, "kind": e.kind, "role": e.role, "actor": e.actor, "tokens": e.tokens,
+                 "content": e.content}
+                for e in found
+            ],
+        }  # fmt: skip
+        screen.show(value, draw)
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms undo user_123 41")
+def undo(
+    session: Session,
+    version: Version,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Take back a summary, an edit or a retraction: what it replaced is in force again."""
+
+    async def work() -> None:
+        async with _writing(db, namespace, session, works=False) as one:
+            undone = await one.undo(version)
+        screen = Screen(as_json)
+        value = {"session": session, "version": undone, "undone": version}
+        screen.show(value, lambda: screen.line(f"v{undone} takes back v{version}"))
+
+    run(as_json, work())
+
+
+# ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show_policy(session: str, found: ResolvedPolicy, as_json: bool) -> None:
+    values = found.policy.to_json()
+    screen = Screen(as_json)
+    columns = Column("field", "magenta"), Column("value"), Column("from", "dim")
+    rows = [
+        [name, "" if value is None else str(value).lower(), found.levels[name]]
+        for name, value in values.items()
+    ]
+    screen.show(
+        {"session": session, "policy": values, "levels": found.levels}, lambda: screen.table(columns, rows)
+    )
+
+
+@policy.command("get", epilog="Example:  acms policy get user_123")
+def policy_get(
+    session: Session, db: Db = None, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
+    """Show the policy in force, and which level each field comes from."""
+
+    async def work() -> None:
+        async with reading(db, namespace, session) as one:
+            found = await one.policy()
+        _show_policy(session, found, as_json)
+
+    run(as_json, work())
+
+
+@policy.command("set", epilog="Example:  acms policy set user_123 --budget 8000 --threshold 0.7")
+def policy_set(
+    session: Session,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", metavar="SHARE", help="Of the budget.")
+    ] = None,
+    recent: Annotated[
+        int | None, typer.Option("--recent", metavar="N", help="Newest messages that stay.")
+    ] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--disabled", help="Whether an append may ask.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", metavar="N", help="Tokens the log in force should stay below.")
+    ] = None,
+    keep: Annotated[
+        float | None, typer.Option("--keep", metavar="SHARE", help="Of the tokens, that stays verbatim.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", metavar="N", help="Tokens a summary may have.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option("--reset", metavar="FIELD", help="Go back to the level above; repeatable."),
+    ] = None,
+    retention: Annotated[
+        float | None,
+        typer.Option(
+            "--retention", min=0, metavar="SECONDS", help="Namespace: delete what was summarised so long ago."
+        ),
+    ] = None,
+    hold: Annotated[
+        bool | None,
+        typer.Option("--hold/--no-hold", help="Namespace: forbid that anything expires or is erased."),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--for-namespace", help="For every session of the namespace, not only this one.")
+    ] = False,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Change fields of a session's policy, or of its namespace's."""
+    given = {
+        "threshold": threshold,
+        "preserve_recent_count": recent,
+        "enabled": enabled,
+        "budget": budget,
+        "keep": keep,
+        "summary_tokens": tokens,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes.update(dict.fromkeys(reset or ()))
+
+    async def work() -> None:
+        if not changes and retention is None and hold is None:
+            raise ValidationError(
+                "nothing to change was given", field="policy", options=("acms policy set --help",)
+            )
+        if not whole and (retention is not None or hold is not None):
+            raise ValidationError(
+                "is a matter of the whole namespace", field="retention", options=("--for-namespace",)
+            )
+        service = ACMSConfig.from_env().compaction
+        async with opened(db) as storage:
+            context = await known(storage, session, namespace)
+            if whole:
+                await policies.change_namespace(storage, namespace, changes)
+                if retention is not None:
+                    await policies.set_retention(storage, namespace, retention)
+                if hold is not None:
+                    await policies.set_hold(storage, namespace, hold)
+                found = await policies.resolve(storage, context.id, namespace=namespace, service=service)
+            else:
+                found = await policies.change(storage, context.id, changes, service=service)
+        _show_policy(session, found, as_json)
+
+    run(as_json, work())

@@ -1,0 +1,189 @@
+"""Commands for work done later: the worker that does it, and the list of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from acms import jobs as operations
+from acms.cli import render
+from acms.cli.base import AsJson, Db, Namespace, Unused, app, known, opened, run
+from acms.cli.render import Column, Screen
+from acms.config import ACMSConfig
+from acms.core.history import preview
+from acms.core.validate import PAGE
+from acms.events import Event, JobFailed, JobFinished
+from acms.model import Job, JobQuery, JobState
+from acms.storage import MemoryStorage, SQLiteStorage
+from acms.worker import GRACE, Worker
+
+LIST, RETRY, CANCEL = "list", "retry", "cancel"
+
+
+@app.command(epilog="Example:  acms worker --concurrency 2")
+def worker(
+    once: Annotated[bool, typer.Option("--once", help="Do what is due, and leave.")] = False,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, metavar="N", help="Jobs to run at a time.")
+    ] = 1,
+    kinds: Annotated[
+        str | None, typer.Option("--kinds", metavar="KIND,...", help="Only jobs of these kinds.")
+    ] = None,
+    db: Db = None,
+    namespace: Unused = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Work off jobs until told to stop.
+
+    Any number may share a store. SIGTERM and SIGINT stop it: what runs may finish within five seconds, or is
+    handed back. Settings such as ACMS_WORKER_LEASE_SECONDS are read from the environment.
+    """
+    wanted = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
+    can = operations.handlers(ACMSConfig())
+    for kind in wanted or ():
+        if kind not in can:
+            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(sorted(can))}", param_hint="--kinds")
+
+    async def work() -> None:
+        config = ACMSConfig.from_env()
+        handlers = operations.handlers(config)
+        screen = Screen(as_json)
+        async with opened(db) as storage:
+            one = Worker(
+                storage,
+                {kind: handler for kind, handler in handlers.items() if wanted is None or kind in wanted},
+                config=config.worker,
+                retry=config.retry,
+                concurrency=concurrency,
+                on_event=lambda event: _report(screen, event),
+            )
+            with _signals(one):
+                await (one.drain() if once else one.run())
+
+    run(as_json, work())
+
+
+@contextmanager
+def _signals(one: Worker) -> Generator[None]:
+    """Stop a worker on SIGTERM and SIGINT inside the block; the second one waits for nothing."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        one.stop(grace=0 if one.stopping else GRACE)
+
+    def told(*_: object) -> None:
+        loop.call_soon_threadsafe(stop)
+
+    before = {name: signal.signal(name, told) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _report(screen: Screen, event: Event) -> None:
+    """Write one line about an attempt, at once: whoever reads it may be a pipe."""
+    if not isinstance(event, JobFinished | JobFailed):
+        return
+    state = event.state if isinstance(event, JobFailed) else JobState.DONE.value
+    error = event.error if isinstance(event, JobFailed) else ""
+    if screen.as_json:
+        value = {"id": event.job_id, "kind": event.kind, "context": event.context_id, "state": state}
+        print(json.dumps({**value, "attempt": event.attempt, "error": error or None}), flush=True)
+        return
+    told = f"job {event.job_id} {event.kind} {state}, attempt {event.attempt}"
+    print(render.clean(f"{told}: {error}" if error else told), flush=True)
+
+
+@app.command(epilog="Example:  acms jobs --state failed")
+def jobs(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[list] [SESSION] | retry ID... | cancel ID...",
+            help="The jobs of a session, or of all; or what to do with some.",
+        ),
+    ] = None,
+    state: Annotated[
+        JobState | None, typer.Option("--state", help="Only jobs that stand there.", show_choices=True)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=PAGE, metavar="N", help="Jobs to show.")] = 50,
+    after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Start behind this job.")] = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first; try some again, or cancel some.
+
+    retry makes a job due now that failed, was cancelled or waits. cancel gives a job up; what a running attempt
+    still does has no effect.
+    """
+    verb, *rest = words or [LIST]
+    if verb not in (LIST, RETRY, CANCEL):
+        verb, rest = LIST, [verb, *rest]
+    if verb == LIST and len(rest) > 1:
+        raise typer.BadParameter(f"one session, not {len(rest)}", param_hint="SESSION")
+    if verb != LIST and not rest:
+        raise typer.BadParameter("name at least one job", param_hint="ID")
+
+    async def work() -> None:
+        async with opened(db) as storage:
+            next_after: str | None = None
+            if verb == LIST:
+                context = (await known(storage, rest[0], namespace)).id if rest else None
+                page = await storage.jobs(
+                    JobQuery(context=context, states=(state,) if state else (), after=after, limit=limit)
+                )
+                found, next_after = list(page.items), page.next_after
+            else:
+                change = operations.retry if verb == RETRY else operations.cancel
+                found = [await change(storage, id) for id in rest]
+            names = await _sessions(storage, found)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            if not found:
+                screen.line("no jobs")
+                return
+            screen.table(_COLUMNS, [_row(job, names[job.context]) for job in found])
+            if next_after is not None:
+                screen.line(f"more: --after {next_after}", "dim")
+
+        listed = [{"session": names[job.context], **_plain(job)} for job in found]
+        screen.show({"jobs": listed, "next_after": next_after}, draw)
+
+    run(as_json, work())
+
+
+_COLUMNS = (
+    Column("id", "cyan", right=True),
+    Column("kind", "magenta"),
+    Column("session"),
+    Column("state", "yellow"),
+    Column("attempt", right=True),
+    Column("due", "dim"),
+    Column("error"),
+)
+
+
+def _row(job: Job, session: str) -> list[str]:
+    waits = job.state in (JobState.READY, JobState.RUNNING)
+    due = f"{job.not_before:%Y-%m-%d %H:%M:%S}" if waits else ""
+    return [job.id, job.kind, session, job.state, str(job.attempt), due, preview(job.error or "", 120)]
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    return render.plain(job)
+
+
+async def _sessions(storage: MemoryStorage | SQLiteStorage, found: Sequence[Job]) -> dict[str, str]:
+    """Return the name of each job's session by the id of its context, or the id when it has no name."""
+    contexts = [await storage.context(id) for id in {job.context for job in found}]
+    return {context.id: context.key or context.id for context in contexts}
