@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from acms import assembly, policies
@@ -69,6 +70,8 @@ POLL = 0.05
 """Seconds between two looks at a job that another process works off."""
 ASKED = 70
 """Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
+THREAD_ABOVE = 1_000
+"""Choosing among more entries than this leaves the event loop to others."""
 FRAME = 64
 """Tokens left free for what a provider writes around a piece of a long stretch."""
 
@@ -262,8 +265,10 @@ def handler(
 async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
-    found = await gather(storage, context, head)
-    stretch = compact.choose(found, work.policy)
+    cover = await assembly.cover_at(storage, context, head, head.version)
+    entries = await assembly.read_stretches(storage, context, cover, head.version)
+    choosing = partial(_chosen, entries, cover, work.policy)
+    stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
     if stretch is None or not (lease.job.payload.get("force") or _wanted(work.policy, stretch)):
         log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
         return Done()
@@ -304,11 +309,8 @@ def _wanted(policy: CompactionPolicy, stretch: Stretch) -> bool:
     return compact.due(policy, stretch.before, stretch.before)
 
 
-async def gather(storage: StorageBackend, context: str, head: Head) -> history.Units:
-    """Read everything in force at a head as units, half tool groups apart."""
-    cover = await assembly.cover_at(storage, context, head, head.version)
-    entries = await assembly.read_stretches(storage, context, cover, head.version)
-    return history.units(history.effective(entries, cover), whole=True)
+def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:
+    return compact.choose(history.units(history.effective(entries, cover), whole=True), policy)
 
 
 async def _append(
@@ -363,58 +365,55 @@ def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None
 
 
 async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
-    """Return the text of a summary, and the share of the tokens in question that its writer has read.
+    """Return the text of a summary, and the share of the characters in question that its writer has read.
 
     `ProviderError` when the summarizer failed, was late, said nothing or was no shorter than what it read.
     """
-    said = compact.turns(stretch.entries)
+    whole = said = compact.turns(stretch.entries)
     if not said:
         raise ProviderError("there is no text to summarise", provider=compact.name_of(work.summarizer))
     window: int | None = getattr(work.summarizer, "window", None)
     limit = stretch.limit * ASKED // 100 if work.model else stretch.limit
-    given = 0
+    coverage = 1.0
     while True:
-        parts = [said]
-        if window is not None and window < _cost(said, work.counter):
-            parts = compact.chunks(said, max(1, window - limit - FRAME), work.counter)
+        parts: list[tuple[Turn, ...]] = [said]
+        if window is not None:
+            most = max(1, window - limit - FRAME)
+            parts = await asyncio.to_thread(compact.chunks, said, most, work.counter)
+        if said is whole:
+            coverage = sum(map(_length, parts)) / _length(whole)
         texts = [text async for text in _texts(work, parts, limit)]
-        given = given or sum(_cost(part, work.counter) for part in parts)
-        if len(texts) == 1:
+        text = "\n".join(texts)
+        if len(texts) == 1 or work.counter.count(text) <= limit:
             break
-        before = said
+        if len(text) >= _length(said):
+            raise _refused(work, "its summaries are no shorter than what it read")
         said = tuple(
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
         )
-        if _cost(said, work.counter) <= limit:
-            texts = ["\n".join(texts)]
-            break
-        if _cost(said, work.counter) >= _cost(before, work.counter):
-            raise _refused(work, "its summaries are no shorter than what it read")
-    whole = compact.turns(stretch.entries)
-    text = texts[0]
     if work.counter.count(text) >= stretch.tokens:
         raise _refused(work, "its summary is no shorter than what it read")
     if work.model:
         text = await asyncio.to_thread(compact.completed, text, whole, stretch.limit, work.counter.count)
     if not text:
         raise _refused(work, "nothing of its summary fits")
-    return text, min(1.0, given / max(1, _cost(whole, work.counter)))
+    return text, coverage
 
 
 def _refused(work: _Work, why: str) -> ProviderError:
     return ProviderError(why, provider=compact.name_of(work.summarizer), retryable=True)
 
 
-def _cost(said: Sequence[Turn], counter: TokenCounter) -> int:
-    return sum(counter.count(f"{turn.speaker}: {turn.text}") + 2 for turn in said)
+def _length(said: Sequence[Turn]) -> int:
+    return sum(len(turn.text) for turn in said)
 
 
 async def _texts(work: _Work, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
     """Ask for one summary of each part, each with its share of the tokens."""
-    total = sum(_cost(part, work.counter) for part in parts) or 1
+    total = sum(map(_length, parts))
     for part in parts:
-        share = limit if len(parts) == 1 else max(compact.LEAST, limit * _cost(part, work.counter) // total)
+        share = limit if len(parts) == 1 else max(compact.LEAST, limit * _length(part) // total)
         asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=work.counter)
         try:
             async with asyncio.timeout(work.config.worker.call_seconds):
