@@ -74,7 +74,7 @@ class Side:
 async def fork(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
     """Return a fork of a session, made by one commit; a named one is made once."""
     storage = shared.storage
-    name = validate.optional_name(session_id, "session_id")
+    name = None if session_id is None else validate.session_name(session_id, "session_id")
     parent = await _known(shared)
     version = head = None
     if at is not None:

@@ -12,12 +12,10 @@ from typing import Any, TypeAlias
 
 from acms.core import validate
 from acms.core.policy import CompactionPolicy, ResolvedPolicy, changed, resolved
+from acms.core.validate import NAMESPACE
 from acms.errors import ConflictError, SessionNotFoundError
 from acms.model import Context, ContextDraft, Json
 from acms.protocols import StorageBackend
-
-NAMESPACE = "@namespace"
-"""Name of the context whose settings are those of its namespace; it has no entries."""
 
 POLICY = "policy"
 RETENTION = "retention_seconds"

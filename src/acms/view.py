@@ -72,7 +72,7 @@ class SharedSession:
         embedder: Embedder | None = None,
         summarizer: Summarizer | None = None,
     ) -> None:
-        self.session_id = validate.name(session_id, "session_id")
+        self.session_id = validate.session_name(session_id, "session_id")
         self.namespace = validate.name(namespace, "namespace")
         self.config = config or ACMSConfig()
         self.handle = storage

@@ -711,6 +711,14 @@ async def test_a_policy_is_resolved_from_service_namespace_and_session(storage: 
         assert (await session.policy()).policy.threshold == 0.7
 
 
+async def test_the_name_of_the_namespaces_settings_is_reserved(session: ACMS, storage: Storage) -> None:
+    await talked(session, 1)
+    with pytest.raises(ValidationError, match="reserved"):
+        session_on(storage, "@namespace")
+    with pytest.raises(ValidationError, match="reserved"):
+        await session.fork(session_id="@namespace")
+
+
 async def test_a_fork_takes_its_parents_policy_along(session: ACMS) -> None:
     await talked(session, 3)
     await session.set_policy(threshold=0.5)

@@ -124,5 +124,6 @@ def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
             return dict(await policies.namespace_settings(storage, "default"))
 
     assert asyncio.run(read()) == {policies.RETENTION: 60, policies.HOLD: True}
+    assert [one["session"] for one in call("sessions")["sessions"]] == ["user_123"]
     run("policy", "set", "user_123", "--for-namespace", "--no-hold")
     assert policies.HOLD not in asyncio.run(read())

@@ -25,6 +25,7 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
+from acms.core.validate import NAMESPACE
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
@@ -284,6 +285,7 @@ def sessions(
                     "parent": context.parent,
                 }
                 async for context in contexts(storage, None if everywhere else namespace)
+                if context.key != NAMESPACE  # it holds settings, no talk
                 for head in [await storage.head(context.id)]
             ]
         screen = Screen(as_json)

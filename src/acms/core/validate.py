@@ -54,6 +54,10 @@ def text(value: object, field: str, *, limit: int = MESSAGE_BYTES) -> str:
     return value
 
 
+NAMESPACE = "@namespace"
+"""Name of the context whose settings are those of its namespace; it has no entries."""
+
+
 def name(value: object, field: str) -> str:
     """Return a non-empty name of at most 255 characters."""
     checked = text(value, field, limit=4 * NAME_CHARS)
@@ -61,6 +65,14 @@ def name(value: object, field: str) -> str:
         raise ValidationError("must not be empty", field=field)
     if len(checked) > NAME_CHARS:
         raise ValidationError(f"is {len(checked)} characters long, the limit is {NAME_CHARS}", field=field)
+    return checked
+
+
+def session_name(value: object, field: str) -> str:
+    """Return a name for a session; one that the engine uses itself is refused."""
+    checked = name(value, field)
+    if checked == NAMESPACE:
+        raise ValidationError(f"{NAMESPACE!r} is reserved for the settings of the namespace", field=field)
     return checked
 
 
