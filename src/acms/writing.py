@@ -88,7 +88,9 @@ async def retract(
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
     reason = validate.name(reason, "reason")
     while True:
-        context, target, cover, rewrites = await _target(view, shared, id)
+        context, target, replacing, rewrites = await _target(view, shared, id)
+        # What a summary stands for can still be found and come back: that too must end.
+        cover = Cover(replacing, searchable=True)
         edit = cover.edit_of(target)
         by = cover.by(target.version)
         if by is not None and edit is None:
@@ -139,7 +141,8 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
     """Correct the text of a message and return the id of the new entry."""
     content = validate.text(content, "content")
     while True:
-        context, target, cover, rewrites = await _target(view, shared, id)
+        context, target, replacing, rewrites = await _target(view, shared, id)
+        cover = Cover(replacing)
         target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
             raise ValidationError(
@@ -176,12 +179,12 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
         return delivered.receipt.ids[0]
 
 
-async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, Cover, int]:
+async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], int]:
     target = await view.get(id)
     context = await shared.ensure()
     head = await shared.storage.head(context)
-    cover = Cover(await shared.storage.read(context, at=head.version, replacing=True))
-    return context, target, cover, head.rewrites
+    replacing = await shared.storage.read(context, at=head.version, replacing=True)
+    return context, target, replacing, head.rewrites
 
 
 def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:

@@ -214,6 +214,21 @@ async def test_a_retracted_message_is_neither_summarised_nor_recalled(
     assert wrong not in [item.id for item in await session.recall("zanzibar billing host")]
 
 
+async def test_a_summarised_message_can_still_be_retracted(session: ACMS, storage: Storage, toy: Toy) -> None:
+    await talked(session, 5)
+    wrong = await session.ingest("assistant", "zanzibar is the host of billing")
+    await talked(session, 30, start=5)
+    done = await compacted(session, storage, toy)
+    version = await session.retract(wrong)
+    assert version > done.version
+    assert await session.retract(wrong) == version
+    assert wrong not in [item.id for item in await session.recall("zanzibar billing host")]
+    await session.undo(done.version)
+    assert wrong not in [item.id for item in await session.window(10_000)]
+    await session.undo(version)
+    assert wrong in [item.id for item in await session.window(10_000)]
+
+
 async def test_marked_messages_stay_verbatim(session: ACMS, storage: Storage, toy: Toy) -> None:
     await talked(session, 5)
     marked = await session.ingest("assistant", "Decision: orders go to PostgreSQL", markers=["decision"])
