@@ -126,7 +126,6 @@ _USUAL = frozenset(
 _GERMAN = frozenset(
     "der die das und ist nicht ein eine einen mit für auf von zu wir ich es im den dem".split()
 )
-_ROMAN = re.compile(r"[ivx]+")
 
 _MOST = 400
 """Characters of a text whose words are remembered."""
