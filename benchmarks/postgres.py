@@ -39,7 +39,8 @@ from tests.servers.postgres import Server
 from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
 from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_append import _text, _Waiting
+from acms.storage.postgres_ops import Waiting
+from acms.storage.postgres_ops import text as written
 
 CLIENTS = 32
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))
@@ -122,13 +123,13 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
             sessions = [ACMS(f"{count}-{n}", storage, config=QUIET) for n in range(min(count, CLIENTS))]
 
             def parameters(choose: Callable[[int], str] = choose) -> dict[str, Any]:
-                one = _Waiting(operation(choose(0), rng), storage._entropy, loop.create_future())
+                one = Waiting(operation(choose(0), rng), storage._entropy, loop.create_future())
                 return {
                     "tenant": "default",
                     "contexts": [one.op.context],
-                    "ops": _text([{"op": 0, **one.given}]),
-                    "drafts": _text([{"op": 0, **row} for row in one.drafts]),
-                    "jobs": _text([{"op": 0, **job} for job in one.jobs]),
+                    "ops": written([{"op": 0, **one.given}]),
+                    "drafts": written([{"op": 0, "batch": 1, **row} for row in one.drafts]),
+                    "jobs": written([{"op": 0, **job} for job in one.jobs]),
                 }
 
             async def ours(number: int, choose: Callable[[int], str] = choose) -> None:
@@ -211,7 +212,7 @@ def pgbench(
             .replace(":c", context)
         )
         head = f"\\set n random(0, {count - 1})\n"
-        script.write_text(head + " ".join(body.split()) + ";\n")
+        script.writewritten(head + " ".join(body.split()) + ";\n")
         options = f"-n -M prepared -c {CLIENTS} -j 2 -T {max(2, int(seconds * 2))} -f".split()
         run = subprocess.run(
             [programs / "pgbench", *options, script, url], capture_output=True, text=True, check=False

@@ -15,8 +15,8 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNot
 from acms.logs import log as tell
 from acms.model import Context, Derived, Durability, Entry, Head, Hit, Kind, Search, State
 from acms.storage import log, search
-from acms.storage.postgres_append import COLUMNS
 from acms.storage.postgres_contexts import PostgresContexts
+from acms.storage.postgres_ops import COLUMNS
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
 
