@@ -12,7 +12,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,9 +56,7 @@ class Databases:
         with self._connect() as connection:
             # DROP ... WITH (FORCE) would do, but looks for those it cut off in steps of 100 ms.
             connection.execute(f"SELECT pg_terminate_backend(pid) {others}", [name])
-            deadline = time.monotonic() + PATIENCE
-            while connection.execute(f"SELECT 1 {others}", [name]).fetchone() and time.monotonic() < deadline:
-                time.sleep(0.002)
+            _wait_until(lambda: not connection.execute(f"SELECT 1 {others}", [name]).fetchone())
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
@@ -135,23 +133,29 @@ class Server(Databases, Service):
         """End the postmaster and every backend with SIGKILL; nobody gets to write anything more."""
         family: list[psutil.Process] = []
         if self._process is not None and self._process.running:
-            self._process.send(signal.SIGSTOP)  # or it would start new ones while we end the old ones
-            family = psutil.Process(self._process.pid).children(recursive=True)
+            postmaster = psutil.Process(self._process.pid)
+            postmaster.suspend()  # or it would start new ones while we end the old ones
+            _wait_until(lambda: postmaster.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+            family = postmaster.children(recursive=True)
             for process in family:
                 process.send_signal(signal.SIGKILL)
         super().kill()
         # They hold the shared memory until they are gone, and a new server refuses to start while they do.
-        deadline = time.monotonic() + PATIENCE
-        while any(_alive(process) for process in family):
-            if time.monotonic() > deadline:
-                raise ServerError(f"SIGKILL did not end these: {family}")
-            time.sleep(0.002)
+        _wait_until(lambda: not any(map(_alive, family)))
 
     def close(self) -> None:
         if self._folder is not None:
             self._end(self.ENDS_ON)
             _free_shared_memory(self._folder / "data" / "postmaster.pid")
         super().close()
+
+
+def _wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        if time.monotonic() > deadline:
+            raise ServerError(f"processes that were ended are still there after {PATIENCE} s")
+        time.sleep(0.002)
 
 
 def _alive(process: psutil.Process) -> bool:

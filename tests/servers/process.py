@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +27,12 @@ _WATCHDOG = """
 read -r pid && read -r word && exit
 [ -z "$pid" ] || {
     kill -s "$1" "$pid"
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do kill -s 0 "$pid" || break; sleep 0.25; done
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        sleep 0.1
+        kill -s 0 "$pid" || break
+        grep -q ") Z " "/proc/$pid/stat" && break  # ended; in a container nobody may ask how
+        sleep 0.2
+    done
     kill -s KILL "$pid"
 }
 rm -rf -- "$2"
@@ -165,8 +171,9 @@ class Process:
 
     def _tell(self, words: str) -> None:
         assert self._watchdog.stdin
-        self._watchdog.stdin.write(words.encode())
-        self._watchdog.stdin.flush()
+        with suppress(BrokenPipeError):  # somebody ended the watchdog
+            self._watchdog.stdin.write(words.encode())
+            self._watchdog.stdin.flush()
 
     @property
     def pid(self) -> int:
