@@ -23,6 +23,9 @@ from tests.servers import debian
 from tests.servers.process import PATIENCE, ServerError, Service, as_user, environment, is_root, link_tree
 
 
+_STANDING = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
+
+
 class Databases:
     """A server on which databases may be made: ours, or the one of $ACMS_TEST_PG_URL."""
 
@@ -135,7 +138,7 @@ class Server(Databases, Service):
         if self._process is not None and self._process.running:
             postmaster = psutil.Process(self._process.pid)
             postmaster.suspend()  # or it would start new ones while we end the old ones
-            _wait_until(lambda: postmaster.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+            _wait_until(lambda: postmaster.status() in _STANDING)
             family = postmaster.children(recursive=True)
             for process in family:
                 process.send_signal(signal.SIGKILL)
