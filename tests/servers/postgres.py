@@ -22,7 +22,6 @@ import psutil
 from tests.servers import debian
 from tests.servers.process import PATIENCE, ServerError, Service, as_user, environment, is_root, link_tree
 
-
 _STANDING = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
 
 
@@ -187,7 +186,8 @@ def wheel() -> Path:
 def link_wheel(target: Path) -> Path:
     """Put PostgreSQL 18 into a folder, in the shape of the wheel, where everybody who may enter it can run it."""
     package = wheel()
-    link_tree(package / "pginstall18", target / package.name / "pginstall18")
+    for part in ("bin", "lib", "share"):
+        link_tree(package / "pginstall18" / part, target / package.name / "pginstall18" / part)
     link_tree(package.with_name(f"{package.name}.libs"), target / f"{package.name}.libs")
     return target / package.name
 
