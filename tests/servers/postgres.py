@@ -145,11 +145,11 @@ class Server(Databases, Service):
         # They hold the shared memory until they are gone, and a new server refuses to start while they do.
         _wait_until(lambda: not any(map(_alive, family)))
 
-    def close(self) -> None:
-        if self._folder is not None:
-            self._end(self.ENDS_ON)
-            _free_shared_memory(self._folder / "data" / "postmaster.pid")
-        super().close()
+    def _free(self, folder: Path) -> None:
+        # A killed server leaves its System V segment; one that ended in order has no pid file.
+        pid_file = folder / "data" / "postmaster.pid"
+        if pid_file.exists() and len(lines := pid_file.read_text().splitlines()) > 6 and lines[6].split():
+            subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
@@ -165,12 +165,6 @@ def _alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _free_shared_memory(pid_file: Path) -> None:
-    """Free the System V segment that a killed server leaves; one that ended in order has no pid file."""
-    if pid_file.exists() and len(lines := pid_file.read_text().splitlines()) > 6 and lines[6].split():
-        subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
 
 
 def wheel() -> Path:
