@@ -49,7 +49,7 @@ def test_a_database_is_empty_and_gone_after_the_test(postgres: Databases) -> Non
 
 
 def test_what_was_committed_outlives_kill_stop_and_restart_on_the_same_port() -> None:
-    with Server(fsync=True, settings={"work_mem": "7MB"}) as server:
+    with Server(settings={"work_mem": "7MB"}) as server:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("CREATE TABLE a (b int)")
@@ -64,7 +64,7 @@ def test_what_was_committed_outlives_kill_stop_and_restart_on_the_same_port() ->
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT b FROM a").fetchall() == [(1,)]
         assert server.execute("SHOW work_mem") == [("7MB",)]
-        assert server.execute("SHOW fsync") == [("on",)]
+        assert server.execute("SHOW fsync") == [("off",)]
         folder = server.folder
     assert not folder.exists()
 
@@ -103,9 +103,9 @@ def test_a_server_changes_nothing_of_the_system() -> None:
         return [Path("/etc/passwd").read_bytes(), Path("/etc/group").read_bytes(), *modes]
 
     before = system()
-    with Server() as server:
+    with Server(fsync=True) as server:
         during = system()
-        assert server.execute("SHOW fsync") == [("off",)]
+        assert server.execute("SHOW fsync") == [("on",)]
         processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
         assert {process.uids().real for process in processes} == {os.getuid() or 65534}
     assert during == before
