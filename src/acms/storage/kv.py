@@ -128,7 +128,7 @@ def _read(key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, 
         )
     except (TypeError, ValueError, OverflowError, RecursionError, CorruptRecordError) as error:
         raise CorruptRecordError(
-            f"the value of {key!r} does not read back: {error}", options=("set it again", "delete it")
+            f"the value of {key!r} does not read back: {error}", options=("delete it and set it again",)
         ) from error
 
 

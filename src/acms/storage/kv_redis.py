@@ -178,7 +178,7 @@ class _translated:
             return
         if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
             raise CorruptRecordError(
-                f"the value of {self._key!r} does not read back: {error}", options=("set it again",)
+                f"the value of {self._key!r} does not read back: {error}", options=("delete it and set it again",)
             ) from error
         from redis import exceptions
 
