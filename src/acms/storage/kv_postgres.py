@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
+PAUSE = 0.05
+"""Seconds before a call is tried again whose connection broke."""
 #: Both end with the transaction, so a pooler that gives the connection to somebody else in between does no harm.
 _NAME_TENANT = "SELECT set_config('role', 'acms_app', true), set_config('acms.tenant', %s, true)"
 
@@ -40,7 +42,7 @@ class PostgresKV(KVHome, OneLoop):
     Values of one `tenant` are invisible to others: every query names it, and row-level security stands behind that. The
     first handle on a database makes the table, for which it must be allowed to; later ones need to be members of the
     role `acms_app` only. One call is one round trip, also through PgBouncer in transaction mode. When the connection is
-    lost, `get`, `set` and `compare_and_set` are tried once more; a call takes at most `timeout_seconds`.
+    lost, `get`, `set` and `compare_and_set` are tried again; a call takes at most `timeout_seconds`.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class PostgresKV(KVHome, OneLoop):
     async def _pool(self) -> AsyncConnectionPool:
         opening = self._opening
         if not self._own() or opening is None or (opening.done() and _failed(opening)):
-            opening = self._opening = asyncio.get_running_loop().create_task(self._start())
+            opening = self._opening = asyncio.create_task(self._start())
+            opening.add_done_callback(_failed)
         return await asyncio.shield(opening)
 
     async def _start(self) -> AsyncConnectionPool:
@@ -123,24 +126,36 @@ class PostgresKV(KVHome, OneLoop):
         return bool(await self._run(self._sql["delete"], {"key": key}, again=False))
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
-        pool = await self._pool()
+        # A task of its own: on a server that hangs, ending a call in order takes longer than its caller may wait.
+        call = asyncio.create_task(self._call(query, {"tenant": self.tenant, **values}, again))
+        call.add_done_callback(_failed)
+        try:
+            done, _ = await asyncio.wait((call,), timeout=self._timeout)
+        finally:
+            call.cancel()
+        with _translated():
+            if not done:
+                raise TimeoutError(f"nothing within {self._timeout} seconds")
+            return call.result()
+
+    async def _call(self, query: str, values: Mapping[str, Any], again: bool) -> list[Any]:
         from psycopg import OperationalError
 
-        with _translated():
-            async with asyncio.timeout(self._timeout):
-                try:
-                    return await self._once(pool, query, values)
-                except OperationalError as error:
-                    if not (again and _lost(error)):
-                        raise
-                await pool.check()  # throws out the connections that broke with this one
+        pool = await self._pool()
+        while True:
+            try:
                 return await self._once(pool, query, values)
+            except OperationalError as error:
+                if not (again and _lost(error)):
+                    raise
+            await asyncio.sleep(PAUSE)
+            await pool.check()  # throws out the connections that broke with this one
 
     async def _once(self, pool: AsyncConnectionPool, query: str, values: Mapping[str, Any]) -> list[Any]:
         async with pool.connection() as connection, connection.pipeline():
             async with connection.transaction():
                 await connection.execute(_NAME_TENANT, (self.tenant,))
-                cursor = await connection.execute(query.encode(), {"tenant": self.tenant, **values})
+                cursor = await connection.execute(query.encode(), values)
             return await cursor.fetchall()
 
     async def aclose(self) -> None:
@@ -153,6 +168,7 @@ class PostgresKV(KVHome, OneLoop):
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task that ended has no result; to ask is also to have noticed its error."""
     return task.cancelled() or task.exception() is not None
 
 

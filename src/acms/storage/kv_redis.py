@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from types import TracebackType
@@ -53,8 +54,7 @@ class RedisKV(KVHome, OneLoop):
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
     `ttl_seconds` a value goes that long after it was last set. How much survives a crash of the server is the server's
-    choice (`appendonly`), and so is what it evicts when its memory is full. A call takes at most `timeout_seconds` to
-    connect and as long again for the answer; it is not repeated.
+    choice (`appendonly`), and so is what it evicts when its memory is full. A call takes at most `timeout_seconds`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RedisKV(KVHome, OneLoop):
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         client = self._open()
-        with _translated(key):
+        async with _Asking(key, self._timeout):
             data, metadata, created_at, updated_at, revision = await client.hmget(self.prefix + key, _FIELDS)
             if data is None:
                 return None
@@ -132,13 +132,13 @@ class RedisKV(KVHome, OneLoop):
             how, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
             "" if self.ttl_seconds is None else self.ttl_seconds,
         )  # fmt: skip
-        with _translated(key):
+        async with _Asking(key, self._timeout):
             times = await self._script(keys=[self.prefix + key], args=given)
             return None if times is None else (int(times[0]), int(times[1]))
 
     async def _delete(self, key: str) -> bool:
         client = self._open()
-        with _translated(key):
+        async with _Asking(key, self._timeout):
             return await client.delete(self.prefix + key) > 0
 
     async def aclose(self) -> None:
@@ -162,32 +162,42 @@ _KINDS: Mapping[str, type[StorageError]] = {
 """What the driver calls an answer that refuses, or the first word of one it has no name for → what it is here."""
 
 
-class _translated:
-    """Turn the errors of the driver and the server into ours."""
+class _Asking:
+    """One call: ends in time, and with our errors instead of those of the driver and the server."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, seconds: float) -> None:
         self._key = key
+        self._seconds = seconds
+        self._deadline = asyncio.timeout(seconds)
 
-    def __enter__(self) -> None:
-        return None
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
 
-    def __exit__(
-        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, ACMSError):
-            return
-        if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
-            raise CorruptRecordError(
-                f"the value of {self._key!r} does not read back: {error}", options=("delete it and set it again",)
-            ) from error
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            error = late
+        if isinstance(error, Exception) and not isinstance(error, ACMSError):
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> None:
         from redis import exceptions
 
         if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
             raise StorageError(f"Redis: {error}", options=("check user and password in the URL",)) from error
         if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
+            text = str(error) or f"nothing within {self._seconds} seconds"
             raise StorageUnavailableError(
-                f"Redis does not answer: {error}", options=("repeat the call", "check that the server runs")
+                f"Redis does not answer: {text}", options=("repeat the call", "check that the server runs")
             ) from error
         if isinstance(error, exceptions.RedisError):
             kind = _KINDS.get(type(error).__name__) or _KINDS.get(str(error).partition(" ")[0], StorageError)
             raise kind(f"Redis, {self._key!r}: {error}") from error
+        if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
+            raise CorruptRecordError(
+                f"the value of {self._key!r} does not read back: {error}",
+                options=("delete it and set it again",),
+            ) from error
