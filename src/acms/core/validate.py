@@ -232,13 +232,14 @@ def _value(value: object, field: str, left: list[int]) -> Json:
 
     Without the second a small value that holds one list many times over would be copied for ever.
     """
+    inner = isinstance(value, Mapping | list | tuple)
     left[1] -= 1
-    if left[1] < 0:
+    if left[1] < (2 * len(value) - 1 if inner else 0):  # at least a digit and a comma for each
         raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
     if isinstance(value, str):
         left[1] -= len(value)
         return text(value, field, limit=VALUE_BYTES)
-    if not isinstance(value, Mapping | list | tuple):
+    if not inner:
         return _plain(value, field, 1)
     if left[0] == 0:
         raise ValidationError(f"is nested deeper than {VALUE_DEPTH}", field=field)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -178,19 +178,21 @@ def _lost(error: Exception) -> bool:
     return state is None or state.startswith(("08", "57P"))
 
 
-_KINDS: tuple[tuple[str, type[StorageError]], ...] = (
-    ("08", StorageUnavailableError),  # the connection
-    ("25006", StorageReadOnlyError),  # a standby
-    ("40", StorageBusyError),  # serialization, deadlock
-    ("53100", StorageFullError),  # the disk
-    ("53", StorageUnavailableError),  # memory, connections
-    ("55P03", StorageBusyError),  # a lock
-    ("57014", StorageBusyError),  # the server's own time limit
-    ("57P", StorageUnavailableError),  # shutting down, starting up
-    ("58", StorageError),  # the operating system
-    ("XX", CorruptRecordError),
+_REPEAT = "repeat the call"
+_KINDS: Sequence[tuple[str, type[StorageError], str]] = (
+    ("08", StorageUnavailableError, _REPEAT),  # the connection
+    ("25006", StorageReadOnlyError, "name the primary in the DSN: target_session_attrs=read-write"),
+    ("28", StorageError, "check user and password in the DSN"),
+    ("40", StorageBusyError, _REPEAT),  # serialization, deadlock
+    ("42501", StorageError, "let the owner of the database open it once, then: GRANT acms_app TO …"),
+    ("53100", StorageFullError, "free some space on the server"),
+    ("53", StorageUnavailableError, _REPEAT),  # memory, connections
+    ("55P03", StorageBusyError, _REPEAT),  # a lock
+    ("57014", StorageBusyError, _REPEAT),  # the server's own time limit
+    ("57P", StorageUnavailableError, _REPEAT),  # shutting down, starting up
+    ("XX", CorruptRecordError, "restore the database from a backup"),
 )
-"""Beginnings of an SQLSTATE → what it is here."""
+"""Beginnings of an SQLSTATE → what it is here, and what to do about it."""
 
 
 class _translated:
@@ -209,12 +211,13 @@ class _translated:
 
         state = getattr(error, "sqlstate", None)
         if isinstance(error, Error) and state is not None:
-            kind = next((kind for start, kind in _KINDS if state.startswith(start)), StorageError)
-            raise kind(f"PostgreSQL {state}: {error}") from error
+            known = ((kind, advice) for start, kind, advice in _KINDS if state.startswith(start))
+            kind, advice = next(known, (StorageError, ""))
+            raise kind(f"PostgreSQL {state}: {error}", options=(advice,) if advice else ()) from error
         if isinstance(error, OperationalError | InterfaceError | PoolClosed | TimeoutError | OSError):
             raise StorageUnavailableError(
                 f"PostgreSQL does not answer: {error}",
-                options=("repeat the call", "check that the server runs and the DSN is right"),
+                options=(_REPEAT, "check that the server runs and the DSN is right"),
             ) from error
         if isinstance(error, Error):
             raise StorageError(f"PostgreSQL: {error}") from error

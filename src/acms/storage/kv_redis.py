@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from acms.core.chain import Entropy
 from acms.core.validate import text, whole
@@ -26,11 +26,14 @@ from acms.storage.kv import Clock, How, KVHome, OneLoop, utc_now
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+T = TypeVar("T")
+
 _FIELDS = ("data", "metadata", "created_at", "updated_at", "revision")
 _PUT = """
 local old = redis.call('HMGET', KEYS[1], 'created_at', 'updated_at', 'revision')
 local how, expect, data, metadata, now, revision, ttl = unpack(ARGV)
-if (how == 'new' and old[3]) or (how == 'known' and old[3] ~= expect) then
+local found = old[3]
+if found ~= revision and ((how == 'new' and found) or (how == 'known' and found ~= expect)) then
     return false
 end
 local created, updated = old[1] or now, now
@@ -46,7 +49,10 @@ else
 end
 return {created, updated}
 """
-"""Answers created_at and updated_at, or nothing when the key is not as expected."""
+"""Answers created_at and updated_at, or nothing when the key is not as expected.
+
+A call whose answer was lost may be sent again: what it finds of itself is as expected.
+"""
 
 
 class RedisKV(KVHome, OneLoop):
@@ -54,7 +60,10 @@ class RedisKV(KVHome, OneLoop):
 
     The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
     `ttl_seconds` a value goes that long after it was last set. How much survives a crash of the server is the server's
-    choice (`appendonly`), and so is what it evicts when its memory is full. A call takes at most `timeout_seconds`.
+    choice (`appendonly`), and so is what it evicts when its memory is full.
+
+    A call takes at most `timeout_seconds`. When the connection is lost, `get`, `set` and `compare_and_set` are tried
+    once more.
     """
 
     def __init__(
@@ -117,29 +126,46 @@ class RedisKV(KVHome, OneLoop):
             self._script = self._client.register_script(_PUT)
         return self._client
 
-    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+    async def _ask(self, key: str, call: Callable[[Redis], Awaitable[T]], *, again: bool = True) -> T:
+        from redis.exceptions import ConnectionError
+
         client = self._open()
         async with _Asking(key, self._timeout):
+            try:
+                return await call(client)
+            except ConnectionError:
+                if not again:
+                    raise
+            # Where the server was started anew every idle connection is broken, and only using it shows that.
+            await client.connection_pool.disconnect(inuse_connections=False)
+            return await call(client)
+
+    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+        async def read(client: Redis) -> tuple[Any, Any, Any, Any, Any] | None:
             data, metadata, created_at, updated_at, revision = await client.hmget(self.prefix + key, _FIELDS)
             if data is None:
                 return None
             return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
 
+        return await self._ask(key, read)
+
     async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        self._open()
-        key = values["key"]
         given = (
             how, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
             "" if self.ttl_seconds is None else self.ttl_seconds,
         )  # fmt: skip
-        async with _Asking(key, self._timeout):
-            times = await self._script(keys=[self.prefix + key], args=given)
+
+        async def write(client: Redis) -> tuple[Any, Any] | None:
+            times = await self._script(keys=[self.prefix + values["key"]], args=given, client=client)
             return None if times is None else (int(times[0]), int(times[1]))
 
+        return await self._ask(values["key"], write)
+
     async def _delete(self, key: str) -> bool:
-        client = self._open()
-        async with _Asking(key, self._timeout):
+        async def remove(client: Redis) -> bool:
             return await client.delete(self.prefix + key) > 0
+
+        return await self._ask(key, remove, again=False)
 
     async def aclose(self) -> None:
         """Close the connections; idempotent. A later call opens them again."""
@@ -149,15 +175,17 @@ class RedisKV(KVHome, OneLoop):
             await client.aclose()
 
 
-_KINDS: Mapping[str, type[StorageError]] = {
-    "BUSY": StorageBusyError,
-    "ClusterDownError": StorageUnavailableError,
-    "MISCONF": StorageReadOnlyError,
-    "MasterDownError": StorageUnavailableError,
-    "NOREPLICAS": StorageReadOnlyError,
-    "OutOfMemoryError": StorageFullError,
-    "ReadOnlyError": StorageReadOnlyError,
-    "WRONGTYPE": CorruptRecordError,
+_REPEAT = "repeat the call"
+_KINDS: Mapping[str, tuple[type[StorageError], str]] = {
+    "BUSY": (StorageBusyError, _REPEAT),
+    "ClusterDownError": (StorageUnavailableError, _REPEAT),
+    "MISCONF": (StorageReadOnlyError, "free some space where the server keeps its data"),
+    "MasterDownError": (StorageUnavailableError, _REPEAT),
+    "NOREPLICAS": (StorageReadOnlyError, "bring back the replicas"),
+    "NoPermissionError": (StorageError, "give the user of the URL @read, @write and @scripting"),
+    "OutOfMemoryError": (StorageFullError, "give the server more memory"),
+    "ReadOnlyError": (StorageReadOnlyError, "name a server that takes writes"),
+    "WRONGTYPE": (CorruptRecordError, "delete it and set it again"),
 }
 """What the driver calls an answer that refuses, or the first word of one it has no name for → what it is here."""
 
@@ -191,11 +219,12 @@ class _Asking:
         if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
             text = str(error) or f"nothing within {self._seconds} seconds"
             raise StorageUnavailableError(
-                f"Redis does not answer: {text}", options=("repeat the call", "check that the server runs")
+                f"Redis does not answer: {text}", options=(_REPEAT, "check that the server runs")
             ) from error
         if isinstance(error, exceptions.RedisError):
-            kind = _KINDS.get(type(error).__name__) or _KINDS.get(str(error).partition(" ")[0], StorageError)
-            raise kind(f"Redis, {self._key!r}: {error}") from error
+            word = str(error).partition(" ")[0]
+            kind, advice = _KINDS.get(type(error).__name__) or _KINDS.get(word) or (StorageError, "")
+            raise kind(f"Redis, {self._key!r}: {error}", options=(advice,) if advice else ()) from error
         if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
             raise CorruptRecordError(
                 f"the value of {self._key!r} does not read back: {error}",
