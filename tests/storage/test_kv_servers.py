@@ -66,14 +66,14 @@ class TestRedisKV(KVMemoryTests):
             yield other
 
 
-@pytest.fixture(params=["postgres", "redis"])
+@pytest.fixture(params=["postgres", "postgres15", "pgbouncer", "redis"])
 def url(request):
-    """The URL of an empty store on a server."""
+    """The URL of an empty store on a server; PgBouncer gives a connection away after each transaction."""
     return request.getfixturevalue(f"{request.param}_url")
 
 
 async def test_processes_on_one_server_lose_nothing(url):
-    assert await counted_by_processes(url, times=10) == list(range(1, 41))
+    assert await counted_by_processes(url, processes=3, times=8) == list(range(1, 25))
 
 
 async def test_cancelled_calls_do_not_mix_up_answers(url):
@@ -249,6 +249,20 @@ async def test_calls_survive_connections_that_were_cut(postgres_url):
         assert lost.value.retryable
         assert (await store.get("a")).data == 2
         assert await store.delete("a")
+
+
+async def test_tenants_behind_one_pooled_connection_stay_apart(pgbouncer_url):
+    tenants = [f"t{n}" for n in range(12)]
+    handles = [PostgresKV(pgbouncer_url, tenant=tenant, connections=2) for tenant in tenants]
+
+    async def work(handle):
+        for n in range(5):
+            await handle.set("a", [handle.tenant, n])
+            assert (await handle.get("a")).data == [handle.tenant, n]
+
+    await asyncio.gather(*map(work, handles))
+    assert [(await handle.get("a")).data for handle in handles] == [[tenant, 4] for tenant in tenants]
+    await asyncio.gather(*(handle.aclose() for handle in handles))
 
 
 async def test_a_server_that_only_reads_says_so(postgres_url):
