@@ -34,6 +34,7 @@ from acms.errors import (
     StorageError,
     StorageFullError,
     StorageReadOnlyError,
+    StorageUnavailableError,
     TokenBudgetExceededError,
     ValidationError,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "Summarizer",
     "SummaryRequest",
     "Text",

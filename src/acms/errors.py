@@ -20,6 +20,7 @@
     ├── StorageError                STORAGE               no
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
+    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; what was sent may have arrived
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
@@ -58,6 +59,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "TokenBudgetExceededError",
     "ValidationError",
 ]
@@ -221,6 +223,13 @@ class StorageFullError(StorageError):
     """The disk is full; nothing was written and everything acknowledged before is intact."""
 
     code = "STORAGE_FULL"
+    retryable = True
+
+
+class StorageUnavailableError(StorageError):
+    """The database server cannot be reached or does not answer; what was sent may have arrived."""
+
+    code = "STORAGE_UNAVAILABLE"
     retryable = True
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "JobQuery",
     "JobState",
     "Json",
+    "KVEntry",
     "Kind",
     "Lease",
     "MarkerType",
@@ -518,3 +519,22 @@ class Page(Generic[T]):
 
     items: tuple[T, ...]
     next_after: str | None = None
+
+
+# ── key-value memory ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEntry:
+    """One value under its key."""
+
+    key: str
+    #: A copy that nobody else holds: whoever changes it changes nothing that is stored.
+    data: Json
+    #: When the key was first set; a key that was deleted starts anew. Aware UTC, microseconds.
+    created_at: datetime
+    #: When the key was last set; never goes back.
+    updated_at: datetime
+    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    #: Changes with every write and never comes back, not even after a delete; "" where the store cannot compare.
+    revision: str = ""

@@ -465,7 +465,7 @@ async def earlier(tmp_path):
         "UPDATE contexts SET derived = (SELECT count(*) FROM derived d WHERE d.ref = contexts.ref)"
     )
     connection.execute("UPDATE contexts SET derived = 7 WHERE key = 'grandchild'")  # rows that were replaced
-    connection.execute("DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
+    connection.execute("DROP TABLE kv; DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
     connection.close()
     return path
 

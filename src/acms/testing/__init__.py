@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acms.testing.embedder import EmbedderTests, HashEmbedder
+    from acms.testing.kv import KVMemoryTests
     from acms.testing.logs import sound
     from acms.testing.storage import ManualClock, StorageBackendTests
     from acms.testing.story import StorageStory, run_story
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EmbedderTests",
     "HashEmbedder",
+    "KVMemoryTests",
     "ManualClock",
     "StorageBackendTests",
     "StorageStory",
@@ -27,6 +29,7 @@ __all__ = [
 _ROOMS = {
     "EmbedderTests": "embedder",
     "HashEmbedder": "embedder",
+    "KVMemoryTests": "kv",
     "ManualClock": "storage",
     "StorageBackendTests": "storage",
     "StorageStory": "story",
