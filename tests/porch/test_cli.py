@@ -24,7 +24,7 @@ from acms.cli.commands import app
 from acms.storage import SQLiteStorage
 
 COMMANDS = (
-    "at", "backup", "compact", "compactions", "delete", "demo", "diff", "erase", "expand", "export", "fork", "history",
+    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export", "fork", "history",
     "import", "jobs", "log", "messages", "policy", "recall", "restore", "sessions", "stats", "tag", "undo", "verify",
     "window", "worker",
 )  # fmt: skip
