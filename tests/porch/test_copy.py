@@ -306,6 +306,8 @@ class _CopyStory(StorageStory):
             for cell in book.cells:
                 if cell.entry.context in hidden:
                     cell.derived.clear()
+            if book.deleted:
+                book.tail = {}  # what a session noted at the end; found again in the log
             for space in () if book.deleted else ("s", "t"):
                 for row in await target.derived(book.id, space):
                     before = book.cells[row.version - 1].derived[space, row.part]
