@@ -40,6 +40,7 @@ Open = Callable[[str], AbstractAsyncContextManager[Any]]
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Open]] = {
     "memory": lambda folder, request: lambda name: MemoryStorage(tenant=name),
     "sqlite": lambda folder, request: lambda name: SQLiteStorage(folder / f"{name}.db", tenant=name),
+    "postgres": lambda folder, request: partial(_postgres, request.getfixturevalue("postgres_url")),
 }
 """How an empty store of each kind is made under a name; a new backend is one more line."""
 
