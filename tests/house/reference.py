@@ -16,6 +16,7 @@ MODULES = (
     "acms.storage",
     "acms.kv",
     "acms.transfer",
+    "acms.copying",
     "acms.imports",
     "acms.integrations.openai_agents",
     "acms.providers",
