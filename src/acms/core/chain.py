@@ -94,18 +94,18 @@ def genesis(context: str) -> bytes:
     return sha256(context.encode()).digest()
 
 
-def canonical(draft: Draft, nonce: str) -> bytes:
+def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
     """Write everything immutable about a draft as UTF-8: the bytes that are hashed.
 
     Eighteen fields joined by NUL, which no text may contain: kind, nonce, microseconds, role, content, parts, data,
     metadata, actor, origin, privacy, markers, episode, closes, group, covers, replaces, sources. What is absent or
-    empty is an empty field; structured fields are JSON with sorted keys.
+    empty is an empty field; structured fields are JSON with sorted keys. `created_at` are the microseconds, when known.
     """
     return "\0".join(
         (
             draft.kind._value_,  # not `value`, which is two calls of Python
             nonce,
-            str(micros(draft.created_at)),
+            str(micros(draft.created_at) if created_at is None else created_at),
             draft.role._value_ if draft.role is not None else "",
             draft.content,
             dump(parts_to_json(draft.parts)) if draft.parts else "",
@@ -138,12 +138,12 @@ class Stamp(NamedTuple):
     digest: bytes
 
 
-def stamp(draft: Draft, entropy: Entropy) -> Stamp:
-    """Draw a salt and a nonce and hash the draft with them."""
+def stamp(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stamp:
+    """Draw a salt and a nonce and hash the draft with them; `created_at` are its microseconds, when known."""
     random = entropy(22)
     nonce = "".join([_DIGITS[byte & 31] for byte in random[16:]])
     salt = random[:16]
-    return Stamp(nonce, salt, sha256(salt + canonical(draft, nonce)).digest())
+    return Stamp(nonce, salt, sha256(salt + canonical(draft, nonce, created_at)).digest())
 
 
 def links(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
