@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.core.chain import episode_id, micros
-from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult, filling
 from acms.projections import Episode
 
 MAX_TURNS = "max_turns"
@@ -85,6 +85,8 @@ class Tail:
         return cls(**written)
 
 
+_FillingTail = filling(Tail)
+
 _CLOSING_CHARS = 200
 """No longer text can match the default patterns."""
 
@@ -146,15 +148,15 @@ def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS
-    after = Tail(
-        episode=episode,
-        turns=turns,
-        last=now,
-        closed=closes,
-        pending=pending,
-        calls=open_calls,
-        asked=tail.asked,
-    )
+    after = _FillingTail()
+    after.episode = episode
+    after.turns = turns
+    after.last = now
+    after.closed = closes
+    after.pending = pending
+    after.calls = open_calls
+    after.asked = tail.asked
+    after.__class__ = Tail
     return Place(episode, closes, member, after)
 
 

@@ -530,7 +530,9 @@ class SQLiteFile:
         return result
 
     async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
-        state = await self._open()
+        state = self._state
+        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+            state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
         work = _Work(functions)
