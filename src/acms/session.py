@@ -49,6 +49,7 @@ from acms.writing import DETECTED, Writer
 
 __all__ = ["ACMS"]
 
+_ROLES = {role.value: role for role in Role}
 _ORIGINS = {
     Role.SYSTEM: Origin.SYSTEM,
     Role.DEVELOPER: Origin.SYSTEM,
@@ -228,7 +229,7 @@ class ACMS(View):
         """Check one message at the border and count it."""
         shared = self._shared
         try:
-            who = validate.choice(role, Role, "role")
+            who = (_ROLES.get(role) if type(role) is str else None) or validate.choice(role, Role, "role")
             found, text = validate.parts(who, content, parts, tool_calls, tool_call_id)
             came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
             explicit = None if markers is None else validate.markers(markers)

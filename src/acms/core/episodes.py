@@ -114,13 +114,15 @@ class Place(NamedTuple):
 def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
     """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
     now = micros(draft.created_at)
-    calls: list[str] = []
-    answered: list[str] = []
-    for part in draft.parts:
-        if isinstance(part, ToolCall):
-            calls.append(part.call_id)
-        elif isinstance(part, ToolResult) and part.call_id in tail.calls:
-            answered.append(part.call_id)
+    calls: Sequence[str] = ()
+    answered: Sequence[str] = ()
+    if draft.parts:
+        calls = [part.call_id for part in draft.parts if isinstance(part, ToolCall)]
+        answered = [
+            part.call_id
+            for part in draft.parts
+            if isinstance(part, ToolResult) and part.call_id in tail.calls
+        ]
     gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
     new = tail.episode == 0 or tail.closed is not None or (gap and not answered)
     episode = tail.episode + 1 if new else tail.episode

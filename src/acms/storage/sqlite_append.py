@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from acms.core.chain import Entropy, Stamp, entry_id, links, micros, stamp
-from acms.core.wire import dump
+from acms.core.wire import dump, dump_flat
 from acms.errors import ACMSError, ConflictError, ValidationError
 from acms.model import Append, Entry, Head, Kind, Receipt, filling
 from acms.storage import log
@@ -97,7 +97,7 @@ class SQLiteAppends(SQLiteContexts):
             parts = write_parts(draft.parts, draft.content) if draft.parts else None
             prepared.columns.append((created_at, draft_columns(draft), parts))
         if op.tail is not None:
-            prepared.tail = dump(op.tail) if op.tail else None
+            prepared.tail = dump_flat(op.tail) if op.tail else None
             # A tail that is kept must be read: another handle may have changed it without a new version.
             known = self._heads.get(op.context)
             if known is not None:
