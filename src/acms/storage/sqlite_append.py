@@ -176,7 +176,7 @@ class SQLiteAppends(SQLiteContexts):
         plans: list[_Plan] = []
         heads = self._heads
         for function in functions[start:]:
-            if type(function) is not _Prepared or not function.simple:
+            if not isinstance(function, _Prepared) or not function.simple:
                 break
             plan, context = function.plan, function.op.context
             if plan is None or context in taken or heads.get(context) is not plan.known:
