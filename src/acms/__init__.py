@@ -36,6 +36,7 @@ from acms.errors import (
     StorageReadOnlyError,
     TokenBudgetExceededError,
     ValidationError,
+    VectorsUnavailableError,
 )
 from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Rewritten
 from acms.logs import JSONFormatter, correlation
@@ -163,6 +164,7 @@ __all__ = [
     "Tree",
     "Turn",
     "ValidationError",
+    "VectorsUnavailableError",
     "Verdict",
     "View",
     "WorkerConfig",

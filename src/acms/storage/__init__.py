@@ -12,11 +12,13 @@ from acms.storage.memory import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
+    from acms.storage.chroma import ChromaVectors
     from acms.storage.sqlite import SQLiteStorage
 
 __all__ = [
     "CacheStats",
     "CachedStorage",
+    "ChromaVectors",
     "FaultyStorage",
     "MemoryStorage",
     "SQLiteStorage",
@@ -26,7 +28,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load SQLite only when it is used."""
+    """Load SQLite, and what Chroma needs, only when it is used."""
+    if name == "ChromaVectors":
+        from acms.storage.chroma import ChromaVectors
+
+        return ChromaVectors
     if name == "SQLiteStorage":
         from acms.storage.sqlite import SQLiteStorage
 
