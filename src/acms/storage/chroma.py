@@ -5,8 +5,8 @@ bytes instead of the vector; Chroma has the vector under (tenant, context that o
 is a checksum, so what Chroma lost, or has of another day, is not taken for what was written: such a row is not returned
 and counts as missing, until it is written again. Everything in Chroma can be made again from the log (decision 0025).
 
-A call that Chroma does not answer in time fails, and so do all others for the next seconds without being tried: a search
-falls back on words, and what is written in the background is dropped and found missing later.
+A call that Chroma does not answer in time fails, and so do all others for the next seconds without being tried: a
+search falls back on words, and what is written in the background is dropped and found missing later.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ WRITE = 500
 QUEUED = 1_024
 """Calls that may wait to be written in the background."""
 NEAREST = 64
-"""Vectors that a search looks at first; more when they belong to what may not be found."""
-MOST = 16_384
+"""Vectors that a search looks at first; more when several of them belong to one entry."""
+MOST = 4_096
 """Vectors that a search looks at in the end."""
+HIDDEN = 100
+"""Deleted contexts that a search leaves out one by one."""
 KNOWN = 4_096
 """Contexts whose lineage is remembered."""
 
@@ -301,38 +303,58 @@ class ChromaVectors(WrapperStorage):
         return sorted(best.values(), key=lambda hit: (-hit.score, hit.id))[: max(0, query.limit)]
 
     async def _nearest(self, query: Search, space: str, vector: tuple[float, ...]) -> list[Hit]:
-        if not _comparable(np.asarray(vector, np.float32)):
+        if not _comparable(np.asarray(vector, np.float64)):
             return []
         try:
             namespace = name(query.namespace, "namespace")
         except ValidationError:  # there can be none of that name
             return []
-        where = {"$and": [{"tenant": self.tenant}, {"namespace": namespace}, {"found": True}]}
+        collection, half = self._chroma.name(space, len(vector)), _HALF in space
+        hidden: list[str] = []
+        hits: list[Hit] = []
         look = NEAREST
         while True:
-            ask = partial(chroma_client.nearest, vector=vector, size=look, where=where, half=_HALF in space)
-            records = await self._chroma.work(self._chroma.name(space, len(vector)), ask) or []
-            hits = await self._hits(vector, records, namespace)
-            if len(records) < look or len(hits) >= query.limit or look >= MOST:
+            where: list[dict[str, Any]] = [
+                {"tenant": self.tenant},
+                {"namespace": namespace},
+                {"found": True},
+                *({"context": {"$ne": one}} for one in hidden),
+            ]
+            ask = partial(chroma_client.nearest, vector=vector, size=look, where={"$and": where}, half=half)
+            records = await self._chroma.work(collection, ask) or []
+            hits, more = await self._hits(vector, records, namespace)
+            if len(hits) >= query.limit or len(hidden) >= HIDDEN:
                 return hits
-            look *= 4
+            if more:  # deleted: asked again without them
+                hidden += more
+            elif len(records) == look and look < MOST:
+                look *= 4
+            else:
+                break
+        # An index by neighbours may miss some where there are few, or many alike: the first thousand are all compared.
+        some = partial(chroma_client.some, where={"$and": where}, half=half)
+        records = await self._chroma.work(collection, some) or []
+        beside, _ = await self._hits(vector, records, namespace)
+        return list({hit.id: hit for hit in (*hits, *beside)}.values())
 
-    async def _hits(self, vector: Sequence[float], records: Sequence[Record], namespace: str) -> list[Hit]:
-        """Score what Chroma found, without what the store inside knows to be gone or hidden."""
+    async def _hits(
+        self, vector: Sequence[float], records: Sequence[Record], namespace: str
+    ) -> tuple[list[Hit], list[str]]:
+        """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
         scores: dict[str, float] = {}
         for record in records:
             scores[record.entry] = max(scores.get(record.entry, 0.0), cosine(vector, record.data))
         live: dict[str, bool] = {}
         hits: list[Hit] = []
         for entry in await self.inner.get(list(scores)):
-            if entry is None or entry.state is not State.LIVE or scores[entry.id] <= 0:
+            if entry is None or entry.state is not State.LIVE:
                 continue
             if entry.context not in live:
                 owner = await self.inner.context(entry.context)
                 live[entry.context] = owner.deleted_at is None and owner.namespace == namespace
-            if live[entry.context] and _findable(entry):
+            if live[entry.context] and scores[entry.id] > 0 and _findable(entry):
                 hits.append(Hit(context=entry.context, id=entry.id, score=scores[entry.id]))
-        return hits
+        return hits, [context for context, alive in live.items() if not alive]
 
     # ── erasing, moving, tidying up ─────────────────────────────────────────────────────────────────────────────────
 
@@ -468,12 +490,14 @@ def _values(row: Derived) -> NDArray[np.float32] | None:
     half = _HALF in row.space
     if row.space == cards.SPACE or not row.data or len(row.data) % (2 if half else 4):
         return None
-    values = np.frombuffer(row.data, "<f2" if half else "<f4").astype(np.float32)
-    return values if _comparable(values) else None
+    values = np.frombuffer(row.data, "<f2" if half else "<f4")
+    return values.astype(np.float32) if _comparable(values) else None
 
 
-def _comparable(values: NDArray[np.float32]) -> bool:
+def _comparable(values: NDArray[np.floating]) -> bool:
     """Return whether the square of a vector's length is a number that 32 bits hold, and not zero."""
+    if not np.isfinite(values).all():
+        return False
     wide = values.astype(np.float64)
     return bool(1e-30 < float(np.dot(wide, wide)) < 1e30)
 

@@ -163,7 +163,7 @@ class Chroma:
                 known = self._client.get_or_create_collection(
                     collection,
                     embedding_function=None,
-                    configuration={"hnsw": {"space": "cosine"}},
+                    configuration={"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 200}},
                     metadata={"space": ascii(space)},
                 )
             found = call(known)
@@ -230,8 +230,17 @@ def nearest(
     found = collection.query(
         query_embeddings=[list(vector)], n_results=size, where=where, include=["metadatas", "embeddings"]
     )
-    metadatas = found["metadatas"][0]
-    rows = (_halves(found["embeddings"][0]) if half else _exact(metadatas)) if metadatas else []
+    return _records(found["metadatas"][0], found["embeddings"][0], half)
+
+
+def some(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
+    """Return the first `READ` of a kind, in no order."""
+    found = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
+    return _records(found["metadatas"], found["embeddings"], half)
+
+
+def _records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
+    rows = _halves(embeddings) if half else _exact(metadatas)
     return [Record(str(one["entry"]), data) for one, data in zip(metadatas, rows, strict=True)]
 
 

@@ -69,13 +69,16 @@ def relevance(query: str, documents: Sequence[str]) -> list[float]:
 def cosine(one: Sequence[float], other: bytes) -> float:
     """Return the cosine of a vector and a packed one, of float32 or float16 by its length.
 
-    0 when either is zero or the lengths differ.
+    0 when either is zero, the lengths differ, or it holds what is no number.
     """
     import numpy as np
 
     if not isinstance(other, bytes) or len(other) not in (2 * len(one), 4 * len(one)):
         return 0.0
-    values = np.frombuffer(other, "<f2" if len(other) == 2 * len(one) else "<f4").astype(np.float64)
+    values = np.frombuffer(other, "<f2" if len(other) == 2 * len(one) else "<f4")
+    if not np.isfinite(values).all():
+        return 0.0
+    values = values.astype(np.float64)
     query = np.asarray(one, np.float64)
     norm = sqrt(float(query @ query)) * sqrt(float(values @ values))
     return float(query @ values) / norm if norm else 0.0
