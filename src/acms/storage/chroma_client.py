@@ -55,13 +55,13 @@ class Chroma:
             raise ConfigurationError("give a client, a path or a url", options=("path='vectors'",))
         if url is not None and urlsplit(url).scheme not in ("http", "https"):
             raise ConfigurationError(f"{url!r} is not the address of a server", options=("http://host:8000",))
-        if client is None and find_spec("chromadb") is None:
+        if client is None and not _installed():
             raise MissingExtraError("chroma", "chromadb")
         self._prefix = f"{collection}-"
         self._timeout = timeout
         self._backoff = backoff
         self._make = None if client is not None else partial(_client, path, url)
-        self._client = client
+        self._client: Any = client
         self._opening = asyncio.Lock()
         self._permits = asyncio.Semaphore(AT_ONCE)
         self._not_before = float("-inf")
@@ -173,6 +173,14 @@ class Chroma:
             return None
         self._collections[collection] = known
         return found
+
+
+def _installed() -> bool:
+    """Look for the package without loading it, which takes a second or two."""
+    try:
+        return find_spec("chromadb") is not None
+    except ImportError:
+        return False
 
 
 def code(error: Exception) -> str:
