@@ -24,7 +24,7 @@ READ = 1_000
 AT_ONCE = 4
 """Calls at a time: one that hangs holds its thread for as long as it does."""
 OPENING = 30.0
-"""Seconds that loading the vendor's package and opening a client may take."""
+"""Seconds that loading the vendor's package may take, and opening a folder."""
 PAGE = 100
 """Collections listed at a time."""
 
@@ -60,7 +60,8 @@ class Chroma:
         self._prefix = f"{collection}-"
         self._timeout = timeout
         self._backoff = backoff
-        self._make = None if client is not None else partial(_client, path, url)
+        self._make = None if client is not None else partial(_client, path, url, timeout)
+        self._opens_in = OPENING if url is None else timeout
         self._client: Any = client
         self._opening = asyncio.Lock()
         self._permits = asyncio.Semaphore(AT_ONCE)
@@ -93,7 +94,7 @@ class Chroma:
         self._client = None
         self._collections.clear()
         try:
-            await self._thread(client.close, self._timeout)
+            await self._thread(partial(_close, client), self._timeout)
         except Exception as error:
             log(logging.WARNING, "vectors_not_closed", code=code(error))
 
@@ -105,15 +106,21 @@ class Chroma:
             if self._client is None and self._make is not None:
                 async with self._opening:
                     if self._client is None:
-                        self._client = await self._thread(self._make, OPENING)
+                        await self._thread(_loaded, OPENING)
+                        self._client = await self._thread(self._make, self._opens_in, late=_close)
             return await self._thread(work, self._timeout)
         except Exception as error:
             self._not_before = loop.time() + self._backoff
             log(logging.WARNING, "vectors_unavailable", code=code(error), seconds=self._backoff)
             raise VectorsUnavailableError(f"Chroma failed: {type(error).__name__}: {error}") from error
 
-    async def _thread(self, work: Callable[[], T], seconds: float) -> T:
-        """Run a call in a thread that nobody waits for in the end: one that hangs keeps no process from leaving."""
+    async def _thread(
+        self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
+    ) -> T:
+        """Run a call in a thread that nobody waits for in the end: one that hangs keeps no process from leaving.
+
+        `late` is given a result that came too late.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -124,9 +131,13 @@ class Chroma:
 
         def run() -> None:
             try:
-                settle = partial(future.set_result, work())
+                result = work()
             except BaseException as error:
                 settle = partial(future.set_exception, error)
+            else:
+                settle = partial(future.set_result, result)
+                if late is not None and future.done():
+                    late(result)
             try:
                 loop.call_soon_threadsafe(done, settle)
             except RuntimeError:  # the loop was closed meanwhile
@@ -191,7 +202,13 @@ def code(error: Exception) -> str:
 # ── calls on a collection, in a thread ──────────────────────────────────────────────────────────────────────────────
 
 
-def _client(path: str | Path | None, url: str | None) -> Any:
+def _loaded() -> None:
+    import chromadb
+
+    del chromadb
+
+
+def _client(path: str | Path | None, url: str | None, timeout: float) -> Any:
     import chromadb
     from chromadb.config import Settings
 
@@ -201,7 +218,19 @@ def _client(path: str | Path | None, url: str | None) -> Any:
     parts = urlsplit(str(url))
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
-    return chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
+    client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
+    session = getattr(client._server, "_session", None)
+    if session is not None:  # it would wait for ever, and keep its thread as long
+        session.timeout = timeout
+    return client
+
+
+def _close(client: Any) -> None:
+    client.close()
+    # The vendor's client leaves its connections open; other clients of one server may share them.
+    session = getattr(client._server, "_session", None)
+    if session is not None and client._identifier not in client._identifier_to_system:
+        session.close()
 
 
 def _write(rows: Mapping[str, Any], collection: Any) -> None:
