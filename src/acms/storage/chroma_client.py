@@ -219,17 +219,20 @@ def _client(path: str | Path | None, url: str | None, timeout: float) -> Any:
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)
     client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
-    session = getattr(client._server, "_session", None)
-    if session is not None:  # it would wait for ever, and keep its thread as long
+    for session in _sessions(client):  # which would wait for ever, and keep their thread as long
         session.timeout = timeout
     return client
 
 
+def _sessions(client: Any) -> list[Any]:
+    """Return the HTTP sessions of a client; a folder has none."""
+    servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
+    return [session for server in servers if (session := getattr(server, "_session", None)) is not None]
+
+
 def _close(client: Any) -> None:
     client.close()
-    # The vendor's client leaves its connections open; other clients of one server may share them.
-    session = getattr(client._server, "_session", None)
-    if session is not None and client._identifier not in client._identifier_to_system:
+    for session in _sessions(client):  # which it leaves open
         session.close()
 
 
