@@ -23,7 +23,7 @@ from acms.model import ContextQuery, Derived, Kind, Search, State
 from acms.protocols import StorageBackend
 from acms.reindexing import reindex
 from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage, chroma
-from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests
+from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
 from acms.testing.logs import carry, fork, new, noted, packed, put, said
 
 chromadb = pytest.importorskip("chromadb")
@@ -73,6 +73,10 @@ class TestChromaSQLite(VectorTests):
         inner = SQLiteStorage(tmp_path / "a.db", tenant="other")
         async with beside(inner, client, name) as other:
             yield other
+
+
+def test_vectors_in_chroma_and_plain_lists_tell_the_same_story(client: Any) -> None:
+    run_story(lambda: beside(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=15, steps=25)
 
 
 class Gate:
