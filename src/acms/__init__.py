@@ -37,6 +37,7 @@ from acms.errors import (
     StorageUnavailableError,
     TokenBudgetExceededError,
     ValidationError,
+    VectorsUnavailableError,
 )
 from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Rewritten
 from acms.logs import JSONFormatter, correlation
@@ -165,6 +166,7 @@ __all__ = [
     "Tree",
     "Turn",
     "ValidationError",
+    "VectorsUnavailableError",
     "Verdict",
     "View",
     "WorkerConfig",

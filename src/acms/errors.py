@@ -24,7 +24,8 @@
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
-    │   └── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    │   ├── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    words must do for a while; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
 The class docstring is the message when none is given. `code` is the name on the wire, `retryable` may be set per
@@ -62,6 +63,7 @@ __all__ = [
     "StorageUnavailableError",
     "TokenBudgetExceededError",
     "ValidationError",
+    "VectorsUnavailableError",
 ]
 
 
@@ -255,6 +257,13 @@ class HandleError(StorageError):
     """A storage handle belongs to one event loop of one process and must be open."""
 
     code = "HANDLE"
+
+
+class VectorsUnavailableError(StorageError):
+    """The place where the vectors are kept does not answer; everything else does."""
+
+    code = "VECTORS_UNAVAILABLE"
+    retryable = True
 
 
 class ProviderError(ACMSError):

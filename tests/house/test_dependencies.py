@@ -54,6 +54,7 @@ def test_the_core_works_without_any_extra() -> None:
     done = _without(
         {
             "typer",
+            "chromadb",
             "rich",
             "agents",
             "openai",
@@ -133,4 +134,20 @@ except MissingExtraError as error:
 """,
     )
     expected = f"{hidden.replace('_', '-')} is not installed: pip install 'acms-engine[{extra}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_vectors_in_chroma_name_their_extra() -> None:
+    done = _without(
+        {"chromadb"},
+        """
+from acms import ConfigurationError
+from acms.storage import ChromaVectors, MemoryStorage
+try:
+    ChromaVectors(MemoryStorage(), path="vectors")
+except ConfigurationError as error:
+    print(error)
+""",
+    )
+    expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

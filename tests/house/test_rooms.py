@@ -16,7 +16,7 @@ SRC = ROOT / "src" / "acms"
 
 MOST_LINES = 600
 #: Files allowed to be longer, with the most lines they may have. This list only shrinks.
-LONGER = {"testing/storage.py": 1459}
+LONGER = {"testing/storage.py": 1241}
 
 
 def test_no_file_is_long() -> None:

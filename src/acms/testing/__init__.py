@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from acms.testing.logs import sound
     from acms.testing.storage import ManualClock, StorageBackendTests
     from acms.testing.story import StorageStory, run_story
+    from acms.testing.vectors import VectorTests
 
 __all__ = [
     "EmbedderTests",
@@ -22,6 +23,7 @@ __all__ = [
     "ManualClock",
     "StorageBackendTests",
     "StorageStory",
+    "VectorTests",
     "run_story",
     "sound",
 ]
@@ -33,6 +35,7 @@ _ROOMS = {
     "ManualClock": "storage",
     "StorageBackendTests": "storage",
     "StorageStory": "story",
+    "VectorTests": "vectors",
     "run_story": "story",
     "sound": "logs",
 }
@@ -45,5 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(*(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure")))
+    pytest.register_assert_rewrite(
+        *(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure", "vectors"))
+    )
     return getattr(import_module(f"{__name__}.{room}"), name)
