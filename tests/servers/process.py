@@ -288,10 +288,16 @@ class Service:
 
     def close(self) -> None:
         """End the server, give back its port, delete its folder. The last call."""
-        self._end(self.ENDS_ON)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._port.release()
+        try:
+            self._end(self.ENDS_ON)
+        finally:
+            if self._folder is not None:
+                self._free(self._folder)
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._port.release()
+
+    def _free(self, folder: Path) -> None:
+        """Before its folder is deleted: free what the ended server holds outside of it."""
 
     def _end(self, sign: signal.Signals) -> None:
         if self._process is not None:

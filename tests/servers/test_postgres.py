@@ -69,12 +69,6 @@ def test_what_was_committed_outlives_kill_stop_and_restart_on_the_same_port() ->
     assert not folder.exists()
 
 
-def test_fsync_is_on_when_asked_for() -> None:
-    with Server(fsync=True) as server:
-        assert server.execute("SHOW fsync") == [("on",)]
-        assert server.execute("SHOW full_page_writes") == [("on",)]
-
-
 def test_no_server_and_no_folder_is_left_when_the_tests_are_killed() -> None:
     tests = python("-m", "tests.servers")
     assert tests.stdout is not None
@@ -101,7 +95,7 @@ def test_ctrl_c_ends_the_server_by_hand() -> None:
         psycopg.connect(url)
 
 
-def test_nothing_of_the_system_is_changed() -> None:
+def test_a_server_changes_nothing_of_the_system() -> None:
     def system() -> list[object]:
         places = [Path(sys.prefix), wheel() / "pginstall18" / "bin" / "postgres", Path(tempfile.gettempdir())]
         folders = {folder for place in places for folder in (place, *place.resolve().parents)}
@@ -109,8 +103,9 @@ def test_nothing_of_the_system_is_changed() -> None:
         return [Path("/etc/passwd").read_bytes(), Path("/etc/group").read_bytes(), *modes]
 
     before = system()
-    with Server() as server:
+    with Server(fsync=True) as server:
         during = system()
+        assert server.execute("SHOW fsync") == [("on",)]
         processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
         assert {process.uids().real for process in processes} == {os.getuid() or 65534}
     assert during == before

@@ -1,0 +1,479 @@
+"""Appending on PostgreSQL: what many tasks append at once goes in one statement, each operation atomic on its own.
+
+A few lanes take what is waiting and send it together: one round trip, one flush of the server's log. Operations on one
+context go together when this handle left its head and they fit behind it; the statement then names the chain it was
+computed for. Those that are refused give no row back and leave their neighbours alone; when the statement itself fails,
+its operations are sent one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from acms.core.chain import Entropy, entry_id, links, locate
+from acms.core.wire import load_mapping
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    GoneError,
+    SessionNotFoundError,
+    StorageBusyError,
+    ValidationError,
+)
+from acms.model import Append, Entry, Head, JobState, Kind, Lease, Receipt, State
+from acms.storage import log
+from acms.storage.postgres_base import Lineage, Row, last_id
+from acms.storage.postgres_jobs import PostgresJobs
+from acms.storage.postgres_ops import Group, Waiting, answer, text
+from acms.storage.postgres_pool import Connection, UnknownOutcomeError
+from acms.storage.sql import VERSION_MASK, read_entry, read_lineage
+
+LANES = 4
+"""Statements under way at once."""
+TOGETHER = 64
+"""Operations one statement may hold."""
+MOST_BYTES = 4 << 20
+"""Characters of drafts after which a statement takes no further operation."""
+CHANNEL = "acms_jobs"
+HINT_SECONDS = 0.02
+"""How long jobs are gathered before others are told."""
+HEADS = 4096
+"""Heads a handle remembers."""
+TRIES = 8
+"""How often an operation is sent again when the log moves between its refusal and asking why."""
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What is waiting to be appended."""
+
+    running: int = 0
+    waiting: dict[str, deque[Waiting]] = field(default_factory=dict)
+    #: Contexts with something waiting and nothing under way.
+    ready: deque[str] = field(default_factory=deque)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class PostgresAppend(PostgresJobs):
+    """A PostgreSQL store that appends."""
+
+    _entropy: Entropy = staticmethod(os.urandom)
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._lanes = _Lanes()
+        #: Where this handle left a log; only a guess, which the statement checks.
+        self._heads: dict[str, Head] = {}
+        self._hints = False
+        self._hinting: asyncio.Task[None] | None = None
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        await self._open()
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Receipt | ACMSError]] = []
+        for op in ops:
+            future: asyncio.Future[Receipt | ACMSError] = loop.create_future()
+            futures.append(future)
+            try:
+                self._queue(Waiting(op, self._entropy, future))
+            except ACMSError as error:
+                future.set_result(error)
+            except Exception as error:
+                future.set_result(log.unexpected(error))
+        self._start_lanes()
+        return [await future for future in futures]
+
+    # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _queue(self, one: Waiting) -> None:
+        lanes, context = self._lanes, one.op.context
+        queue = lanes.waiting.get(context)
+        if queue is None:
+            lanes.waiting[context] = deque((one,))
+            lanes.ready.append(context)
+        else:  # something of this context is waiting or under way
+            queue.append(one)
+
+    def _start_lanes(self) -> None:
+        lanes = self._lanes
+        if lanes.ready and lanes.running < min(LANES, self._pool.size):
+            lanes.running += 1
+            task = asyncio.ensure_future(self._lane())
+            lanes.tasks.add(task)
+            task.add_done_callback(lanes.tasks.discard)
+
+    async def _lane(self) -> None:
+        lanes = self._lanes
+        try:
+            while lanes.ready:
+                batch = self._take()
+                try:
+                    await self._commit(batch)
+                finally:
+                    for group in batch:
+                        for one in group.members:
+                            answer(one, StorageBusyError("the append was broken off"))
+                        self._done(group.context)
+        finally:
+            lanes.running -= 1
+
+    def _take(self) -> list[Group]:
+        """Take what goes into one statement."""
+        lanes = self._lanes
+        batch: list[Group] = []
+        count = size = 0
+        while lanes.ready and count < TOGETHER and size < MOST_BYTES:
+            queue = lanes.waiting[lanes.ready[0]]
+            if queue[0].alone and batch:
+                break
+            group = self._group(queue, TOGETHER - count, MOST_BYTES - size)
+            lanes.ready.popleft()
+            batch.append(group)
+            count += len(group.members)
+            size += sum(one.size for one in group.members)
+            if group.members[0].alone:
+                break
+        self._start_lanes()
+        return batch
+
+    def _group(self, queue: deque[Waiting], count: int, size: int) -> Group:
+        """Take the operations of one context that fit behind the head this handle left; at least one."""
+        first = queue.popleft()
+        head = self._heads.get(first.op.context)
+        if (
+            not queue or first.alone or first.op.tail is None or head is None
+        ):  # a tail that is kept must be read
+            return Group([first])
+        group = Group([], chain=head.chain, rewrites=head.rewrites)
+        keys: set[str] = set()
+        one: Waiting | None = first
+        while one is not None:
+            try:
+                log.check(one.op, head)
+            except ACMSError:  # the server is asked, by itself
+                break
+            if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
+                break
+            keys.update(one.keys)
+            receipt = self._place(one, head)
+            group.members.append(one)
+            group.receipts.append(receipt)
+            head = receipt.head
+            count, size = count - 1, size - one.size
+            one = queue.popleft() if queue else None
+        if one is not None and group.members:
+            queue.appendleft(one)
+        return group if len(group.members) > 1 else Group([first])
+
+    def _done(self, context: str) -> None:
+        """Let the next operation of a context go."""
+        lanes = self._lanes
+        if lanes.waiting[context]:
+            lanes.ready.append(context)
+            self._start_lanes()
+        else:
+            del lanes.waiting[context]
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go of the connections."""
+        while self._lanes.tasks:
+            await asyncio.gather(*self._lanes.tasks)
+        await super().aclose()
+
+    # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _commit(self, batch: Sequence[Group]) -> None:
+        """Answer every operation of a batch."""
+        if len(batch) == 1 and len(batch[0].members) == 1:
+            one = batch[0].members[0]
+            answer(one, await self._alone(one))
+            if self._hints and one.jobs:
+                self._hint_soon()
+            return
+        try:
+            rows = await self._advance(batch)
+        except Exception as error:  # one of them spoiled it: each for itself
+            lost = error if isinstance(error, UnknownOutcomeError) else None
+            for group in batch:
+                for one in group.members:
+                    answer(one, await self._alone(one, lost=lost))
+            return
+        for number, group in enumerate(batch):
+            row = rows.get(number)
+            if row is None:
+                self._heads.pop(group.context, None)
+                for one in group.members:
+                    answer(one, await self._alone(one))
+            elif group.chain is None:
+                answer(group.members[0], self._receipt(group.members[0], row))
+            else:
+                derived, epoch = row[-2:]
+                for one, receipt in zip(group.members, group.receipts, strict=True):
+                    head = replace(receipt.head, derived=derived, epoch=epoch)
+                    answer(one, replace(receipt, head=head))
+                    self._heads[group.context] = head
+        if self._hints and any(one.jobs for group in batch for one in group.members):
+            self._hint_soon()
+
+    def _hint_soon(self) -> None:
+        """Say that there are jobs, once for all that come within a moment."""
+        if self._hinting is None:
+            self._hinting = asyncio.ensure_future(self._tell())
+            self._lanes.tasks.add(self._hinting)
+            self._hinting.add_done_callback(self._lanes.tasks.discard)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        self._hinting = None
+        with suppress(ACMSError):  # only a hint
+            await self._one("hint", {"channel": CHANNEL})
+
+    async def _advance(self, batch: Sequence[Group], connection: Connection | None = None) -> dict[int, Row]:
+        """Send the operations of different contexts in one statement; return the rows of those that were appended."""
+        jobs = [
+            {"op": number, **job}
+            for number, group in enumerate(batch)
+            for one in group.members
+            for job in one.jobs
+        ]
+        query = "append_with_jobs" if jobs else "append"
+        values: dict[str, Any] = {
+            "contexts": [group.context for group in batch],
+            "ops": text([group.given(number) for number, group in enumerate(batch)]),
+            "drafts": text([row for number, group in enumerate(batch) for row in group.drafts(number)]),
+        }
+        if jobs:
+            values["jobs"] = text(jobs)
+        if connection is not None:
+            rows = await self._rows(connection, query, values)
+        else:
+            (rows,) = await self._ask((query, values), again=False)
+        return {row[0]: row for row in rows}
+
+    async def _alone(
+        self, one: Waiting, *, refused: bool = False, lost: UnknownOutcomeError | None = None
+    ) -> Receipt | ACMSError:
+        """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._pool.patience
+        tries = 0
+        while True:
+            try:
+                if lost is not None and not one.repeatable:
+                    return await self._written(one) or lost
+                if refused:
+                    refused = False
+                    found = await self._why(one, unknown=lost is not None)
+                    if found is not None:
+                        return found
+                    tries += 1
+                    if tries > TRIES:
+                        return ConflictError("other writers were faster every time")
+                receipt = await self._attempt(one)
+                if receipt is not None:
+                    return receipt
+                refused = True
+            except UnknownOutcomeError as error:
+                if loop.time() >= deadline:
+                    return error
+                lost = error
+            except ConflictError as error:
+                if type(error) is not ConflictError or tries >= TRIES:
+                    return error
+                tries += 1
+                refused = True  # a key was taken in this moment
+            except ACMSError as error:
+                return error
+            except Exception as error:
+                return log.unexpected(error)
+
+    async def _attempt(self, one: Waiting) -> Receipt | None:
+        """Send one operation by itself; None when it was refused."""
+        if not one.alone:
+            row = (await self._advance([Group([one])])).get(0)
+            return None if row is None else self._receipt(one, row)
+
+        async def work(connection: Connection) -> Receipt:
+            op = one.op
+            await self._rows(connection, "lock_context", {"context": op.context})
+            if one.keys:
+                stored = await self._stored(one, connection)
+                if log.repeats(op, stored):
+                    head = await self._rows(connection, "head", {"context": op.context})
+                    entries = [entry for entry in stored if entry is not None]
+                    return log.repeated(self._read_head(op.context, head)[0], entries, self.durability)
+            if one.cited:
+                await self._check_cited(one.cited, connection)
+            if op.finish is not None:
+                await self._finish(op.finish, connection)
+            row = (await self._advance([Group([one])], connection)).get(0)
+            if row is None:
+                raise _RefusedError
+            return self._receipt(one, row)
+
+        try:
+            return await self._within(work, again=False)
+        except _RefusedError:
+            return None
+
+    async def _finish(self, lease: Lease, connection: Connection) -> None:
+        values = {"id": log.job_number(lease.job.id), "attempt": lease.attempt}
+        if not await self._rows(connection, "finish_job", values):
+            await self._job(values["id"])
+            raise log.lost(lease)
+
+    async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
+        """Refuse what was made from an erased entry; the entries stay as they are until the commit."""
+        places = [place for id in ids if (place := locate(id)) is not None and place[1] <= VERSION_MASK]
+        if not places:
+            return
+        contexts, versions = zip(*places, strict=True)
+        rows = await self._rows(connection, "cited", {"contexts": list(contexts), "versions": list(versions)})
+        erased = {
+            entry_id(Kind(kind), context, version, nonce)
+            for version, kind, nonce, context, state in rows
+            if state == State.ERASED.value
+        }
+        for id in ids:
+            if id in erased:
+                raise GoneError(f"{id} was erased, and so is what was made from it")
+
+    async def _stored(self, one: Waiting, connection: Connection | None = None) -> list[Entry | None]:
+        """Return, per draft, the entry that has its key."""
+        values = {"context": one.op.context, "keys": one.keys}
+        rows = (
+            await self._one("keyed", values)
+            if connection is None
+            else await self._rows(connection, "keyed", values)
+        )
+        found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
+        return [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
+
+    async def _why(self, one: Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
+        """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
+        op = one.op
+        if unknown:
+            found = await self._written(one)
+            if found is not None:
+                return found
+        try:
+            head, _ = self._read_head(op.context, await self._one("head", {"context": op.context}))
+            if one.keys:
+                stored = await self._stored(one)
+                if log.repeats(op, stored):
+                    entries = [entry for entry in stored if entry is not None]
+                    return log.repeated(head, entries, self.durability)
+            log.check(op, head)
+        except StorageBusyError:
+            raise
+        except ACMSError as error:
+            return error
+        if head.version + len(op.drafts) > VERSION_MASK:
+            return ValidationError("the log is full", field="drafts")
+        return None
+
+    async def _written(self, one: Waiting) -> Receipt | None:
+        """Return the receipt of an operation that was written although nobody heard of it."""
+        op = one.op
+        try:
+            head, _ = self._read_head(
+                op.context, await self._one("head", {"context": op.context}), deleted=True
+            )
+        except SessionNotFoundError:
+            return None
+        if not op.drafts:
+            if op.finish is None:
+                return None
+            job = await self._job(log.job_number(op.finish.job.id))
+            return (
+                log.receipt(head, [], self.durability)
+                if (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
+                else None
+            )
+        values = {
+            "context": op.context,
+            "after": max(0, head.version - 10_000),
+            "digests": [one.digest for one in one.stamps],
+        }
+        rows = await self._one("written", values)
+        if len(rows) != len(op.drafts):
+            return None
+        found = [
+            (version, entry_id(Kind(kind), op.context, version, nonce), position, chain)
+            for version, kind, position, nonce, chain in rows
+        ]
+        return log.receipt(head, found, self.durability)
+
+    def _receipt(self, one: Waiting, row: Row) -> Receipt:
+        """Build the receipt from what the statement returned."""
+        context = one.op.context
+        (
+            _, base, said, total, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived, epoch,
+        ) = row  # fmt: skip
+        segments: Lineage | None = self._lineages.get(context)
+        if segments is None:
+            segments = self._lineages[context] = read_lineage(lineage)
+        head = Head(
+            context=context,
+            version=base,
+            messages=said,
+            tokens=total,
+            last_message=last_id(context, segments, last_version, last_nonce),
+            rewrites=rewrites - one.given["rewrites"],
+            derived=derived,
+            epoch=epoch,
+            chain=before if one.op.drafts else chain,
+            tail=dict(load_mapping(tail)),
+        )
+        receipt = self._place(one, head)
+        if len(self._heads) >= HEADS:
+            self._heads.clear()
+        self._heads[context] = receipt.head
+        return receipt
+
+    def _place(self, one: Waiting, head: Head) -> Receipt:
+        """Return what an operation becomes behind a head."""
+        op = one.op
+        ids: list[str] = []
+        positions: list[int | None] = []
+        version, messages, last = head.version, head.messages, head.last_message
+        for draft, stamped in zip(op.drafts, one.stamps, strict=True):
+            version += 1
+            ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
+            place: int | None = None
+            if draft.kind is Kind.MESSAGE:
+                place = messages = messages + 1
+                last = ids[-1]
+            positions.append(place)
+        chains = tuple(links(head.chain, one.stamps))
+        after = Head(
+            context=op.context,
+            version=version,
+            messages=messages,
+            tokens=head.tokens + one.given["tokens"],
+            last_message=last,
+            rewrites=head.rewrites + one.given["rewrites"],
+            derived=head.derived,
+            epoch=head.epoch,
+            chain=chains[-1] if chains else head.chain,
+            tail=head.tail if op.tail is None else op.tail,
+        )
+        return Receipt(
+            head=after,
+            versions=(head.version + 1, version),
+            ids=tuple(ids),
+            positions=tuple(positions),
+            chains=chains,
+            durability=self.durability,
+        )
+
+
+class _RefusedError(ACMSError):
+    """The statement gave no row back; the transaction is rolled back before anyone asks why."""

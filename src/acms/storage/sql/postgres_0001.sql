@@ -1,0 +1,154 @@
+-- Schema 1. The tables of sql/sqlite_0001.sql; every key leads with the tenant, then the context, so that a tenant's data
+-- is found, partitioned and sharded by its owner (Citus: distribute by tenant_id). JSON is kept as text, byte for byte.
+-- :partitions is how many hash partitions the log and its derived rows get.
+-- needs: 1
+
+CREATE TABLE acms.contexts (
+    tenant_id    text   COLLATE "C" NOT NULL,
+    context_id   text   COLLATE "C" NOT NULL,
+    number       bigint GENERATED ALWAYS AS IDENTITY,   -- the order in which they were made, for lists
+    namespace    text   COLLATE "C" NOT NULL,
+    key          text   COLLATE "C",
+    root         text   COLLATE "C" NOT NULL,           -- the first ancestor, itself when not forked
+    parent       text   COLLATE "C",
+    fork         bigint,
+    lineage      text   NOT NULL DEFAULT '[]',          -- [[owner, upto], …] oldest first
+    counter      text   NOT NULL,
+    settings     text,
+    settings_rev bigint NOT NULL DEFAULT 0,
+    created_at   bigint NOT NULL,
+    deleted_at   bigint,
+    -- the head
+    version      bigint NOT NULL DEFAULT 0,
+    messages     bigint NOT NULL DEFAULT 0,
+    tokens       bigint NOT NULL DEFAULT 0,
+    last_version bigint,                                -- of the newest message; its id is made from these
+    last_nonce   text   COLLATE "C",
+    rewrites     bigint NOT NULL DEFAULT 0,
+    derived      bigint NOT NULL DEFAULT 0,             -- counts on the root only
+    epoch        bigint NOT NULL DEFAULT 0,             -- counts on the root only
+    chain        bytea  NOT NULL,
+    before       bytea  NOT NULL,                       -- the chain before the newest append
+    tail         text,
+    PRIMARY KEY (tenant_id, context_id),
+    CHECK ((parent IS NULL) = (fork IS NULL))
+) WITH (fillfactor = 75);                               -- room for the next head on the same page
+CREATE UNIQUE INDEX contexts_key ON acms.contexts (tenant_id, namespace, key) WHERE key IS NOT NULL AND deleted_at IS NULL;
+CREATE INDEX contexts_number ON acms.contexts (tenant_id, number);
+CREATE INDEX contexts_parent ON acms.contexts (tenant_id, parent) WHERE parent IS NOT NULL;
+CREATE INDEX contexts_root ON acms.contexts (tenant_id, root) WHERE parent IS NOT NULL;
+
+CREATE TABLE acms.entries (
+    tenant_id  text    COLLATE "C" NOT NULL,
+    context_id text    COLLATE "C" NOT NULL,
+    version    bigint  NOT NULL,
+    kind       text    COLLATE "C" NOT NULL,
+    position   bigint,
+    nonce      text    COLLATE "C" NOT NULL,
+    batch      bigint  NOT NULL,
+    total      bigint  NOT NULL,
+    created_at bigint  NOT NULL,
+    tokens     bigint  NOT NULL,
+    origin     text    NOT NULL,
+    privacy    text,
+    role       text,
+    actor      text,
+    markers    text,
+    detected   boolean NOT NULL,
+    episode    bigint  NOT NULL,
+    closes     text,
+    grp        text,
+    covers     text,
+    replaces   text,
+    sources    text,
+    data       text,
+    metadata   text,
+    state      text    COLLATE "C",
+    salt       bytea,
+    digest     bytea   NOT NULL,
+    chain      bytea   NOT NULL,
+    key        text    COLLATE "C",
+    parts      text,
+    content    text    NOT NULL,
+    -- The transaction that wrote it, by which the feed knows what is still to come. Summarised by blocks, so that a
+    -- message pays nothing for it; a sorted index would cost 70 bytes.
+    xact       bigint  NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    PRIMARY KEY (tenant_id, context_id, version)
+) PARTITION BY HASH (context_id);
+CREATE INDEX entries_xact ON acms.entries USING brin (xact) WITH (pages_per_range = 16, autosummarize = on);
+CREATE UNIQUE INDEX entries_key ON acms.entries (tenant_id, context_id, key) WHERE key IS NOT NULL;
+CREATE INDEX entries_other ON acms.entries (tenant_id, context_id, version) WHERE kind <> 'message';
+CREATE INDEX entries_replacing ON acms.entries (tenant_id, context_id, version) WHERE replaces IS NOT NULL;
+-- What is searched across contexts: about one entry in six.
+CREATE INDEX entries_searchable ON acms.entries (tenant_id, context_id, version)
+    WHERE state IS NULL AND (kind IN ('fact', 'summary') OR (kind = 'message' AND markers IS NOT NULL));
+
+CREATE TABLE acms.derived (
+    tenant_id  text   COLLATE "C" NOT NULL,
+    context_id text   COLLATE "C" NOT NULL,
+    space      text   COLLATE "C" NOT NULL,
+    version    bigint NOT NULL,
+    part       bigint NOT NULL,
+    seq        bigint NOT NULL,
+    start      bigint NOT NULL,
+    "end"      bigint NOT NULL,
+    data       bytea  NOT NULL,
+    PRIMARY KEY (tenant_id, context_id, space, version, part)
+) PARTITION BY HASH (context_id);
+CREATE INDEX derived_seq ON acms.derived (tenant_id, context_id, space, seq);
+
+DO $$
+BEGIN
+    FOR n IN 0 .. :partitions - 1 LOOP
+        EXECUTE format('CREATE TABLE acms.entries_%s PARTITION OF acms.entries FOR VALUES WITH (MODULUS :partitions, REMAINDER %s)', n, n);
+        EXECUTE format('CREATE TABLE acms.derived_%s PARTITION OF acms.derived FOR VALUES WITH (MODULUS :partitions, REMAINDER %s)', n, n);
+    END LOOP;
+END $$;
+
+CREATE TABLE acms.jobs (
+    tenant_id  text   COLLATE "C" NOT NULL,
+    id         bigint GENERATED ALWAYS AS IDENTITY,
+    context_id text   COLLATE "C" NOT NULL,
+    kind       text   COLLATE "C" NOT NULL,
+    dedupe     text   COLLATE "C" NOT NULL,
+    payload    text,
+    state      text   COLLATE "C" NOT NULL DEFAULT 'ready',
+    attempt    bigint NOT NULL DEFAULT 0,
+    not_before bigint NOT NULL,
+    lease      bigint,
+    error      text,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (tenant_id, id)
+) WITH (fillfactor = 75);
+CREATE UNIQUE INDEX jobs_dedupe ON acms.jobs (tenant_id, dedupe) WHERE state IN ('ready', 'running');
+CREATE INDEX jobs_due ON acms.jobs (tenant_id, not_before) WHERE state IN ('ready', 'running');
+CREATE INDEX jobs_context ON acms.jobs (tenant_id, context_id);
+
+CREATE TABLE acms.audit (
+    tenant_id  text   COLLATE "C" NOT NULL,
+    context_id text   COLLATE "C" NOT NULL,
+    id         bigint GENERATED ALWAYS AS IDENTITY,
+    action     text   NOT NULL,
+    versions   text   NOT NULL,
+    detail     text,
+    created_at bigint NOT NULL,
+    PRIMARY KEY (tenant_id, context_id, id)
+);
+
+-- The net under the tenant predicates of every query: a role that owns nothing sees the rows of one tenant, named by a
+-- setting of the transaction; without it there are none.
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['contexts', 'entries', 'derived', 'jobs', 'audit'] LOOP
+        EXECUTE format('ALTER TABLE acms.%I ENABLE ROW LEVEL SECURITY', name);
+        EXECUTE format('ALTER TABLE acms.%I FORCE ROW LEVEL SECURITY', name);
+        EXECUTE format('CREATE POLICY tenant ON acms.%I USING (tenant_id = current_setting(''acms.tenant'', true))', name);
+    END LOOP;
+END $$;
+GRANT USAGE ON SCHEMA acms TO acms_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON acms.contexts, acms.entries, acms.derived, acms.jobs TO acms_app;
+GRANT SELECT, INSERT ON acms.audit TO acms_app;
+GRANT SELECT ON acms.migrations TO acms_app;
