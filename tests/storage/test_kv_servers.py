@@ -24,7 +24,9 @@ from acms.errors import (
     ValidationError,
 )
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
-from acms.testing import KVMemoryTests
+from acms.storage.postgres import PostgresStorage
+from acms.testing import KVMemoryTests, sound
+from acms.testing.logs import new, put, said
 from tests.storage.test_kv import counted_by_processes, counting
 
 
@@ -195,6 +197,25 @@ async def test_handles_that_start_together_make_one_table(postgres_url):
     await asyncio.gather(*(update_entry(handle, "n", counting) for handle in handles))
     assert (await handles[0].get("n")).data == 8
     await asyncio.gather(*(handle.aclose() for handle in handles))
+
+
+@pytest.mark.parametrize("first", ["log", "values", "together"])
+async def test_values_and_logs_share_a_database(postgres_url, first):
+    async with PostgresStorage(postgres_url) as logs, PostgresKV(postgres_url) as store:
+
+        async def log():
+            await put(logs, await new(logs, "a"), said("one"))
+
+        async def values():
+            await store.set("a", 1)
+
+        if first == "together":
+            await asyncio.gather(log(), values())
+        else:
+            for work in (log, values) if first == "log" else (values, log):
+                await work()
+        assert len(await sound(logs, (await logs.context("a")).id)) == 1
+        assert (await store.get("a")).data == 1
 
 
 async def test_the_calls_of_a_handle_that_is_being_opened_open_it_once(postgres_url):

@@ -108,10 +108,18 @@ class PostgresKV(KVHome, OneLoop):
         return pool
 
     async def _migrate(self, connection: AsyncConnection) -> None:
-        cursor = await connection.execute("SELECT to_regclass('acms.kv') IS NOT NULL")
-        if await cursor.fetchone() != (True,):
-            for _, _, script in migrations("kv_postgres"):
-                await connection.execute(script.encode())
+        from psycopg.errors import DuplicateSchema, UniqueViolation
+
+        while True:
+            cursor = await connection.execute("SELECT to_regclass('acms.kv') IS NOT NULL")
+            if await cursor.fetchone() == (True,):
+                return
+            try:
+                for _, _, script in migrations("kv_postgres"):
+                    await connection.execute(script.encode())
+                return
+            except (DuplicateSchema, UniqueViolation):  # a log store made the schema in this moment
+                await connection.rollback()
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         rows = await self._run(self._sql["get"], {"key": key})

@@ -6,7 +6,7 @@ SELECT pg_advisory_xact_lock(4711201, 1);   -- several handles that start togeth
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'acms_app') THEN
-        CREATE ROLE acms_app NOLOGIN;
+        CREATE ROLE acms_app NOLOGIN NOINHERIT;
     END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN   -- roles belong to the server: another database was first
 END $$;
