@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -148,7 +147,9 @@ async def migrate(
 ) -> list[Migration]:
     """Apply what is missing, each migration in a transaction of its own; return those that were applied.
 
-    What the server lacks something for is left out, and with `vectors=False` all that wants pgvector. One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
+    What the server lacks something for is left out, and with `vectors=False` all that wants pgvector.
+
+    One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
     again. Needs the right to create a schema, and a role unless `acms_app` exists.
     """
     if not 1 <= partitions <= 1024:
@@ -187,7 +188,9 @@ async def _prepare(connection: Connection) -> None:
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigurationError(
                 f"this user may not create the role {role}: {translate(error)}",
-                options=(f"let an administrator run: CREATE ROLE {role} NOLOGIN; GRANT {role} TO <this user>",),
+                options=(
+                    f"let an administrator run: CREATE ROLE {role} NOLOGIN; GRANT {role} TO <this user>",
+                ),
             ) from error
     for statement in _CREATE:
         try:

@@ -1,4 +1,4 @@
-"""Searching the contexts of a namespace in a PostgreSQL database: all of a small one, what indexes name of a large one."""
+"""Searching a namespace of a PostgreSQL database: all of a small one, of a large one what its indexes name."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
 CANDIDATES = 500
 """Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
+EXACT = 20_000
+"""Vectors of a namespace up to which the server compares them one by one: as fast as its index, and misses none."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them tells little."""
 WORDS = 32
@@ -65,7 +67,7 @@ class PostgresSearch(PostgresContexts):
             if direction is None:
                 pass
             elif indexed and len(direction) <= MOST_NUMBERS:
-                values = {**base, "space": query.space, "vector": direction}
+                values = {**base, "space": query.space, "vector": direction, "exact": EXACT}
                 places |= {(context, version) for context, version in await self._one("nearest", values)}
             else:
                 values = {"namespace": query.namespace, "space": query.space}

@@ -107,9 +107,7 @@ def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> s
     return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
 
 
-def _cosines(
-    query: Search, vectors: Iterable[Sequence[object]]
-) -> Iterator[tuple[tuple[str, int], float]]:
+def _cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
     """Compare a vector with packed little-endian ones; those of another length are left out.
 
     Their numbers have 32 bits, or 16 where the name of the space says so. Each score is computed by itself, in 64 bits,

@@ -92,10 +92,6 @@ SELECT c.context_id FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND (c.context_id = %(root)s OR (c.root = %(root)s AND c.parent IS NOT NULL))
 ORDER BY c.context_id FOR NO KEY UPDATE;
 
--- What is searched across contexts.
--- fragment: found
-(d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL))
-
 -- The append: one statement for many contexts, each once. A context whose expectation does not hold, or that is gone,
 -- gives no row back and gets nothing; the row lock orders its appends, so versions have no gaps and no two are the same.
 -- The client sends digests and per draft the prefix SHA-256(d1 ‖ … ‖ dk), so the chain needs no recursion and no version
@@ -131,7 +127,9 @@ WITH given AS (
   SELECT %(tenant)s, u.context_id, u.base + d.k, d.kind, u.said + d.position, d.nonce, u.base + 1, u.total + d.total,
          d.created_at, d.tokens, d.origin, d.privacy, d.role, d.actor, d.markers, d.detected, d.episode, d.closes, d.grp,
          d.covers, d.replaces, d.sources, d.data, d.metadata, decode(d.salt, 'hex'), decode(d.digest, 'hex'),
-         sha256(u.before || decode(d.prefix, 'hex')), d.key, d.parts, CASE WHEN @found THEN u.namespace END, d.content
+         sha256(u.before || decode(d.prefix, 'hex')), d.key, d.parts,
+         CASE WHEN d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL) THEN u.namespace END,
+         d.content
   FROM u JOIN json_to_recordset(%(drafts)s::json) AS d (op int, k int, kind text, position int, nonce text, total bigint,
          created_at bigint, tokens bigint, origin text, privacy text, role text, actor text, markers text, detected bool,
          episode bigint, closes text, grp text, covers text, replaces text, sources text, data text, metadata text,
@@ -188,7 +186,7 @@ SELECT %(tenant)s, %(context)s, d.version, d.kind, d.position, d.nonce, d.batch,
        d.privacy, d.role, d.actor, d.markers, d.detected, d.episode, d.closes, d.grp, d.covers, d.replaces, d.sources,
        d.data, d.metadata, d.state, decode(d.salt, 'hex'), decode(d.digest, 'hex'), decode(d.chain, 'hex'), d.key,
        d.parts,
-       CASE WHEN d.state IS NULL AND @found
+       CASE WHEN d.state IS NULL AND (d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL))
             THEN (SELECT c.namespace FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s) END,
        d.content
 FROM json_to_recordset(%(drafts)s::json) AS d (version bigint, kind text, position bigint, nonce text, batch bigint,
@@ -382,7 +380,7 @@ FROM acms.places(%(tenant)s, %(namespace)s, %(words)s::text[], %(counted)s::inte
 -- What lies nearest to a vector.
 -- name: nearest
 SELECT context_id, version
-FROM acms.nearest(%(tenant)s, %(namespace)s, %(space)s, %(vector)s::real[], %(limit)s::integer);
+FROM acms.nearest(%(tenant)s, %(namespace)s, %(space)s, %(vector)s::real[], %(exact)s::integer, %(limit)s::integer);
 
 -- fragment: places
 unnest(%(contexts)s::text[], %(versions)s::bigint[]) AS w (context, version)

@@ -93,9 +93,8 @@ LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 BEGIN
     RETURN ARRAY(
         SELECT pg_catalog.hashtext(word COLLATE "C")
-        FROM pg_catalog.unnest(pg_catalog.tsvector_to_array(pg_catalog.to_tsvector(
-            'acms.words', pg_catalog.translate(pg_catalog.left(content, 200000),
-            '!"#$%&''()*+,-./:;<=>?@[\]^_`{|}~', '                                ')))) AS word
+        FROM pg_catalog.unnest(pg_catalog.tsvector_to_array(pg_catalog.to_tsvector('acms.words',
+            pg_catalog.regexp_replace(pg_catalog.left(content, 200000), '[!-/:-@[-`{-~]+', ' ', 'g')))) AS word
     );
 END $$;
 

@@ -110,21 +110,20 @@ END $$;
 CREATE TRIGGER forget_vectors AFTER UPDATE OF found_in ON acms.entries
     FOR EACH ROW WHEN (OLD.found_in IS NOT NULL AND NEW.found_in IS NULL) EXECUTE FUNCTION acms.forget_vectors();
 
--- Places near a vector, nearest first: one by one where they are few, by the index of their length where they are many. Where
--- the index is full of others' vectors it may give too few of this namespace: then one by one after all.
-CREATE FUNCTION acms.nearest(tenant text, namespace text, space text, vector real[], most integer)
+-- Places near a vector, nearest first: one by one where they are fewer than `exact`, by the index of their length where they
+-- are many. An index full of others' vectors may give too few of this namespace: then one by one after all.
+CREATE FUNCTION acms.nearest(tenant text, namespace text, space text, vector real[], exact integer, most integer)
 RETURNS TABLE (context_id text, version bigint)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    exact constant integer := 20000;
     d constant integer := cardinality(vector);
     found bigint := 0;
 BEGIN
     IF to_regclass(format('acms.vectors_%s', d)) IS NOT NULL AND (
-        SELECT count(*) = exact FROM (
+        SELECT count(*) = greatest(exact, 1) FROM (
             SELECT FROM acms.vectors v
-            WHERE v.tenant_id = nearest.tenant AND v.namespace = nearest.namespace AND v.space = nearest.space LIMIT exact) n
+            WHERE v.tenant_id = nearest.tenant AND v.namespace = nearest.namespace AND v.space = nearest.space LIMIT greatest(exact, 1)) n
     ) THEN
         PERFORM set_config('hnsw.iterative_scan', 'strict_order', true),
                 set_config('hnsw.ef_search', least(1000, greatest(100, most))::text, true),
