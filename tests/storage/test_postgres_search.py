@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +12,14 @@ import numpy as np
 import psycopg
 import pytest
 
-from acms import ACMS, open_storage
+from acms import open_storage
 from acms.errors import ConfigurationError, ValidationError
-from acms.imports import read_chat
 from acms.model import Context, ContextQuery, Derived, Search, State
 from acms.protocols import StorageBackend
 from acms.storage import postgres_migrate, postgres_search
 from acms.storage.memory import MemoryStorage
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_pool import Pool
-from acms.testing import HashEmbedder
 from acms.testing.logs import new, noted, packed, put, said
 from acms.testing.storage import HOSTILE
 
@@ -64,7 +59,9 @@ def texts(count: int) -> list[str]:
     """Texts of common and rare words."""
     chance = random.Random(3)
     common = ["decision", "queue", "database", "invoice", "because", "service", "orders", "deploy"]
-    rare = [f"{a}{b}" for a in ("zeta", "kilo", "amber", "novel") for b in ("ridge", "field", "works", "stone")]
+    rare = [
+        f"{a}{b}" for a in ("zeta", "kilo", "amber", "novel") for b in ("ridge", "field", "works", "stone")
+    ]
     return [
         " ".join([*chance.choices(common, k=6), chance.choice(rare)]) + f" number{number % 17}"
         for number in range(count)
@@ -79,9 +76,19 @@ async def test_the_index_of_words_finds_what_comparing_all_finds(store: Postgres
         mine, theirs = await new(store), await new(reference)
         for start in range(0, len(one), 60):
             drafts = [noted(text) for text in one[start : start + 60]]
-            for a, b in zip((await put(store, mine, *drafts)).ids, (await put(reference, theirs, *drafts)).ids, strict=True):
+            for a, b in zip(
+                (await put(store, mine, *drafts)).ids,
+                (await put(reference, theirs, *drafts)).ids,
+                strict=True,
+            ):
                 same[b] = a
-    for words in (["zetaridge"], ["invoice", "kilofield"], ["deploying", "decisions"], ["number3", "queue"], ["the"]):
+    for words in (
+        ["zetaridge"],
+        ["invoice", "kilofield"],
+        ["deploying", "decisions"],
+        ["number3", "queue"],
+        ["the"],
+    ):
         query = Search(namespace="default", terms=tuple(words), limit=20)
         found, expected = await store.search(query), await reference.search(query)
         every = {same[hit.id]: hit.score for hit in await reference.search(replace(query, limit=1000))}
@@ -201,7 +208,9 @@ async def test_the_index_of_vectors_is_used(store: PostgresStorage, superuser: S
         assert superuser.execute(scans).fetchall() == [(before + used,)]
 
 
-async def test_only_vectors_of_what_is_searched_are_indexed(store: PostgresStorage, superuser: Superuser) -> None:
+async def test_only_vectors_of_what_is_searched_are_indexed(
+    store: PostgresStorage, superuser: Superuser
+) -> None:
     context = await new(store)
     await put(store, context, noted("fact"), said("plain"), said("marked", markers=("decision",)))
     good = half(1, 0, 0, 0, 0, 0, 0, 0)
@@ -228,7 +237,9 @@ async def test_only_vectors_of_what_is_searched_are_indexed(store: PostgresStora
 
 
 @pytest.mark.usefixtures("large")
-async def test_vectors_of_half_width_are_compared_by_every_store(store: PostgresStorage, tmp_path: Path) -> None:
+async def test_vectors_of_half_width_are_compared_by_every_store(
+    store: PostgresStorage, tmp_path: Path
+) -> None:
     for one in (store, MemoryStorage(), open_storage(f"sqlite:///{tmp_path}/v.db")):
         async with one:
             context = await new(one)
@@ -295,7 +306,9 @@ async def test_t38_erased_content_is_in_neither_index(
     assert await store.search(asked[0]) == []
     assert receipt.ids[0] not in await ids(store, asked[1])
     assert superuser.execute("SELECT version FROM acms.vectors").fetchall() == [(2,)]
-    assert superuser.execute("SELECT version FROM acms.entries WHERE found_in IS NOT NULL").fetchall() == [(2,)]
+    assert superuser.execute("SELECT version FROM acms.entries WHERE found_in IS NOT NULL").fetchall() == [
+        (2,)
+    ]
     assert trace not in pages(superuser, "^vectors")
     assert b"xylophon" not in pages(superuser, "^entries")
 
@@ -303,7 +316,7 @@ async def test_t38_erased_content_is_in_neither_index(
 async def test_other_tenants_stay_invisible_without_the_predicate(
     store: PostgresStorage, superuser: Superuser
 ) -> None:
-    """Row-level security is the net: a query that forgets its tenant sees no vector, and the search function no word."""
+    """Row-level security is the net: a query that forgets its tenant sees no vector, the search function no word."""
     async with store.for_tenant("other") as other:
         for one in (store, other):
             context = await new(one)
@@ -312,7 +325,9 @@ async def test_other_tenants_stay_invisible_without_the_predicate(
     assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(2,)]
     for tenant, seen in (("other", 1), ("default", 1), ("nobody", 0), ("", 0)):
         with superuser.transaction():
-            superuser.execute("SELECT set_config('role', 'acms_app', true), set_config('acms.tenant', %s, true)", [tenant])
+            superuser.execute(
+                "SELECT set_config('role', 'acms_app', true), set_config('acms.tenant', %s, true)", [tenant]
+            )
             assert superuser.execute("SELECT count(*) FROM acms.vectors").fetchall() == [(seen,)]
             near = "SELECT count(*) FROM acms.nearest(%s, 'default', %s, %s::real[], %s, 9)"
             for exact in (0, 9):
@@ -334,11 +349,14 @@ async def test_the_function_that_sees_all_tenants_is_the_only_one_and_is_closed(
 ) -> None:
     await store.contexts(ContextQuery())
     rows = superuser.execute(
-        "SELECT p.proname, p.proowner::regrole::text, p.proconfig, has_function_privilege('acms_app', p.oid, 'EXECUTE'),"
+        "SELECT p.proname, p.proowner::regrole::text, p.proconfig,"
+        " has_function_privilege('acms_app', p.oid, 'EXECUTE'),"
         " coalesce(array_to_string(p.proacl, ' '), '=X') ~ '(^| )=X'"
         " FROM pg_proc p WHERE p.pronamespace = 'acms'::regnamespace AND p.prosecdef"
     ).fetchall()
-    assert rows == [("places", "acms_search", ["search_path=pg_catalog, pg_temp"], True, False)]
+    ((name, owner, settings, open_to_app, open_to_all),) = rows
+    assert (name, owner, open_to_app, open_to_all) == ("places", "acms_search", True, False)
+    assert "search_path=pg_catalog, pg_temp" in settings
     rights = superuser.execute(
         "SELECT table_name, privilege_type FROM information_schema.role_table_grants WHERE grantee = 'acms_search'"
         " ORDER BY 1, 2"
@@ -400,41 +418,3 @@ async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuse
     assert "ALTER EXTENSION vector UPDATE" in str(refused.value.options)
     with pytest.raises(ConfigurationError):
         await migrated(postgres_url)
-
-
-# ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-Line = dict[str, Any]
-
-
-def synthetic() -> list[Line]:
-    chance = random.Random(11)
-    subjects = ("invoices", "orders", "payroll", "search", "the deploy", "the queue", "login", "backups")
-    said_ = ("go through", "wait for", "broke", "were moved to", "depend on", "were tested with")
-    things = ("RabbitMQ", "PostgreSQL 18", "src/acms/core.py", "Redis", "the old host", "E2E-7", "Kafka", "a cron job")
-    lines: list[Line] = []
-    for number in range(120):
-        text = f"{chance.choice(subjects)} {chance.choice(said_)} {chance.choice(things)}"
-        lead = "Decision: " if number % 9 == 0 else ""
-        lines.append({"role": ("user", "assistant")[number % 2], "content": f"{lead}{text}. Note {number}."})
-    return lines
-
-
-async def told(storage: StorageBackend, embedder: HashEmbedder | None, talks: dict[str, list[Line]]) -> None:
-    for key, lines in talks.items():
-        async with ACMS(key, storage, embedder, namespace="team") as session:
-            await session.ingest_many(lines)
-            if session._shared.embedding is not None:
-                await session._shared.embedding.settle()
-
-
-async def answers(
-    storage: StorageBackend, embedder: HashEmbedder | None, key: str, asked: Sequence[str]
-) -> list[list[tuple[str, float]]]:
-    found: list[list[tuple[str, float]]] = []
-    async with ACMS(key, storage, embedder, namespace="team") as session:
-        for query in asked:
-            for scope in ("session", "namespace"):
-                items = await session.recall(query, token_budget=600, scope=scope)
-                found.append([(item.content, round(item.score, 9)) for item in items])
-    return found

@@ -186,10 +186,12 @@ CREATE POLICY search ON acms.contexts FOR SELECT TO acms_search USING (true);
 CREATE POLICY search ON acms.entries FOR SELECT TO acms_search USING (true);
 
 -- The places that match the rarest of some words, best first, and for each word in how many places it stands, counted up
--- to `counted`. A word that the parser divides stands where all of its pieces do.
+-- to `counted`. A word that the parser divides stands where all of its pieces do. A plan made for any tenant and any words is
+-- thirty times as slow as one that is made anew (2 ms).
 CREATE FUNCTION acms.places(tenant text, namespace text, words text[], counted integer, most integer)
 RETURNS TABLE (context_id text, version bigint, counts bigint[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     IF tenant IS DISTINCT FROM current_setting('acms.tenant', true) THEN

@@ -114,7 +114,7 @@ CREATE TRIGGER forget_vectors AFTER UPDATE OF found_in ON acms.entries
 -- are many. An index full of others' vectors may give too few of this namespace: then one by one after all.
 CREATE FUNCTION acms.nearest(tenant text, namespace text, space text, vector real[], exact integer, most integer)
 RETURNS TABLE (context_id text, version bigint)
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     d constant integer := cardinality(vector);
