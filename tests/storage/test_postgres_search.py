@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import numpy as np
 import psycopg
@@ -22,6 +25,7 @@ from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_pool import Pool
 from acms.testing.logs import new, noted, packed, put, said
 from acms.testing.storage import HOSTILE
+from tests.servers.postgres import Databases
 
 Superuser: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 SPACE = "model/8/f16/said1"
@@ -407,6 +411,56 @@ async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migratio
         found = await after.search(query)
         assert {hit.id for hit in found[:2]} == {first[0].id, later.ids[0]}
         assert found[0].score == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.fixture
+def owner_url(postgres: Databases, postgres_url: str) -> Iterator[str]:
+    """An empty database of a user who may not create extensions; the roles are there."""
+    name, database = f"owner_{secrets.token_hex(4)}", urlsplit(postgres_url).path.lstrip("/")
+    other = postgres.create_database()
+    asyncio.run(migrated(other, vectors=False))
+    postgres.drop_database(other)
+    postgres.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'p'")
+    postgres.execute(f"GRANT acms_app, acms_search TO {name}")
+    postgres.execute(f"ALTER DATABASE {database} OWNER TO {name}")
+    host = urlsplit(postgres_url).netloc.rpartition("@")[2]
+    yield urlsplit(postgres_url)._replace(netloc=f"{name}:p@{host}").geturl()
+    postgres.drop_database(postgres_url)
+    postgres.execute(f"DROP ROLE {name}")
+
+
+def test_an_owner_who_may_not_create_the_extension_gets_vectors_once_it_is_there(
+    owner_url: str, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row-level security binds the owner too, and what is copied by the migration is still all there is."""
+    space = "model/8/f16/said1"
+
+    async def work() -> None:
+        async with PostgresStorage(owner_url) as store:
+            assert "vectors_left_out" in caplog.text
+            for one in (store, store.for_tenant("other")):
+                await filled(one, directions(3, 8), space)
+        with psycopg.connect(postgres_url, autocommit=True) as superuser:
+            superuser.execute("CREATE EXTENSION vector")
+            assert await migrated(owner_url) == [2, 3]
+            rows = superuser.execute("SELECT tenant_id, count(*) FROM acms.vectors GROUP BY 1 ORDER BY 1")
+            assert rows.fetchall() == [("default", 3), ("other", 3)]
+
+    asyncio.run(work())
+
+
+async def test_what_a_migration_waits_for_is_said(postgres_url: str, superuser: Superuser) -> None:
+    connection = await psycopg.AsyncConnection.connect(postgres_url)
+    async with connection:
+        assert [step.waits_for for step in await postgres_migrate.status(connection)] == [None, None, None]
+        available = postgres_migrate._VECTOR
+        postgres_migrate._VECTOR = "SELECT NULL, '0.7.4'"
+        try:
+            steps = await postgres_migrate.status(connection)
+        finally:
+            postgres_migrate._VECTOR = available
+    wants = "pgvector 0.8.2 or newer on the server (it has 0.7.4)"
+    assert [step.waits_for for step in steps] == [None, wants, wants]
 
 
 async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuser: Superuser) -> None:

@@ -30,8 +30,9 @@ _ROLE = """
 DO $$ BEGIN CREATE ROLE {role} NOLOGIN NOINHERIT; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$
 """
 _MEMBER = """
-DO $$ BEGIN
-    IF NOT pg_has_role(current_user, '{role}', 'MEMBER') THEN
+DO $$ BEGIN  -- from PostgreSQL 16 on who makes a role is a member, but may not act as it
+    IF NOT pg_has_role(current_user, '{role}',
+                       CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT {role} TO %I', current_user);
     END IF;
 END $$
@@ -159,7 +160,7 @@ async def migrate(
         await _prepare(connection)
         done: list[Migration] = []
         for step in await status(connection):
-            if step.applied or step.waits_for or not (vectors or not _wants_vector(step.script)):
+            if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
                 continue
             try:
                 async with connection.transaction():
@@ -168,8 +169,12 @@ async def migrate(
                     if now[step.version].applied:
                         continue
                     await _apply(connection, step, partitions)
-            except _ForbiddenError as error:
-                tell(logging.WARNING, "vectors_left_out", error=str(error))
+            except _ForbiddenError:
+                tell(
+                    logging.WARNING,
+                    "vectors_left_out",
+                    reason="let an administrator run: CREATE EXTENSION vector",
+                )
                 break
             done.append(step)
             if progress is not None:

@@ -16,8 +16,8 @@ SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
 CANDIDATES = 500
 """Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
-EXACT = 20_000
-"""Vectors of a namespace up to which the server compares them one by one: as fast as its index, and misses none."""
+EXACT = 50_000
+"""Vectors of a namespace up to which the server compares them one by one (a millisecond a thousand), which misses none."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them tells little."""
 WORDS = 32

@@ -382,22 +382,29 @@ FROM acms.places(%(tenant)s, %(namespace)s, %(words)s::text[], %(counted)s::inte
 SELECT context_id, version
 FROM acms.nearest(%(tenant)s, %(namespace)s, %(space)s, %(vector)s::real[], %(exact)s::integer, %(limit)s::integer);
 
+-- Each by its key, whatever is known of the namespace.
 -- fragment: places
 unnest(%(contexts)s::text[], %(versions)s::bigint[]) AS w (context, version)
-JOIN acms.entries e ON e.tenant_id = %(tenant)s AND e.context_id = w.context AND e.version = w.version
-                   AND e.found_in = %(namespace)s
+CROSS JOIN LATERAL (
+  SELECT e.tenant_id, e.context_id, e.version, e.kind, e.nonce, e.content, e.found_in FROM acms.entries e
+  WHERE e.tenant_id = %(tenant)s AND e.context_id = w.context AND e.version = w.version OFFSET 0
+) e
 
 -- name: searchable_at
 SELECT e.context_id, e.version, e.kind, e.nonce, e.content
 FROM @places
 JOIN acms.contexts c ON c.tenant_id = e.tenant_id AND c.context_id = e.context_id AND c.deleted_at IS NULL
+WHERE e.found_in = %(namespace)s
 ORDER BY e.context_id, e.version;
 
 -- name: searchable_vectors_at
 SELECT d.context_id, d.version, d.data
 FROM @places
-JOIN acms.derived d ON d.tenant_id = e.tenant_id AND d.context_id = e.context_id AND d.space = %(space)s
-                   AND d.version = e.version
+CROSS JOIN LATERAL (
+  SELECT d.context_id, d.version, d.part, d.data FROM acms.derived d
+  WHERE d.tenant_id = e.tenant_id AND d.context_id = e.context_id AND d.space = %(space)s AND d.version = e.version OFFSET 0
+) d
+WHERE e.found_in = %(namespace)s
 ORDER BY d.context_id, d.version, d.part;
 
 -- name: finish_job
