@@ -89,6 +89,8 @@ class Pool:
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
         self.pooled = False
+        #: Whether the vectors of what is searched are indexed: known when a handle was opened.
+        self.vectors = False
         #: Handles that use it.
         self.users: set[object] = set()
         self._pid = 0
