@@ -312,7 +312,7 @@ class _CopyStory(StorageStory):
         hidden = {book.id for book in self.books if book.deleted}
         for book in self.books:
             for cell in book.cells:
-                if cell.entry.context in hidden:
+                if cell.entry.context in hidden or cell.entry.state is not State.LIVE:
                     cell.derived.clear()
             if book.deleted:
                 book.tail = {}  # what a session noted at the end; found again in the log
