@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +40,9 @@ TOGETHER = 64
 """Operations one statement may hold."""
 MOST_BYTES = 4 << 20
 """Characters of drafts after which a statement takes no further operation."""
+CHANNEL = "acms_jobs"
+HINT_SECONDS = 0.02
+"""How long jobs are gathered before others are told."""
 HEADS = 4096
 """Heads a handle remembers."""
 TRIES = 8
@@ -66,6 +70,8 @@ class PostgresAppend(PostgresJobs):
         self._lanes = _Lanes()
         #: Where this handle left a log; only a guess, which the statement checks.
         self._heads: dict[str, Head] = {}
+        self._hints = False
+        self._hinting: asyncio.Task[None] | None = None
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, those that wait together share a commit."""
@@ -188,6 +194,8 @@ class PostgresAppend(PostgresJobs):
         if len(batch) == 1 and len(batch[0].members) == 1:
             one = batch[0].members[0]
             answer(one, await self._alone(one))
+            if self._hints and one.jobs:
+                self._hint_soon()
             return
         try:
             rows = await self._advance(batch)
@@ -211,6 +219,21 @@ class PostgresAppend(PostgresJobs):
                     head = replace(receipt.head, derived=derived, epoch=epoch)
                     answer(one, replace(receipt, head=head))
                     self._heads[group.context] = head
+        if self._hints and any(one.jobs for group in batch for one in group.members):
+            self._hint_soon()
+
+    def _hint_soon(self) -> None:
+        """Say that there are jobs, once for all that come within a moment."""
+        if self._hinting is None:
+            self._hinting = asyncio.ensure_future(self._tell())
+            self._lanes.tasks.add(self._hinting)
+            self._hinting.add_done_callback(self._lanes.tasks.discard)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        self._hinting = None
+        with suppress(ACMSError):  # only a hint
+            await self._one("hint", {"channel": CHANNEL})
 
     async def _advance(self, batch: Sequence[Group], connection: Connection | None = None) -> dict[int, Row]:
         """Send the operations of different contexts in one statement; return the rows of those that were appended."""

@@ -410,3 +410,20 @@ WHERE j.tenant_id = %(tenant)s AND (%(context)s::text IS NULL OR j.context_id = 
   AND (%(states)s::text[] IS NULL OR j.state = ANY(%(states)s::text[]))
   AND (%(after)s::bigint IS NULL OR j.id < %(after)s)
 ORDER BY j.id DESC LIMIT %(limit)s;
+
+-- Every transaction before this one has ended: what it wrote is there, or never will be.
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+
+-- What the transactions from `low` to before `high` wrote, log by log. Numbers this server has not reached yet came
+-- with a dump of another one: they belong to the beginning.
+-- name: feed
+SELECT @entry, e.context_id
+FROM acms.entries e
+WHERE e.tenant_id = %(tenant)s AND (e.context_id, e.version) > (%(context)s, %(version)s)
+  AND ((e.xact >= %(low)s AND e.xact < %(high)s)
+       OR (%(low)s = 0 AND e.xact >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint))
+ORDER BY e.context_id, e.version LIMIT %(limit)s;
+
+-- name: hint
+SELECT pg_notify(%(channel)s, %(tenant)s);
