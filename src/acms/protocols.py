@@ -5,10 +5,10 @@ A storage handle is bound to one tenant and one event loop. Every key a store ho
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from acms.errors import ACMSError
 from acms.model import (
@@ -41,7 +41,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "Frame", "StorageBackend", "Summarizer", "SummaryRequest", "TokenCounter", "Turn"]
+__all__ = [
+    "Embedder",
+    "Frame",
+    "Handle",
+    "HasBackup",
+    "HasIntegrity",
+    "HasSpaces",
+    "StorageBackend",
+    "Summarizer",
+    "SummaryRequest",
+    "TokenCounter",
+    "Turn",
+]
 
 
 @runtime_checkable
@@ -277,4 +289,46 @@ class StorageBackend(Protocol):
 
     async def aclose(self) -> None:
         """Flush and release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+class Handle(StorageBackend, Protocol):
+    """A store that is kept open by a block: what `open_storage` returns."""
+
+    async def __aenter__(self) -> Self:
+        """Keep the handle open until the block ends."""
+        ...
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle, which is closed by its last user."""
+        ...
+
+
+# ── what some stores can do besides ─────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class HasBackup(Protocol):
+    """A store that copies itself as a whole, while it is in use."""
+
+    async def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Write a copy of the whole store to a new file; `progress` receives (pages done, pages in all)."""
+        ...
+
+
+@runtime_checkable
+class HasIntegrity(Protocol):
+    """A store whose medium can be checked apart from the logs in it."""
+
+    async def integrity(self) -> list[str]:
+        """Return what is wrong with the medium; nothing when it is sound."""
+        ...
+
+
+@runtime_checkable
+class HasSpaces(Protocol):
+    """A store that knows which derived rows it has."""
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
         ...

@@ -33,6 +33,7 @@ from acms.model import (
     Embedded,
     Entry,
     Job,
+    JobQuery,
     Json,
     Kind,
     Origin,
@@ -384,6 +385,24 @@ class ACMS(View):
         context = await branches.fork(shared, at, session_id)
         child = ACMS.__new__(ACMS)
         child._begin(shared.sibling(context))
+        return child
+
+    async def copy(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
+        """Return a new session with everything this one reads up to a version, or a tag; it inherits nothing.
+
+        For what is too deep to be forked. Versions, texts, times, tags and policy are the same; ids and hashes are new.
+        It is seen when it is whole. One with a `session_id` is made once: the same call returns it, goes on with one
+        that was interrupted, and `ConflictError` says when the name stands for something else. What is erased here
+        later is erased in its copies too, not the other way round.
+        """
+        from acms import copying
+
+        shared = self._shared
+        made = await copying.flat(shared, at, session_id)
+        if (await shared.storage.jobs(JobQuery(context=made.id, limit=1))).items:
+            shared.work()
+        child = ACMS.__new__(ACMS)
+        child._begin(shared.sibling(made))
         return child
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:

@@ -15,6 +15,7 @@ MODULES = (
     "acms.sync",
     "acms.storage",
     "acms.transfer",
+    "acms.copying",
     "acms.imports",
     "acms.integrations.openai_agents",
     "acms.providers",
