@@ -41,8 +41,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    return base.file_url(tmp_path / "test.db")
+def db(url: str) -> str:
+    return url
 
 
 def run(*arguments: str, code: int = 0) -> Result:

@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage, policies
-from acms.cli import base
 from acms.cli.commands import app
 from acms.testing.logs import noted, put, summed_up
 
@@ -31,8 +30,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    return base.file_url(tmp_path / "test.db")
+def db(url: str) -> str:
+    return url
 
 
 def run(*arguments: str, code: int = 0) -> Result:

@@ -22,7 +22,7 @@ from acms.cli import base
 from acms.cli.commands import app
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Append, Failed, JobDraft, JobQuery
-from acms.storage import MemoryStorage, SQLiteStorage
+from acms.protocols import Handle
 from acms.testing.logs import new, put
 
 LISTED = ACMSConfig(worker=WorkerConfig(enabled=False))
@@ -67,16 +67,17 @@ async def add(db: str, *kinds: str) -> None:
 
 async def give_up(db: str, *errors: str) -> None:
     """Let the oldest jobs that are due fail."""
-    async with SQLiteStorage(db.removeprefix("sqlite:///")) as storage:
+    async with open_storage(db) as storage:
         for error in errors:
             (lease,) = await storage.claim(["compact", "other"], lease=timedelta(minutes=1))
             await storage.settle(lease, Failed(error=error))
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store with one session and three jobs: one that failed, one that waits, and one nobody can do."""
-    url = base.file_url(tmp_path / "test.db")
+    fresh = request.param == "postgres"  # its own database, so that its jobs have the numbers 1 to 3
+    url = request.getfixturevalue("postgres_url") if fresh else base.file_url(tmp_path / "test.db")
     asyncio.run(add(url, "compact", "compact", "other"))
     asyncio.run(give_up(url, "PROVIDER: overloaded"))
     return url
@@ -171,12 +172,12 @@ def test_an_unknown_job_is_an_error(db: str) -> None:
         assert error["options"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStorage | SQLiteStorage:
-    return MemoryStorage() if request.param == "memory" else SQLiteStorage(tmp_path / "a.db")
+@pytest.fixture
+def store(any_url: str) -> Handle:
+    return open_storage(any_url)
 
 
-async def test_operators_cannot_do_what_makes_no_sense(store: MemoryStorage | SQLiteStorage) -> None:
+async def test_operators_cannot_do_what_makes_no_sense(store: Handle) -> None:
     async with store:
         context = await new(store)
         draft = JobDraft(kind="k", dedupe="d")
@@ -230,7 +231,7 @@ def test_a_worker_does_only_the_kinds_it_was_given(db: str) -> None:
 
 def test_a_job_that_fails_is_told_with_its_error(db: str) -> None:
     async def delete() -> None:
-        async with SQLiteStorage(db.removeprefix("sqlite:///")) as storage:
+        async with open_storage(db) as storage:
             context = await storage.context("talk")
             await storage.settings(context.id, {"deleted": True}, rev=context.settings_rev)
 
