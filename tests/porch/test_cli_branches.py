@@ -48,6 +48,7 @@ def on_store(work: Callable[[Any], Awaitable[None]]) -> None:
     async def do() -> None:
         async with open_storage(os.environ["ACMS_DB"]) as storage:
             await work(storage)
+        await storage.aclose()  # whatever session was left open
 
     asyncio.run(do())
 

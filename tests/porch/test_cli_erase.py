@@ -154,6 +154,7 @@ def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
     assert said(db)[0] == SECRET
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp_path: Path) -> None:
     reader = apsw.Connection(str(tmp_path / "test.db"))
     reader.execute("BEGIN; SELECT content FROM entries").fetchall()

@@ -31,7 +31,7 @@ from acms.model import ANY, Append, Entry, Head, JobState, Kind, Lease, Receipt,
 from acms.storage import log
 from acms.storage.postgres_base import Lineage, Row, last_id
 from acms.storage.postgres_jobs import PostgresJobs
-from acms.storage.postgres_pool import Connection, UnknownOutcomeError
+from acms.storage.postgres_pool import FIRST_WAIT, Connection, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, draft_columns, read_entry, read_lineage, write_parts
 
 LANES = 4
@@ -87,8 +87,10 @@ class _Waiting:
         expect = self.op.expect
         return (
             self.op.finish is not None
-            or expect.last_message is not ANY
             or expect.version is not None
+            or (
+                expect.last_message is not ANY and self.given["last"] is not None
+            )  # a fact leaves it as it is
             or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
         )
 
@@ -339,15 +341,25 @@ class PostgresAppend(PostgresJobs):
                 if loop.time() >= deadline:
                     return error
                 lost = error
-            except ConflictError as error:
+                await asyncio.sleep(FIRST_WAIT)
+            except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error
+                    return error if lost is None else await self._despite(error, one, lost)
                 tries += 1
                 refused = True  # a key was taken in this moment
-            except ACMSError as error:
-                return error
             except Exception as error:
                 return log.unexpected(error)
+
+    async def _despite(
+        self, error: ACMSError, one: _Waiting, lost: UnknownOutcomeError
+    ) -> Receipt | ACMSError:
+        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
+        if isinstance(error, StorageBusyError):  # nobody could look
+            return lost
+        try:
+            return await self._written(one) or error
+        except ACMSError:
+            return lost
 
     async def _attempt(self, one: _Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import re
+import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
@@ -124,7 +125,7 @@ class Pool:
         """Borrow a connection; one that does not come back clean is closed."""
         self.bind()
         async with self._free:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._rested() or await self._connect()
             try:
                 yield connection
             finally:
@@ -133,6 +134,22 @@ class Pool:
                     connection.pgconn.finish()
                 else:
                     self._idle.append(connection)
+
+    def _rested(self) -> Connection | None:
+        """Return an idle connection to which nothing happened.
+
+        A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
+        leaves no doubt about an append.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            poll = select.poll()
+            poll.register(connection.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return connection
+            self._all.discard(connection)
+            connection.pgconn.finish()
+        return None
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
