@@ -39,6 +39,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """A store of each kind; a session on `cached` has no second cache in front of it."""
     async with open_storage(url_of(request, tmp_path)) as inner:
         yield CachedStorage(inner) if request.param == "cached" else inner
+    await inner.aclose()  # whatever session was left open
 
 
 async def context_of(session: View) -> Any:

@@ -88,7 +88,8 @@ _OWN = {
         "insert_key", "jobs_ahead", "key_version", "live", "root_itself", "said",
     },
     "postgres": {
-        "append", "append_with_jobs", "cited", "keyed", "lock_context", "lock_root", "lock_tree", "written",
+        "append", "append_with_jobs", "cited", "feed", "hint", "horizon", "keyed", "lock_context", "lock_root",
+        "lock_tree", "written",
     },
 }  # fmt: skip
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
 from acms.cli import base
 from acms.cli.commands import app
-from acms.storage import SQLiteStorage
 
 COMMANDS = (
     "at", "backup", "compact", "compactions", "delete", "demo", "diff", "erase", "expand", "export", "fork", "history",

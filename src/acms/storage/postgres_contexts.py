@@ -97,7 +97,7 @@ class PostgresContexts(PostgresErase):
             "chain": head.chain if at else genesis(parent),
         }
         if at < head.version:
-            found.update(await self._place(parent, lineage, at))
+            found.update(await self._stood(parent, lineage, at))
         if head.rewrites:
             runs = log.segments(parent, lineage, 1, at)
             counts = await self._ask(
@@ -106,7 +106,7 @@ class PostgresContexts(PostgresErase):
             found["rewrites"] = sum(rows[0][0] for rows in counts)
         return found
 
-    async def _place(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
+    async def _stood(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
         """Return where a log stood at an earlier version."""
         newest = last = None
         for owner, low, high in reversed(log.segments(parent, lineage, 1, at)):
