@@ -7,7 +7,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.protocols import Handle
-from acms.storage import urls
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.storage.faulty import FaultyStorage
 from acms.storage.memory import MemoryStorage
@@ -62,6 +61,8 @@ def open_storage(url: str) -> Handle:
 
     `ConfigurationError` for anything else; a password is never part of an error.
     """
+    from acms.storage import urls
+
     scheme, _, _ = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
@@ -114,6 +115,8 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _postgres(url: str) -> Handle:
+    from acms.storage import urls
+
     found = urls.postgres(url)
     try:
         from acms.storage.postgres import PostgresStorage

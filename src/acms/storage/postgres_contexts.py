@@ -188,6 +188,11 @@ class PostgresContexts(PostgresErase):
             return now  # written by a try of which nobody heard, or another writer wrote the same
         raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
 
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        await self._head_of(context)
+        return [space for (space,) in await self._one("spaces_of", {"context": context})]
+
     async def _head_of(self, context: str, *, deleted: bool = False) -> tuple[Head, Lineage]:
         """Return where a log stands and what it inherits."""
         return self._read_head(context, await self._one("head", {"context": context}), deleted=deleted)

@@ -261,6 +261,10 @@ spaces (space) AS (
   FROM spaces WHERE spaces.space IS NOT NULL
 )
 
+-- name: spaces_of
+WITH RECURSIVE @spaces
+SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space COLLATE "C";
+
 -- name: forget_derived
 WITH RECURSIVE @spaces
 DELETE FROM acms.derived d
