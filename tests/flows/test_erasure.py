@@ -848,6 +848,7 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     await storage.settle(lease, Done())
 
 
+@pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # with a clock of their own
 async def test_the_job_of_a_deleted_context_is_still_claimed(clocked: tuple[Storage, ManualClock]) -> None:
     storage, clock = clocked
     context = await new(storage)

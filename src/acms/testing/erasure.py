@@ -229,7 +229,9 @@ class ErasureTests:
         assert await refused(put(store, context, noted("late"), finish=lease), SessionNotFoundError)
         assert (await store.settle(lease, Retry(error="later", not_before=WHEN))).state is JobState.READY
 
-    async def test_a_store_that_lists_its_spaces_names_those_that_are_left(self, store: StorageBackend) -> None:
+    async def test_a_store_that_lists_its_spaces_names_those_that_are_left(
+        self, store: StorageBackend
+    ) -> None:
         """Of the entries a context owns, sorted; what was erased is in none. Who copies a store asks for them."""
         if not isinstance(store, HasSpaces):
             pytest.skip("it does not say which spaces it has")
