@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def another(home: str) -> str:
     """Return the URL of a new tenant of a database."""
     return f"{home}?tenant=t-{secrets.token_hex(6)}"
+
+
+def inside(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Run one statement in a database, as its user, past every policy; return its rows."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
 
 
 def url_of(request: pytest.FixtureRequest, folder: Path) -> str:

@@ -51,6 +51,11 @@ _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
+# What a server says before it lets anybody in has no code, only words.
+_REFUSED = re.compile(
+    r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
+    r"|permission denied for database|role .* is not permitted to log in)"
+)
 _SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
 
 _LOOK = (
@@ -286,6 +291,8 @@ def _durability(commit: str, standbys: str, fsync: str) -> Durability:
 def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     """Return whether it may pass by itself, and whether it is known that nothing was written."""
     state = error.sqlstate
+    if state is None and not reached and _hopeless(error):
+        return False, True
     if state is None:  # of the connection: refused, cut, or timed out
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError), not reached
     if state in _AGAIN:
@@ -293,6 +300,12 @@ def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     if state in _LOST or state.startswith("08"):
         return True, not reached or state in ("25006", "57P03")
     return False, True
+
+
+def _hopeless(error: psycopg.Error) -> bool:
+    """Return whether every server that was asked refused this user or knows no such database."""
+    said = str(error)
+    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
 
 
 def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
@@ -305,6 +318,8 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
             f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
             options=("try again with the same idempotency key",),
         )
+    if not state and _hopeless(error):
+        return ConfigurationError(text, options=("check user, password and database",))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
     if state == "53100":
