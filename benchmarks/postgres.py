@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.servers.postgres import Server
 
-from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
+from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_ops import Waiting
@@ -322,7 +322,7 @@ class Peer:
 async def recalls(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """64 clients on 1000 sessions of 300 messages: ingest, recall, ingest, as an API would."""
     rng = random.Random(7)
-    async with open_storage(url) as storage:
+    async with PostgresStorage(url) as storage:
         sessions = [ACMS(f"user-{n}", storage, config=QUIET) for n in range(options.contexts)]
         for start in range(0, len(sessions), 50):
             await asyncio.gather(
@@ -374,7 +374,7 @@ WHERE c.relkind IN ('r', 'i') GROUP BY 1, 2 HAVING sum(pg_relation_size(c.oid)) 
 async def sizes(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """What 50,000 messages take, table by table."""
     rng = random.Random(7)
-    async with open_storage(url) as storage:
+    async with PostgresStorage(url) as storage:
         said = 0
         for n in range(50):
             async with ACMS(f"user-{n}", storage, config=QUIET) as session:

@@ -27,6 +27,7 @@ from acms.model import (
     JobQuery,
     Json,
     Kind,
+    KVEntry,
     Lease,
     Page,
     Part,
@@ -42,12 +43,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "CompareAndSetKV",
     "Embedder",
     "Frame",
     "Handle",
     "HasBackup",
     "HasIntegrity",
     "HasSpaces",
+    "KVMemory",
     "StorageBackend",
     "Summarizer",
     "SummaryRequest",
@@ -331,4 +334,47 @@ class HasSpaces(Protocol):
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+# ── values under keys ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KVMemory(Protocol):
+    """Keeps JSON values under keys: what pins and stored summaries lie in.
+
+    Bad input raises `ValidationError`, a failure of the medium a subclass of `StorageError`; nothing is half stored.
+    """
+
+    async def get(self, key: str) -> KVEntry | None:
+        """Return what is stored under a key; None when nothing is."""
+        ...
+
+    async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
+        """Store a value, whatever was there; return it as stored.
+
+        Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
+        """
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+@runtime_checkable
+class CompareAndSetKV(KVMemory, Protocol):
+    """A key-value memory in which a value can be changed so that no other writer's change is lost."""
+
+    async def compare_and_set(
+        self, key: str, data: Json, *, expect: str | None, metadata: Mapping[str, Json] | None = None
+    ) -> KVEntry:
+        """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
+
+        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        """
         ...

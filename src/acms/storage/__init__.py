@@ -13,12 +13,14 @@ from acms.storage.memory import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
+    from acms.storage.chroma import ChromaVectors
     from acms.storage.shards import Shards
     from acms.storage.sqlite import SQLiteStorage
 
 __all__ = [
     "CacheStats",
     "CachedStorage",
+    "ChromaVectors",
     "FaultyStorage",
     "MemoryStorage",
     "SQLiteStorage",
@@ -30,6 +32,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a store only when it is used."""
+    if name == "ChromaVectors":
+        from acms.storage.chroma import ChromaVectors
+
+        return ChromaVectors
     if name == "SQLiteStorage":
         from acms.storage.sqlite import SQLiteStorage
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 from collections import Counter
 from collections.abc import Sequence
 from math import log, sqrt
@@ -20,7 +19,7 @@ def hits(
     rows: Sequence[tuple[str, int, str, str, str]] | Sequence[Sequence[object]],
     vectors: Sequence[tuple[str, int, bytes]] = (),
 ) -> list[Hit]:
-    """Rank rows of (context, version, kind, nonce, content); vectors are little-endian float32."""
+    """Rank rows of (context, version, kind, nonce, content); vectors are little-endian float32 or float16."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -68,9 +67,18 @@ def relevance(query: str, documents: Sequence[str]) -> list[float]:
 
 
 def cosine(one: Sequence[float], other: bytes) -> float:
-    """Return the cosine of a vector and a packed float32 one; 0 when either is zero or the lengths differ."""
-    if not isinstance(other, bytes) or len(other) != 4 * len(one):
+    """Return the cosine of a vector and a packed one, of float32 or float16 by its length.
+
+    0 when either is zero, the lengths differ, or it holds what is no number.
+    """
+    import numpy as np
+
+    if not isinstance(other, bytes) or len(other) not in (2 * len(one), 4 * len(one)):
         return 0.0
-    values = array.array("f", other)
-    norm = sqrt(sum(x * x for x in one)) * sqrt(sum(x * x for x in values))
-    return sum(x * y for x, y in zip(one, values, strict=True)) / norm if norm else 0.0
+    values = np.frombuffer(other, "<f2" if len(other) == 2 * len(one) else "<f4")
+    if not np.isfinite(values).all():
+        return 0.0
+    values = values.astype(np.float64)
+    query = np.asarray(one, np.float64)
+    norm = sqrt(float(query @ query)) * sqrt(float(values @ values))
+    return float(query @ values) / norm if norm else 0.0
