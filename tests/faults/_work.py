@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from acms.core.chain import genesis, verify
 from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
@@ -18,9 +19,11 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SIZES = (20, 200, 700, 2_000, 9_000)
 
 
-def open_at(where: str | Path) -> Handle:
-    """Return a handle on a file, or on what a URL names."""
-    return open_storage(where) if isinstance(where, str) and "://" in where else SQLiteStorage(where)
+def open_at(where: str | Path, **options: Any) -> Handle:
+    """Return a handle on a file, or on what a URL names; options are those of a file."""
+    if isinstance(where, str) and where.startswith("postgresql://"):
+        return open_storage(where)
+    return SQLiteStorage(str(where).removeprefix("sqlite:///"), **options)
 
 
 def content(key: str) -> str:
