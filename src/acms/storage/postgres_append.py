@@ -293,6 +293,17 @@ class PostgresAppend(PostgresJobs):
             except Exception as error:
                 return log.unexpected(error)
 
+    async def _despite(
+        self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
+    ) -> Receipt | ACMSError:
+        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
+        if isinstance(error, StorageBusyError):  # nobody could look
+            return lost
+        try:
+            return await self._written(one) or error
+        except ACMSError:
+            return lost
+
     async def _attempt(self, one: Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
         if not one.alone:

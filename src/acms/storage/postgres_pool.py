@@ -293,8 +293,9 @@ def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     state = error.sqlstate
     if state is None and not reached and _hopeless(error):
         return False, True
-    if state is None:  # of the connection: refused, cut, or timed out
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError), not reached
+    if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
+        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return connection, not (connection and reached)
     if state in _AGAIN:
         return True, True
     if state in _LOST or state.startswith("08"):
