@@ -157,7 +157,11 @@ class TestExactness:
         assert counter.count("a") == 1
         assert counter.name == encoding
 
-    @given(st.lists(st.text() | st.sampled_from(["", "end.", "/", "'", "a'S", " \n", "\r", "\t ", "7", "é", "语/\n"])))
+    @given(
+        st.lists(
+            st.text() | st.sampled_from(["", "end.", "/", "'", "a'S", " \n", "\r", "\t ", "7", "é", "语/\n"])
+        )
+    )
     def test_paragraphs_add_up(self, encoding: str, texts: list[str]) -> None:
         counter = BPETokenCounter(encoding)
         assert counter.paragraphs
