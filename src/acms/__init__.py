@@ -34,8 +34,10 @@ from acms.errors import (
     StorageError,
     StorageFullError,
     StorageReadOnlyError,
+    StorageUnavailableError,
     TokenBudgetExceededError,
     ValidationError,
+    VectorsUnavailableError,
 )
 from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Rewritten
 from acms.logs import JSONFormatter, correlation
@@ -153,6 +155,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "Summarizer",
     "SummaryRequest",
     "Text",
@@ -163,6 +166,7 @@ __all__ = [
     "Tree",
     "Turn",
     "ValidationError",
+    "VectorsUnavailableError",
     "Verdict",
     "View",
     "WorkerConfig",

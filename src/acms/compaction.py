@@ -115,7 +115,8 @@ async def wait(shared: SharedSession, context: str, job: Job, timeout: float | N
             job_id=now.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    return next((one for one in await compactions(storage, context, None, job.id)), None)
+    found = await compactions(storage, context, None, job.id)
+    return found[-1] if found else None  # a log that came from another store may have one of an older job 17
 
 
 async def undo(view: View, shared: SharedSession, writer: Writer, version: int) -> int:
@@ -300,8 +301,9 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     )
     jobs: tuple[JobDraft, ...] = ()
     if seconds is not None:
-        payload = {"job": lease.job.id, "seconds": seconds}
-        jobs = (JobDraft(kind="expire", dedupe=f"expire:{context}:{lease.job.id}", payload=payload),)
+        payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
+        name = f"expire:{context}:{head.version}:{lease.job.id}"
+        jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
     return await _append(work, lease, stretch, draft, head, jobs)
 
 

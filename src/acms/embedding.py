@@ -141,7 +141,7 @@ class Embedding:
                     for entry in await self.storage.read(context, after=number - 1, before=number + 1):
                         if entry.state is State.LIVE:
                             drafts.append((number, entry))
-                rows = await self._possible(drafts) if drafts else []
+                rows = await self.possible(drafts) if drafts else []
                 if not rows or not await self.storage.put_derived(context, rows):
                     return
                 stored = {row.version for row in rows}
@@ -149,7 +149,7 @@ class Embedding:
         except Exception as error:
             self._failed("heal", error)
 
-    async def _possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
+    async def possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
         """Embed together, or one by one when that fails: a text that is refused keeps no other from its vector."""
         try:
             return await self._rows(drafts)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from acms import policies, proof
 from acms.core import validate
 from acms.core.citations import Link, Reached, Run, spans
+from acms.core.copied import COPIED, COPIES
 from acms.core.history import Cover
 from acms.core.policy import CompactionPolicy
 from acms.errors import (
@@ -71,8 +72,9 @@ async def erase(
     """Erase entries that a context reads, and whatever was made from them, in every fork of its tree.
 
     Their edits and what they edit go, every summary that stands for one of them, every fact and summary that names one
-    as a source, directly or not, also in the profile of the namespace. A summary's context is asked to be compacted
-    again where the policy says so (`service` is its outermost level). Repeating completes what was interrupted.
+    as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
+    summary's context is asked to be compacted again where the policy says so (`service` is its outermost level).
+    Repeating completes what was interrupted.
     `EntryNotFoundError` for an id the context does not read, `LegalHoldError` before anything was changed.
     """
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
@@ -211,25 +213,36 @@ class _Erasing:
         made = [link async for link in _made(self._storage, self._contexts.values())]
         self._gone.update(link.id for link in made if link.state is State.ERASED)
         reached = Reached(self._asked)
+        copies = [one for one in self._contexts.values() if COPIED in one.settings]
         followed: set[str] = set()
         while True:
             reached.spread(made)
-            edits = [
-                link
-                for link in reached.links.values()
-                if link.kind is Kind.MESSAGE and link.runs and link.id not in followed
-            ]
-            if not edits:
+            new = [link for link in reached.links.values() if link.id not in followed]
+            if not new:
                 return list(reached.links.values())
-            for edit in edits:
-                followed.add(edit.id)
-                for owner, first, last in edit.runs:
-                    for entry in await self._storage.read(
-                        owner, after=first - 1, before=last + 1, kinds=(Kind.MESSAGE,), deleted=True
+            for link in new:
+                followed.add(link.id)
+                for owner, first, last in link.runs if link.kind is Kind.MESSAGE else ():
+                    await self._reach(reached, owner, first, last, kinds=(Kind.MESSAGE,))
+                for copy in copies:
+                    original = self._contexts.get(copy.settings[COPIED]["context"])
+                    if (
+                        original is not None
+                        and link.version <= copy.settings[COPIED]["version"]
+                        and _owner(original, link.version) == link.owner
                     ):
-                        reached.add(_link(await self._context(owner), entry))
-                        if entry.state is State.ERASED:
-                            self._gone.add(entry.id)
+                        await self._reach(reached, copy.id, link.version, link.version)
+
+    async def _reach(
+        self, reached: Reached, owner: str, first: int, last: int, *, kinds: Sequence[Kind] | None = None
+    ) -> None:
+        """Add some entries of one owner."""
+        for entry in await self._storage.read(
+            owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
+        ):
+            reached.add(_link(await self._context(owner), entry))
+            if entry.state is State.ERASED:
+                self._gone.add(entry.id)
 
     async def _context(self, id: str) -> Context:
         if id not in self._contexts:
@@ -319,13 +332,22 @@ async def _contexts(storage: StorageBackend, query: ContextQuery) -> list[Contex
 
 
 async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
-    """Return every context of some fork trees, deleted ones too, and of the trees of their namespaces' profiles."""
+    """Return every context of some fork trees, of their copies, and of the trees of their namespaces' profiles.
+
+    Deleted ones too.
+    """
     found: dict[str, Context] = {}
     waiting, namespaces = set(roots), set[str]()
     while waiting:
         query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
         for context in await _contexts(storage, query):
             found[context.id] = context
+            for copy in context.settings.get(COPIES, ()):
+                if copy not in found:
+                    try:
+                        waiting.add((await storage.context(copy)).root)
+                    except SessionNotFoundError:  # it was to be made, and never was
+                        continue
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
                 try:
@@ -407,8 +429,9 @@ async def expire(
 ) -> Done | Retry | Failed:
     """Work off a job "expire": delete the content of old messages that a summary stands for.
 
-    The payload names the summary by the job that wrote it, and the retention in seconds. A message expires when it is
-    older and, in every live context that reads it, a summary in force stands for it; summaries and derived rows stay.
+    The payload names the summary by the job that wrote it behind a version (a log that came from another store may have
+    one of another job with this id), and the retention in seconds. A message expires when it is older and, in every
+    live context that reads it, a summary in force stands for it; summaries and derived rows stay.
     Until all of them are gone the job comes back: when the next one is old enough, or in a day.
     """
     context = await storage.context(lease.job.context)
@@ -416,7 +439,8 @@ async def expire(
     if not isinstance(writer, str) or not isinstance(seconds, int | float):
         return Failed(error="the payload names no job that wrote a summary and no seconds")
     now = clock()
-    found = await storage.read(context.id, kinds=(Kind.SUMMARY,), deleted=True)
+    after = lease.job.payload.get("after", 0)
+    found = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
     summary = next((one for one in found if one.data.get("job") == writer), None)
     if summary is None or summary.version not in (await _standing(storage, context)).summaries:
         return Done()  # what it stood for is in force again, or another summary stands for it

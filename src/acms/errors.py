@@ -20,10 +20,12 @@
     ├── StorageError                STORAGE               no
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
+    │   ├── StorageUnavailableError STORAGE_UNAVAILABLE   yes    no server answers; what was sent may have arrived
     │   ├── StorageReadOnlyError    STORAGE_READ_ONLY     no
     │   ├── CorruptRecordError      CORRUPT_RECORD        no
     │   ├── SchemaVersionError      SCHEMA_VERSION        no     the file was written by a newer release
-    │   └── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    │   ├── HandleError             HANDLE                no     used after fork(), from another event loop, or closed
+    │   └── VectorsUnavailableError VECTORS_UNAVAILABLE   yes    words must do for a while; nothing was written
     └── ProviderError               PROVIDER              no     carries .provider
 
 The class docstring is the message when none is given. `code` is the name on the wire, `retryable` may be set per
@@ -58,8 +60,10 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "TokenBudgetExceededError",
     "ValidationError",
+    "VectorsUnavailableError",
 ]
 
 
@@ -224,6 +228,13 @@ class StorageFullError(StorageError):
     retryable = True
 
 
+class StorageUnavailableError(StorageError):
+    """The database server cannot be reached or does not answer; what was sent may have arrived."""
+
+    code = "STORAGE_UNAVAILABLE"
+    retryable = True
+
+
 class StorageReadOnlyError(StorageError):
     """The store cannot be written."""
 
@@ -246,6 +257,13 @@ class HandleError(StorageError):
     """A storage handle belongs to one event loop of one process and must be open."""
 
     code = "HANDLE"
+
+
+class VectorsUnavailableError(StorageError):
+    """The place where the vectors are kept does not answer; everything else does."""
+
+    code = "VECTORS_UNAVAILABLE"
+    retryable = True
 
 
 class ProviderError(ACMSError):

@@ -19,7 +19,7 @@ from acms.core.chain import locate
 from acms.core.field import Field
 from acms.core.history import Cover
 from acms.core.index import Segment, Snapshot
-from acms.errors import ACMSError
+from acms.errors import ACMSError, VectorsUnavailableError
 from acms.logs import log
 from acms.model import Derived, Draft, Head, State
 from acms.projections import IndexStats
@@ -226,7 +226,10 @@ class Indexes:
         for space in spaces:
             after = sight.seen.get(space, 0)
             if after < head.derived:
-                rows = await self.storage.derived(context, space, after=after)
+                try:
+                    rows = await self.storage.derived(context, space, after=after)
+                except VectorsUnavailableError:  # words must do until they can be had
+                    continue
                 sight.seen[space] = head.derived
                 if rows:
                     came = True

@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import NamedTuple
 
 from acms import assembly, policies
@@ -25,13 +26,17 @@ from acms.core.policy import CompactionPolicy
 from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
 from acms.handles import shared
 from acms.logs import log
-from acms.model import Append, Draft, Expect, Head, JobDraft, Kind, Receipt, ToolCall
+from acms.model import Append, Draft, Expect, Head, JobDraft, Kind, Receipt, ToolCall, filling
 from acms.protocols import StorageBackend
 
 MERGE = 512
 """Messages one append may hold when callers are merged."""
 POLICY_SECONDS = 5.0
 """How long a policy is remembered: another process may change it."""
+
+
+_FillingExpect = filling(Expect)
+_FillingAppend = filling(Append)
 
 
 class Watch(NamedTuple):
@@ -244,17 +249,24 @@ class Mailbox:
                     tail = found.tail
                 placed.append(letter.drafts)
         jobs: tuple[JobDraft, ...] = ()
-        if letters[-1].watch is not None:
-            jobs = await self._asks(letters[-1].watch, head, tail, placed)
+        watch = letters[-1].watch
+        if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
+            jobs = await self._asks(watch, head, tail, placed)
             if jobs:
                 tail = replace(tail, asked=head.tokens + _tokens(placed))
-        op = Append(
-            context=self._context,
-            drafts=tuple(draft for drafts in placed for draft in drafts),
-            expect=Expect(last_message=head.last_message, version=head.version, rewrites=letters[0].rewrites),
-            tail=tail.to_json(),
-            jobs=jobs,
-        )
+        expect = _FillingExpect()
+        expect.last_message = head.last_message
+        expect.version = head.version
+        expect.rewrites = letters[0].rewrites
+        expect.__class__ = Expect
+        op = _FillingAppend()
+        op.context = self._context
+        op.drafts = tuple([draft for drafts in placed for draft in drafts])
+        op.expect = expect
+        op.tail = tail.to_json()
+        op.jobs = jobs
+        op.finish = None
+        op.__class__ = Append
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):
             raise result
@@ -273,16 +285,18 @@ class Mailbox:
         """Ask for the policy again with the next append."""
         self._policy = None
 
+    def _asks_again(self) -> bool:
+        return monotonic() > self._policy_until
+
     async def _asks(
         self, watch: Watch, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
     ) -> tuple[JobDraft, ...]:
         """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
-        now = asyncio.get_running_loop().time()
-        if self._policy is None or now > self._policy_until:
+        if self._policy is None or self._asks_again():
             known = await policies.resolve(
                 self._storage, self._context, namespace=watch.namespace, service=watch.service
             )
-            self._policy, self._policy_until = known.policy, now + POLICY_SECONDS
+            self._policy, self._policy_until = known.policy, monotonic() + POLICY_SECONDS
         policy = self._policy
         if not policy.budget:
             return ()

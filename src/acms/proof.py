@@ -33,10 +33,13 @@ async def residue(
     Rows, hash chains, the jobs of the contexts, and whatever the store itself can say: its keys and derived rows, and
     on a file every byte, searched for the texts.
     """
-    while isinstance(storage, WrapperStorage):  # what is stored, not what is remembered of it
-        storage = storage.inner
     found: list[str] = []
     ids = [link.id for link in links]
+    while isinstance(storage, WrapperStorage):  # what is stored, not what is remembered of it
+        if isinstance(storage, Searchable):  # a place beside the store
+            for start in range(0, len(ids), PAGE):
+                found += await storage.residue(ids[start : start + PAGE], texts)
+        storage = storage.inner
     for start in range(0, len(ids), PAGE):
         some = ids[start : start + PAGE]
         for id, entry in zip(some, await storage.get(some), strict=True):

@@ -5,10 +5,10 @@ A storage handle is bound to one tenant and one event loop. Every key a store ho
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from acms.errors import ACMSError
 from acms.model import (
@@ -27,6 +27,7 @@ from acms.model import (
     JobQuery,
     Json,
     Kind,
+    KVEntry,
     Lease,
     Page,
     Part,
@@ -41,7 +42,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "Frame", "StorageBackend", "Summarizer", "SummaryRequest", "TokenCounter", "Turn"]
+__all__ = [
+    "CompareAndSetKV",
+    "Embedder",
+    "Frame",
+    "Handle",
+    "HasBackup",
+    "HasIntegrity",
+    "HasSpaces",
+    "KVMemory",
+    "StorageBackend",
+    "Summarizer",
+    "SummaryRequest",
+    "TokenCounter",
+    "Turn",
+]
 
 
 @runtime_checkable
@@ -277,4 +292,89 @@ class StorageBackend(Protocol):
 
     async def aclose(self) -> None:
         """Flush and release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+class Handle(StorageBackend, Protocol):
+    """A store that is kept open by a block: what `open_storage` returns."""
+
+    async def __aenter__(self) -> Self:
+        """Keep the handle open until the block ends."""
+        ...
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle, which is closed by its last user."""
+        ...
+
+
+# ── what some stores can do besides ─────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class HasBackup(Protocol):
+    """A store that copies itself as a whole, while it is in use."""
+
+    async def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Write a copy of the whole store to a new file; `progress` receives (pages done, pages in all)."""
+        ...
+
+
+@runtime_checkable
+class HasIntegrity(Protocol):
+    """A store whose medium can be checked apart from the logs in it."""
+
+    async def integrity(self) -> list[str]:
+        """Return what is wrong with the medium; nothing when it is sound."""
+        ...
+
+
+@runtime_checkable
+class HasSpaces(Protocol):
+    """A store that knows which derived rows it has."""
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+# ── values under keys ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KVMemory(Protocol):
+    """Keeps JSON values under keys: what pins and stored summaries lie in.
+
+    Bad input raises `ValidationError`, a failure of the medium a subclass of `StorageError`; nothing is half stored.
+    """
+
+    async def get(self, key: str) -> KVEntry | None:
+        """Return what is stored under a key; None when nothing is."""
+        ...
+
+    async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
+        """Store a value, whatever was there; return it as stored.
+
+        Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
+        """
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+@runtime_checkable
+class CompareAndSetKV(KVMemory, Protocol):
+    """A key-value memory in which a value can be changed so that no other writer's change is lost."""
+
+    async def compare_and_set(
+        self, key: str, data: Json, *, expect: str | None, metadata: Mapping[str, Json] | None = None
+    ) -> KVEntry:
+        """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
+
+        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        """
         ...

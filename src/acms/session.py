@@ -31,8 +31,8 @@ from acms.model import (
     EMPTY,
     Draft,
     Embedded,
-    Entry,
     Job,
+    JobQuery,
     Json,
     Kind,
     Origin,
@@ -40,6 +40,7 @@ from acms.model import (
     Privacy,
     Role,
     Text,
+    filling,
 )
 from acms.projections import Branch, Compaction, Erasure, IndexStats, MessageReceipt
 from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
@@ -49,6 +50,7 @@ from acms.writing import DETECTED, Writer
 
 __all__ = ["ACMS"]
 
+_ROLES = {role.value: role for role in Role}
 _ORIGINS = {
     Role.SYSTEM: Origin.SYSTEM,
     Role.DEVELOPER: Origin.SYSTEM,
@@ -56,6 +58,8 @@ _ORIGINS = {
     Role.ASSISTANT: Origin.ASSISTANT,
     Role.TOOL: Origin.TOOL,
 }
+_FillingDraft = filling(Draft)
+_FillingReceipt = filling(MessageReceipt)
 
 
 class ACMS(View):
@@ -226,7 +230,7 @@ class ACMS(View):
         """Check one message at the border and count it."""
         shared = self._shared
         try:
-            who = validate.choice(role, Role, "role")
+            who = (_ROLES.get(role) if type(role) is str else None) or validate.choice(role, Role, "role")
             found, text = validate.parts(who, content, parts, tool_calls, tool_call_id)
             came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
             explicit = None if markers is None else validate.markers(markers)
@@ -234,20 +238,28 @@ class ACMS(View):
             if explicit is None and shared.config.auto_detect_markers and came in DETECTED:
                 said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
                 detected = detect(said, shared.patterns)
-            return Draft(
-                content=text,
-                key=validate.optional_name(key, "idempotency_key"),
-                created_at=datetime.now(UTC) if created_at is None else validate.moment(created_at),
-                tokens=shared.counter.count(text) + (media_tokens(found) if found else 0),
-                origin=came,
-                privacy=privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy"),
-                role=who,
-                actor=validate.optional_name(actor_id, "actor_id"),
-                parts=found,
-                markers=detected if explicit is None else explicit,
-                detected=explicit is None and bool(detected),
-                metadata=EMPTY if metadata is None else validate.metadata(metadata),
+            draft = _FillingDraft()
+            draft.kind = Kind.MESSAGE
+            draft.content = text
+            draft.key = None if key is None else validate.name(key, "idempotency_key")
+            draft.created_at = datetime.now(UTC) if created_at is None else validate.moment(created_at)
+            draft.tokens = shared.counter.count(text) + (media_tokens(found) if found else 0)
+            draft.origin = came
+            draft.privacy = (
+                privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
             )
+            draft.role = who
+            draft.actor = None if actor_id is None else validate.name(actor_id, "actor_id")
+            draft.parts = found
+            draft.markers = detected if explicit is None else explicit
+            draft.detected = explicit is None and bool(detected)
+            draft.episode = 0
+            draft.closes = draft.group = draft.covers = None
+            draft.replaces = draft.sources = ()
+            draft.data = EMPTY
+            draft.metadata = EMPTY if metadata is None else validate.metadata(metadata)
+            draft.__class__ = Draft
+            return draft
         except ValidationError as error:
             if not prefix:
                 raise
@@ -266,7 +278,11 @@ class ACMS(View):
         embedded: Embedded = "stored"
         if self._writer.note(context, delivered):
             embedded = await self._writer.index(context, delivered)
-        receipts = await self._receipts(context, delivered, embedded)
+        receipts = (
+            await self._repeated(context, delivered, embedded)
+            if delivered.receipt.repeated
+            else _receipts(context, delivered, embedded, delivered.drafts, None)
+        )
         self.last_receipt = receipts[-1]
         if shared.config.on_event is not None:
             for ordinal in delivered.gaps:
@@ -292,35 +308,10 @@ class ACMS(View):
         log(logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts))
         return receipts
 
-    async def _receipts(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
-        receipt, start = delivered.receipt, delivered.start
-        drafts: Sequence[Draft | Entry] = delivered.drafts
-        versions: Sequence[int] = range(
-            receipt.versions[0] + start, receipt.versions[0] + start + len(drafts)
-        )
-        if receipt.repeated:
-            stored = await self._shared.storage.get(receipt.ids[start : start + len(drafts)])
-            entries = [entry for entry in stored if entry is not None]
-            drafts, versions = entries, [entry.version for entry in entries]
-        found: list[MessageReceipt] = []
-        for offset, (draft, version) in enumerate(zip(drafts, versions, strict=True), start):
-            position = receipt.positions[offset]
-            assert position is not None
-            found.append(
-                MessageReceipt(
-                    message_id=receipt.ids[offset],
-                    version=version,
-                    position=position,
-                    chain_hash=receipt.chains[offset].hex(),
-                    episode_id=episode_id(context, draft.episode),
-                    tokens=draft.tokens,
-                    markers=draft.markers,
-                    durability=receipt.durability,
-                    embedded=embedded,
-                    repeated=receipt.repeated,
-                )
-            )
-        return found
+    async def _repeated(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
+        ids = delivered.receipt.ids[delivered.start : delivered.start + len(delivered.drafts)]
+        entries = [entry for entry in await self._shared.storage.get(ids) if entry is not None]
+        return _receipts(context, delivered, embedded, entries, [entry.version for entry in entries])
 
     async def close_episode(self, reason: str = "manual") -> str:
         """End the current episode and return its id.
@@ -384,6 +375,24 @@ class ACMS(View):
         context = await branches.fork(shared, at, session_id)
         child = ACMS.__new__(ACMS)
         child._begin(shared.sibling(context))
+        return child
+
+    async def copy(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
+        """Return a new session with everything this one reads up to a version, or a tag; it inherits nothing.
+
+        For what is too deep to be forked. Versions, texts, times, tags and policy are the same; ids and hashes are new.
+        It is seen when it is whole. One with a `session_id` is made once: the same call returns it, goes on with one
+        that was interrupted, and `ConflictError` says when the name stands for something else. What is erased here
+        later is erased in its copies too, not the other way round.
+        """
+        from acms import copying
+
+        shared = self._shared
+        made = await copying.flat(shared, at, session_id)
+        if (await shared.storage.jobs(JobQuery(context=made.id, limit=1))).items:
+            shared.work()
+        child = ACMS.__new__(ACMS)
+        child._begin(shared.sibling(made))
         return child
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
@@ -475,6 +484,33 @@ class ACMS(View):
         if context is None:
             raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
         return context
+
+
+def _receipts(
+    context: str,
+    delivered: Delivered,
+    embedded: Embedded,
+    drafts: Sequence[Draft],
+    versions: Sequence[int] | None,
+) -> list[MessageReceipt]:
+    """Return what each message became; without `versions` they follow the first of the append."""
+    receipt, start = delivered.receipt, delivered.start
+    found: list[MessageReceipt] = []
+    for offset, draft in enumerate(drafts, start):
+        one = _FillingReceipt()
+        one.message_id = receipt.ids[offset]
+        one.version = receipt.versions[0] + offset if versions is None else versions[offset - start]
+        one.position = receipt.positions[offset]
+        one.chain_hash = receipt.chains[offset].hex()
+        one.episode_id = episode_id(context, draft.episode)
+        one.tokens = draft.tokens
+        one.markers = draft.markers
+        one.durability = receipt.durability
+        one.embedded = embedded
+        one.repeated = receipt.repeated
+        one.__class__ = MessageReceipt
+        found.append(one)
+    return found
 
 
 _INGEST_FIELDS = frozenset(

@@ -189,6 +189,10 @@ class ACMS(View):
         """Return a new session that shares everything up to a version with this one; see `acms.ACMS.fork`."""
         return ACMS._of(_portal.run(self.inner.fork(at, session_id)))
 
+    def copy(self, at: int | str | None = None, session_id: str | None = None) -> ACMS:
+        """Return a new session with everything this one reads up to a version; see `acms.ACMS.copy`."""
+        return ACMS._of(_portal.run(self.inner.copy(at, session_id)))
+
     @classmethod
     def _of(cls, inner: _async.ACMS) -> ACMS:
         found = cls.__new__(cls)

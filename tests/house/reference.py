@@ -14,7 +14,9 @@ MODULES = (
     "acms",
     "acms.sync",
     "acms.storage",
+    "acms.kv",
     "acms.transfer",
+    "acms.copying",
     "acms.imports",
     "acms.integrations.openai_agents",
     "acms.providers",
@@ -130,7 +132,7 @@ def _limits() -> list[str]:
     validate = importlib.import_module("acms.core.validate")
     lines = ["## Limits", "", "What the border refuses above; sizes in bytes of UTF-8, counts in items.", ""]
     for name in ("MESSAGE_BYTES", "NAME_CHARS", "PARTS", "MARKERS", "BATCH", "METADATA_BYTES", "METADATA_KEYS",
-                 "METADATA_DEPTH", "PAGE", "BUDGET"):  # fmt: skip
+                 "METADATA_DEPTH", "KEY_CHARS", "VALUE_BYTES", "VALUE_DEPTH", "PAGE", "BUDGET"):  # fmt: skip
         lines.append(f"- `{name}` {getattr(validate, name):,}")
     return [*lines, ""]
 

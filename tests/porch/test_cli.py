@@ -24,9 +24,9 @@ from acms.cli.commands import app
 from acms.storage import SQLiteStorage
 
 COMMANDS = (
-    "at", "backup", "compact", "compactions", "delete", "demo", "diff", "erase", "expand", "export", "fork", "history",
-    "import", "jobs", "log", "messages", "policy", "recall", "restore", "sessions", "stats", "tag", "undo", "verify",
-    "window", "worker",
+    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export", "fork",
+    "history", "import", "jobs", "log", "messages", "policy", "recall", "restore", "sessions", "stats", "tag", "undo",
+    "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"

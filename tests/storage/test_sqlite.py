@@ -13,8 +13,25 @@ import pytest
 import acms
 from acms import transfer
 from acms.core.chain import genesis, verify
-from acms.errors import CorruptRecordError, LeaseLostError, SchemaVersionError
-from acms.model import Append, ContextQuery, Derived, Entry, JobDraft, JobQuery, Search, State
+from acms.errors import (
+    ConflictError,
+    CorruptRecordError,
+    LeaseLostError,
+    SchemaVersionError,
+    SessionNotFoundError,
+)
+from acms.model import (
+    Append,
+    ContextQuery,
+    Derived,
+    Entry,
+    Expect,
+    JobDraft,
+    JobQuery,
+    Receipt,
+    Search,
+    State,
+)
 from acms.storage import SQLiteStorage
 from acms.storage.sqlite_file import _Answer
 from acms.testing import StorageBackendTests, run_story, sound
@@ -110,6 +127,33 @@ async def test_a_refused_append_leaves_the_next_one_on_the_right_head(store, sec
             await put(store, context, said("late", key=f"late {n}"), tail={}, finish=stale)
         await put(store, context, said(str(n), key=f"late {n}"), tail={})
     assert [entry.content for entry in await sound(second, context.id)] == ["a", "0", "1", "2"]
+
+
+async def test_logs_that_others_changed_do_not_take_along_those_written_with_them(store, second):
+    contexts = [await new(store) for _ in range(8)]
+    for context in contexts:
+        await put(store, context, said("a"), tail={"n": 0})
+
+    async def all_at_once(text: str, expected: int) -> list[object]:
+        ops = [
+            Append(context=one.id, drafts=(said(text),), tail={"n": 1}, expect=Expect(version=expected))
+            for one in contexts
+        ]
+        return await store.append(ops)
+
+    for result in await all_at_once("b", 1):
+        assert isinstance(result, Receipt)
+    moved, deleted = contexts[2], contexts[5]
+    await put(second, moved, said("theirs"), tail={"n": 2})
+    await second.settings(deleted.id, {"deleted": True}, rev=0)
+    found = await all_at_once("c", 2)
+    assert isinstance(found.pop(5), SessionNotFoundError)
+    assert isinstance(found.pop(2), ConflictError)
+    others = [one for one in contexts if one not in (moved, deleted)]
+    for context, receipt in zip(others, found, strict=True):
+        assert receipt.head == await second.head(context.id)
+        assert [entry.content for entry in await sound(second, context.id)] == ["a", "b", "c"]
+    assert [entry.content for entry in await sound(store, moved.id)] == ["a", "b", "theirs"]
 
 
 async def test_two_appends_to_one_log_in_one_call_follow_each_other(store, second):
@@ -465,7 +509,7 @@ async def earlier(tmp_path):
         "UPDATE contexts SET derived = (SELECT count(*) FROM derived d WHERE d.ref = contexts.ref)"
     )
     connection.execute("UPDATE contexts SET derived = 7 WHERE key = 'grandchild'")  # rows that were replaced
-    connection.execute("DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
+    connection.execute("DROP TABLE kv; DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
     connection.close()
     return path
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import typer
@@ -18,9 +18,10 @@ from acms.cli import render
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
 from acms.model import Context, ContextQuery
+from acms.protocols import Handle, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
-from acms.storage import MemoryStorage, SQLiteStorage, open_storage
+from acms.storage import open_storage
 from acms.view import View
 
 app = typer.Typer(
@@ -115,11 +116,18 @@ def file_url(path: Path) -> str:
     return f"sqlite:///{quote(path.as_posix())}"
 
 
+@runtime_checkable
+class _InFile(Protocol):
+    """A store that is a file."""
+
+    path: Path
+
+
 @asynccontextmanager
-async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[MemoryStorage | SQLiteStorage]:
+async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Handle]:
     """Open the store; only a command that writes creates one."""
     storage = open_storage(db or file_url(data_file()))
-    if isinstance(storage, SQLiteStorage):
+    if isinstance(storage, _InFile):
         if not write and not storage.path.exists():
             raise StorageError(
                 f"there is no database at {storage.path}",
@@ -131,7 +139,7 @@ async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Memor
         yield storage
 
 
-async def known(storage: MemoryStorage | SQLiteStorage, name: str, namespace: str) -> Context:
+async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
     """Return a session's context; an unknown session is an error."""
     try:
         return await storage.context(name, namespace=namespace)
@@ -142,7 +150,7 @@ async def known(storage: MemoryStorage | SQLiteStorage, name: str, namespace: st
         ) from error
 
 
-def over(storage: MemoryStorage | SQLiteStorage, context: Context, name: str) -> ACMS:
+def over(storage: StorageBackend, context: Context, name: str) -> ACMS:
     """Return a session on an open store, with the token counter its messages were counted with."""
     counter, config = token_counter(context.counter), ACMSConfig.from_env()
     return ACMS(name, storage, token_counter=counter, config=config, namespace=context.namespace)
@@ -165,7 +173,7 @@ async def looking(db: str | None, namespace: str, name: str, at: str | None) -> 
             yield one if version is None else one.at(version)
 
 
-async def contexts(storage: MemoryStorage | SQLiteStorage, namespace: str | None) -> AsyncIterator[Context]:
+async def contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
     """Go through the live contexts, newest first."""
     after: str | None = None
     while True:

@@ -36,7 +36,6 @@ from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Kind
 from acms.projections import Branch, Tree
 from acms.protocols import StorageBackend
-from acms.storage import MemoryStorage, SQLiteStorage
 from acms.view import View
 
 Place = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version, or the name of one.")]
@@ -49,21 +48,35 @@ def fork(
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Name of the fork; its id when left out.")
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--copy", help="Copy everything instead of sharing it: for a line that is too deep."),
+    ] = False,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """Start a new session from a version of another one.
 
-    The newest version when --at is left out. Nothing is copied. The same command again changes nothing.
+    The newest version when --at is left out. Nothing is copied, unless --copy says so. The same command again
+    changes nothing.
     """
 
     async def work() -> None:
         async with reading(db, namespace, session) as one:
-            made = (await (await one.fork(None if at is None else point(at), name)).ancestry())[-1]
+            place = None if at is None else point(at)
+            child = await (one.copy(place, name) if whole else one.fork(place, name))
+            made = (await child.ancestry())[-1]
         screen = Screen(as_json)
-        value = {"session": made.session_id, "id": made.context_id, "parent": session, "fork": made.fork}
+        value = {
+            "session": made.session_id,
+            "id": made.context_id,
+            "parent": made.parent and session,
+            "fork": made.fork,
+        }
         told = f"{made.session_id} goes on from v{made.fork} of {session}"
+        if whole:
+            told = f"{made.session_id} is a copy of {session} up to v{made.version}"
         screen.show({**value, "version": made.version}, lambda: screen.line(told))
 
     run(as_json, work())
@@ -198,7 +211,7 @@ def diff(
     run(as_json, work())
 
 
-async def _side(storage: MemoryStorage | SQLiteStorage, text: str, namespace: str, at: str | None) -> View:
+async def _side(storage: StorageBackend, text: str, namespace: str, at: str | None) -> View:
     """Return a side of a comparison; the name of a session may itself contain an @."""
     name = text
     try:

@@ -15,10 +15,8 @@ from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.model import Json
 from acms.projections import Erasure
-from acms.storage import MemoryStorage, SQLiteStorage
+from acms.protocols import StorageBackend
 from acms.transfer import Progress
-
-Storage = MemoryStorage | SQLiteStorage
 
 
 @app.command(epilog="Example:  acms erase user_123 --message ID --verify")
@@ -70,7 +68,7 @@ def erase(
             raise typer.BadParameter("nobody can be asked here: say --yes")
         typer.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", abort=True)
 
-    async def go(storage: Storage, progress: Progress) -> Erasure:
+    async def go(storage: StorageBackend, progress: Progress) -> Erasure:
         service = ACMSConfig.from_env().compaction
         if session is None:
             who = {"actor": actor, "namespace": whole if whole is not None else namespace}
@@ -91,7 +89,7 @@ def erase(
 
 
 async def _erase(
-    go: Callable[[Storage, Progress], Awaitable[Erasure]], what: str, db: str | None, as_json: bool
+    go: Callable[[StorageBackend, Progress], Awaitable[Erasure]], what: str, db: str | None, as_json: bool
 ) -> int:
     async with opened(db) as storage:
         with render.progress("erasing") as tell:

@@ -20,7 +20,7 @@ from acms.core.history import preview
 from acms.core.validate import PAGE
 from acms.events import Event, JobFailed, JobFinished
 from acms.model import Job, JobQuery, JobState
-from acms.storage import MemoryStorage, SQLiteStorage
+from acms.protocols import StorageBackend
 from acms.worker import GRACE, Worker
 
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
@@ -183,7 +183,7 @@ def _plain(job: Job) -> dict[str, Any]:
     return render.plain(job)
 
 
-async def _sessions(storage: MemoryStorage | SQLiteStorage, found: Sequence[Job]) -> dict[str, str]:
+async def _sessions(storage: StorageBackend, found: Sequence[Job]) -> dict[str, str]:
     """Return the name of each job's session by the id of its context, or the id when it has no name."""
     contexts = [await storage.context(id) for id in {job.context for job in found}]
     return {context.id: context.key or context.id for context in contexts}

@@ -1,4 +1,4 @@
-"""Commands that move and check whole sessions: import, export, restore, backup, verify."""
+"""Commands that move and check whole sessions: import, export, restore, copy, backup, verify."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from acms import transfer
+from acms import copying, transfer
 from acms.cli import render
 from acms.cli.base import AsJson, Db, File, Namespace, Session, Unused, app, contexts, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError
 from acms.imports import Turn, read_chat, read_lines
+from acms.protocols import HasBackup, HasIntegrity, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
-from acms.storage import MemoryStorage, SQLiteStorage
 
+_BACKUPS = (
+    "of a PostgreSQL database: pg_dump, or pg_basebackup with archived WAL",
+    "of one tenant: acms copy FROM TO",
+    "of one session: acms export SESSION",
+)
 BATCH = 200
 """Messages an import stores in one commit."""
 
@@ -76,14 +81,14 @@ def import_(
     run(as_json, work())
 
 
-async def _counter(storage: MemoryStorage | SQLiteStorage, name: str, namespace: str) -> Any:
+async def _counter(storage: StorageBackend, name: str, namespace: str) -> Any:
     try:
         return token_counter((await storage.context(name, namespace=namespace)).counter)
     except SessionNotFoundError:
         return None
 
 
-async def _keys(storage: MemoryStorage | SQLiteStorage, name: str, namespace: str) -> set[str]:
+async def _keys(storage: StorageBackend, name: str, namespace: str) -> set[str]:
     """Return the keys of everything a session holds."""
     try:
         context = await storage.context(name, namespace=namespace)
@@ -155,6 +160,58 @@ def export(
     run(as_json, work())
 
 
+@app.command(epilog="Example:  acms copy sqlite:///a.db 'postgresql://db/acms?tenant=acme' --verify")
+def copy(
+    stores: Annotated[
+        list[str],
+        typer.Argument(metavar="[FROM] TO", help="URLs of two stores; FROM is that of --db when left out."),
+    ],
+    derived: Annotated[
+        bool, typer.Option(help="Copy vectors and other derived rows; else they are computed again.")
+    ] = True,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare both sides afterwards and compute every hash again.")
+    ] = False,
+    db: Db = None,
+    namespace: Unused = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Copy everything of a tenant into another store.
+
+    All sessions of all namespaces with their forks, tags, tombstones, policies and unfinished jobs: same ids,
+    versions and hashes. A second run brings what is new, so an interrupted one is continued by running it again.
+    Stop what writes to either store first.
+    """
+    if len(stores) > 2:
+        raise typer.BadParameter(f"two stores, not {len(stores)}", param_hint="[FROM] TO")
+    source, target = stores if len(stores) == 2 else (db, stores[0])
+    if source == target:
+        raise typer.BadParameter("is the same store twice", param_hint="[FROM] TO")
+
+    async def work() -> int:
+        async with opened(source) as here, opened(target, write=True) as there:
+            with render.progress("copying entries") as tell:
+                done = await copying.copy(here, there, derived=derived, verify=verify, progress=tell)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            screen.line(
+                f"{done.contexts:,} sessions, {done.created:,} of them new; {done.entries:,} new entries,"
+                f" {done.blanked:,} erased or expired since; {done.derived:,} derived rows, {done.jobs:,} jobs"
+            )
+            for what in done.left:
+                screen.line(f"left behind: {what}", "yellow")
+            for problem in done.problems:
+                screen.line(str(problem), "red")
+            if verify and not done.problems:
+                screen.line("both sides are the same, and every hash is right", "green")
+
+        screen.show({"ok": not done.problems, **render.plain(done)}, draw)
+        return 1 if done.problems else 0
+
+    run(as_json, work())
+
+
 @app.command(epilog="Example:  acms backup monday.db")
 def backup(
     to: Annotated[Path, typer.Argument(metavar="TO", help="The new file; it must not exist.")],
@@ -166,10 +223,10 @@ def backup(
 
     async def work() -> None:
         async with opened(db) as storage:
-            if not isinstance(storage, SQLiteStorage):
-                raise ConfigurationError("only a file can be backed up", options=("acms export SESSION",))
+            if not isinstance(storage, HasBackup):
+                raise ConfigurationError("only a file can be backed up like this", options=_BACKUPS)
             with render.progress("copying pages") as tell:
-                await storage.backup(to, progress=tell)
+                await storage.backup(str(to), progress=tell)
         size = to.stat().st_size
         screen = Screen(as_json)
         screen.show({"file": str(to), "bytes": size}, lambda: screen.line(f"{to}: {size:,} bytes"))
@@ -196,7 +253,7 @@ def verify(
         checked: list[dict[str, Any]] = []
         async with opened(db) as storage:
             broken = (
-                await storage.integrity() if isinstance(storage, SQLiteStorage) and session is None else []
+                await storage.integrity() if isinstance(storage, HasIntegrity) and session is None else []
             )
             if session is not None:
                 found = [await known(storage, session, namespace)]

@@ -53,12 +53,12 @@ def write(draft: Draft, nonce: str) -> bytes:
     label = _label(draft.kind, draft.role, draft.actor, draft.markers)
     group = b"" if draft.group is None else _group(draft)
     said = words(draft.content)
-    counts = Counter(terms(said))
+    counts: dict[int, int] = Counter(terms(said))
     if len(counts) > _MOST:
-        counts = Counter(dict(counts.most_common(_MOST)))
+        counts = dict(Counter(counts).most_common(_MOST))
     repeated = sorted([number for number, count in counts.items() if count > 1])
-    single = sorted([number for number, count in counts.items() if count == 1])
-    exact = {word for word in set(said) if not word.isalpha() or word in _EXACT}
+    single = sorted(counts.keys() - repeated if repeated else counts)
+    exact = [word for word in set(said) if word in _EXACT or not word.isalpha()]
     flags = (
         (REPLACES if draft.replaces else 0)
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)

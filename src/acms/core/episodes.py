@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.core.chain import episode_id, micros
-from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
+from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult, filling
 from acms.projections import Episode
 
 MAX_TURNS = "max_turns"
@@ -85,6 +85,8 @@ class Tail:
         return cls(**written)
 
 
+_FillingTail = filling(Tail)
+
 _CLOSING_CHARS = 200
 """No longer text can match the default patterns."""
 
@@ -112,13 +114,15 @@ class Place(NamedTuple):
 def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
     """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
     now = micros(draft.created_at)
-    calls: list[str] = []
-    answered: list[str] = []
-    for part in draft.parts:
-        if isinstance(part, ToolCall):
-            calls.append(part.call_id)
-        elif isinstance(part, ToolResult) and part.call_id in tail.calls:
-            answered.append(part.call_id)
+    calls: Sequence[str] = ()
+    answered: Sequence[str] = ()
+    if draft.parts:
+        calls = [part.call_id for part in draft.parts if isinstance(part, ToolCall)]
+        answered = [
+            part.call_id
+            for part in draft.parts
+            if isinstance(part, ToolResult) and part.call_id in tail.calls
+        ]
     gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
     new = tail.episode == 0 or tail.closed is not None or (gap and not answered)
     episode = tail.episode + 1 if new else tail.episode
@@ -146,15 +150,15 @@ def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS
-    after = Tail(
-        episode=episode,
-        turns=turns,
-        last=now,
-        closed=closes,
-        pending=pending,
-        calls=open_calls,
-        asked=tail.asked,
-    )
+    after = _FillingTail()
+    after.episode = episode
+    after.turns = turns
+    after.last = now
+    after.closed = closes
+    after.pending = pending
+    after.calls = open_calls
+    after.asked = tail.asked
+    after.__class__ = Tail
     return Place(episode, closes, member, after)
 
 

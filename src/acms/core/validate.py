@@ -27,6 +27,9 @@ BATCH = 1_000
 METADATA_BYTES = 16_384
 METADATA_KEYS = 64
 METADATA_DEPTH = 8
+KEY_CHARS = 512
+VALUE_BYTES = 1_048_576
+VALUE_DEPTH = 64
 PAGE = 500
 BUDGET = 100_000_000
 
@@ -202,6 +205,62 @@ def _plain(value: object, field: str, depth: int) -> Json:
     if isinstance(value, list | tuple):
         return [_plain(item, f"{field}[{index}]", depth - 1) for index, item in enumerate(value)]
     raise ValidationError(f"{type(value).__name__} is not a JSON value", field=field)
+
+
+def key(value: object, field: str = "key") -> str:
+    """Return the key of a value: 1 to 512 characters."""
+    checked = text(value, field, limit=4 * KEY_CHARS)
+    if not 1 <= len(checked) <= KEY_CHARS:
+        raise ValidationError(f"must have 1 to {KEY_CHARS} characters, has {len(checked)}", field=field)
+    return checked
+
+
+_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def document(value: object, field: str = "data") -> str:
+    """Return any JSON value as text, within the limits on size and depth; objects keep the order of their names."""
+    written = _write(_value(value, field, [VALUE_DEPTH, VALUE_BYTES]))
+    size = len(written.encode())
+    if size > VALUE_BYTES:
+        raise ValidationError(f"is {size} bytes of JSON, the limit is {VALUE_BYTES}", field=field)
+    return written
+
+
+def _value(value: object, field: str, left: list[int]) -> Json:
+    """Copy a JSON value; `left` counts the levels and the bytes that it may still have.
+
+    Without the second a small value that holds one list many times over would be copied for ever.
+    """
+    inner = isinstance(value, Mapping | list | tuple)
+    left[1] -= 1
+    if left[1] < (2 * len(value) - 1 if inner else 0):  # at least a digit and a comma for each
+        raise ValidationError(f"is more than {VALUE_BYTES} bytes of JSON", field=field)
+    if isinstance(value, str):
+        left[1] -= len(value)
+        return text(value, field, limit=VALUE_BYTES)
+    if not inner:
+        return _plain(value, field, 1)
+    if left[0] == 0:
+        raise ValidationError(f"is nested deeper than {VALUE_DEPTH}", field=field)
+    left[0] -= 1
+    copy: Json
+    if isinstance(value, Mapping):
+        copy = {}
+        for given, item in value.items():
+            if not isinstance(given, str):
+                raise ValidationError(f"has a name that is no string but {type(given).__name__}", field=field)
+            named = _value(given, field, left)
+            copy[named] = _value(item, _inside(field, f".{named}"), left)
+    else:
+        copy = [_value(item, _inside(field, f"[{index}]"), left) for index, item in enumerate(value)]
+    left[0] += 1
+    return copy
+
+
+def _inside(field: str, step: str) -> str:
+    """Name a part of a field; far inside its name says no more."""
+    return field if len(field) + len(step) > NAME_CHARS else field + step
 
 
 _ASSISTANT_ONLY = (ToolCall, Reasoning)

@@ -1,36 +1,49 @@
-"""Stores: `open_storage(url)` and the wrappers that stand in front of one."""
+"""Stores: `open_storage(url)`, the wrappers that stand in front of one, and the shards of many tenants."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from acms.errors import ConfigurationError
+from acms.errors import ConfigurationError, MissingExtraError
+from acms.protocols import Handle
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.storage.faulty import FaultyStorage
 from acms.storage.memory import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
+    from acms.storage.chroma import ChromaVectors
+    from acms.storage.shards import Shards
     from acms.storage.sqlite import SQLiteStorage
 
 __all__ = [
     "CacheStats",
     "CachedStorage",
+    "ChromaVectors",
     "FaultyStorage",
     "MemoryStorage",
     "SQLiteStorage",
+    "Shards",
     "WrapperStorage",
     "open_storage",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Load SQLite only when it is used."""
+    """Load a store only when it is used."""
+    if name == "ChromaVectors":
+        from acms.storage.chroma import ChromaVectors
+
+        return ChromaVectors
     if name == "SQLiteStorage":
         from acms.storage.sqlite import SQLiteStorage
 
         return SQLiteStorage
+    if name == "Shards":
+        from acms.storage.shards import Shards
+
+        return Shards
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -38,7 +51,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def open_storage(url: str) -> MemoryStorage | SQLiteStorage:
+def open_storage(url: str) -> Handle:
     """Return a handle on the store a URL names; it is opened by its first use.
 
         memory://                                      gone with the object
@@ -47,20 +60,37 @@ def open_storage(url: str) -> MemoryStorage | SQLiteStorage:
         sqlite:///notes.db?mode=ro                     never changes anything
         sqlite:///notes.db?durability=relaxed          faster; a power cut may lose the last commits
         sqlite:///notes.db?tenant=acme                 data of one owner, invisible to others
+        postgresql://user@host/acms?tenant=acme        a database; needs the extra `postgres`
+        postgresql://h1,h2/acms?target_session_attrs=read-write&durability=quorum
+                                                       options that are not ours are libpq's
+        shards.toml?tenant=acme                        the store that holds a tenant, see `Shards`
 
-    `ConfigurationError` for anything else.
+    `ConfigurationError` for anything else; a password is never part of an error.
     """
-    parts = urlsplit(url)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    tenant = options.pop("tenant", "default")
-    if parts.scheme == "memory" and not options:
-        return MemoryStorage(tenant=tenant)
-    if parts.scheme == "sqlite":
+    from acms.storage import urls
+
+    scheme, _, _ = url.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
+    file, _, query = url.partition("?")
+    if "://" not in file and file.endswith(".toml"):
+        options = _options(query)
+        if not options.keys() - {"tenant"}:
+            from acms.storage.shards import Shards
+
+            return Shards(file).open(options.get("tenant", "default"))
+    if scheme in ("memory", "sqlite"):
+        parts = urlsplit(url)
+        options = _options(parts.query)
+        tenant = options.pop("tenant", "default")
+        if scheme == "memory" and not options:
+            return MemoryStorage(tenant=tenant)
         path = unquote(parts.path)[1:]
         mode = options.pop("mode", "rw")
         durability = options.pop("durability", "disk")
         if (
-            path
+            scheme == "sqlite"
+            and path
             and not parts.netloc
             and mode in ("ro", "rw")
             and durability in ("disk", "relaxed")
@@ -75,6 +105,30 @@ def open_storage(url: str) -> MemoryStorage | SQLiteStorage:
                 read_only=mode == "ro",
             )
     raise ConfigurationError(
-        f"{url!r} does not name a store",
-        options=("memory://", "sqlite:///file.db", "sqlite:///file.db?mode=ro&tenant=acme"),
+        f"{urls.shown(url)!r} does not name a store",
+        options=(
+            "memory://",
+            "sqlite:///file.db",
+            "sqlite:///file.db?mode=ro&tenant=acme",
+            "postgresql://user@host/database?tenant=acme",
+            "shards.toml?tenant=acme",
+        ),
     )
+
+
+def _options(query: str) -> dict[str, str]:
+    return {name: values[-1] for name, values in parse_qs(query).items()}
+
+
+def _postgres(url: str) -> Handle:
+    from acms.storage import urls
+
+    found = urls.postgres(url)
+    try:
+        from acms.storage.postgres import PostgresStorage
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in ("psycopg", "psycopg_pool"):
+            raise
+        raise MissingExtraError("postgres", package) from None
+    return PostgresStorage(found.dsn, tenant=found.tenant, durability=found.durability)

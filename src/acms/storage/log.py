@@ -232,7 +232,7 @@ def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple
     if len(runs) > MAX_LINEAGE:
         raise ForkDepthError(
             f"a fork inherits at most {MAX_LINEAGE} segments",
-            options=("copy the context instead of forking it",),
+            options=("copy the context instead of forking it: session.copy(), acms fork --copy",),
         )
     return tuple((owner, last) for owner, _, last in runs)
 

@@ -332,6 +332,10 @@ class MemoryStorage(MemoryErase, MemoryJobs):
         ]
         return sorted(rows, key=lambda row: row.seq)
 
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        return sorted({space for space, _, _ in self._log(context).derived})
+
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:

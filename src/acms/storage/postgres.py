@@ -15,7 +15,7 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNot
 from acms.logs import log as tell
 from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
 from acms.storage import log
-from acms.storage.postgres_append import COLUMNS
+from acms.storage.postgres_ops import COLUMNS
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.postgres_search import PostgresSearch
 from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
@@ -32,7 +32,8 @@ class PostgresStorage(PostgresSearch):
 
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
     when the server cannot. A lost connection, a failover and a conflict of transactions are tried again for
-    `retry_seconds`, where the append has keys, an expectation or a lease, so that it cannot be written twice.
+    `retry_seconds`, where the append has keys, an expectation or a lease, so that it cannot be written twice. With
+    `hints=True` workers of other processes that listen are told when jobs were enqueued.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class PostgresStorage(PostgresSearch):
         pool_size: int = 10,
         retry_seconds: float = 30.0,
         statement_seconds: float = 30.0,
+        hints: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         entropy: Entropy = os.urandom,
     ) -> None:
@@ -57,13 +59,19 @@ class PostgresStorage(PostgresSearch):
         )
         self._clock = clock
         self._entropy = entropy
+        self._hints = hints
         self._riding: dict[str, list[Derived]] = {}
         self._ride: asyncio.Task[None] | None = None
 
     def for_tenant(self, tenant: str) -> PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
         return PostgresStorage(
-            self._pool, tenant=tenant, durability=self._wanted, clock=self._clock, entropy=self._entropy
+            self._pool,
+            tenant=tenant,
+            durability=self._wanted,
+            hints=self._hints,
+            clock=self._clock,
+            entropy=self._entropy,
         )
 
     async def aclose(self) -> None:

@@ -1,24 +1,23 @@
 """Appending on PostgreSQL: what many tasks append at once goes in one statement, each operation atomic on its own.
 
-A few lanes take what is waiting, at most one operation of a context at a time, and send it together: one round trip,
-one flush of the server's log. An operation that is refused gives no row back and leaves its neighbours alone; when the
-statement itself fails, its operations are sent one by one.
+A few lanes take what is waiting and send it together: one round trip, one flush of the server's log. Operations on one
+context go together when this handle left its head and they fit behind it; the statement then names the chain it was
+computed for. Those that are refused give no row back and leave their neighbours alone; when the statement itself fails,
+its operations are sent one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acms.core.chain import Entropy, Stamp, entry_id, links, locate, micros, stamp
-from acms.core.validate import name
-from acms.core.wire import dump, load_mapping
+from acms.core.chain import Entropy, entry_id, links, locate
+from acms.core.wire import load_mapping
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -27,12 +26,13 @@ from acms.errors import (
     StorageBusyError,
     ValidationError,
 )
-from acms.model import ANY, Append, Entry, Head, JobState, Kind, Lease, Receipt, State
+from acms.model import Append, Entry, Head, JobState, Kind, Lease, Receipt, State
 from acms.storage import log
 from acms.storage.postgres_base import Lineage, Row, last_id
 from acms.storage.postgres_jobs import PostgresJobs
+from acms.storage.postgres_ops import Group, Waiting, answer, text
 from acms.storage.postgres_pool import Connection, UnknownOutcomeError
-from acms.storage.sql import VERSION_MASK, draft_columns, read_entry, read_lineage, write_parts
+from acms.storage.sql import VERSION_MASK, read_entry, read_lineage
 
 LANES = 4
 """Statements under way at once."""
@@ -40,136 +40,13 @@ TOGETHER = 64
 """Operations one statement may hold."""
 MOST_BYTES = 4 << 20
 """Characters of drafts after which a statement takes no further operation."""
+CHANNEL = "acms_jobs"
+HINT_SECONDS = 0.02
+"""How long jobs are gathered before others are told."""
+HEADS = 4096
+"""Heads a handle remembers."""
 TRIES = 8
 """How often an operation is sent again when the log moves between its refusal and asking why."""
-
-COLUMNS = (
-    "origin", "privacy", "role", "actor", "markers", "detected", "episode", "closes", "grp", "covers", "replaces",
-    "sources", "data", "metadata",
-)  # fmt: skip
-"""The names of `draft_columns`."""
-
-
-class _Waiting:
-    """One operation on its way."""
-
-    __slots__ = ("cited", "drafts", "future", "given", "jobs", "keys", "op", "size", "stamps")
-
-    def __init__(self, op: Append, entropy: Entropy, future: asyncio.Future[Receipt | ACMSError]) -> None:
-        self.op = op
-        self.future = future
-        self.stamps = [stamp(draft, entropy) for draft in op.drafts]
-        self.keys = [name(draft.key, "key") for draft in op.drafts if draft.key is not None]
-        if len(set(self.keys)) != len(self.keys):
-            raise ValidationError("is used twice in one append", field="key")
-        self.cited = log.cited(op)
-        self.drafts, last, nonce, prefix = _drafts(op, self.stamps)
-        self.given = _given(op, last, nonce, prefix)
-        self.jobs = [
-            {
-                "kind": job.kind,
-                "dedupe": job.dedupe,
-                "payload": dump(dict(job.payload)) if job.payload else None,
-                "due": None if job.not_before is None else micros(job.not_before),
-            }
-            for job in op.jobs
-        ]
-        self.size = sum(len(draft.content) for draft in op.drafts)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it needs a transaction of several statements."""
-        return bool(self.cited) or self.op.finish is not None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether sending it twice can write it only once."""
-        expect = self.op.expect
-        return (
-            self.op.finish is not None
-            or expect.last_message is not ANY
-            or expect.version is not None
-            or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
-        )
-
-
-def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
-    """Return the rows of an append without their place, and what the head gets from them."""
-    rows: list[dict[str, Any]] = []
-    position = total = 0
-    last: int | None = None
-    nonce: str | None = None
-    prefix = sha256()
-    for k, (draft, one) in enumerate(zip(op.drafts, stamps, strict=True), 1):
-        prefix.update(one.digest)
-        place: int | None = None
-        if draft.kind is Kind.MESSAGE:
-            position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
-            place = position
-        row: dict[str, Any] = {
-            "k": k,
-            "kind": draft.kind._value_,
-            "position": place,
-            "nonce": one.nonce,
-            "total": total,
-            "created_at": micros(draft.created_at),
-            "tokens": draft.tokens,
-            "salt": one.salt.hex(),
-            "digest": one.digest.hex(),
-            "prefix": prefix.hexdigest(),
-            "key": draft.key,
-            "content": draft.content,
-        }
-        if draft.parts:
-            row["parts"] = write_parts(draft.parts, draft.content)
-        for column, value in zip(COLUMNS, draft_columns(draft), strict=True):
-            if value is not None:
-                row[column] = value
-        rows.append(row)
-    return rows, last, nonce, prefix.hexdigest()
-
-
-def _given(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
-    """Return what the statement is told of an append as a whole."""
-    messages, tokens, rewrites = log.counts(op.drafts)
-    expect = op.expect
-    spans = [span for draft in op.drafts for span in draft.replaces]
-    if any(not 1 <= first <= upto for first, upto in spans):
-        reach = VERSION_MASK + 1  # refused, and `log.check` says why
-    else:
-        reach = max((upto for _, upto in spans), default=0)
-    given: dict[str, Any] = {
-        "context": op.context,
-        "n": len(op.drafts),
-        "said": messages,
-        "tokens": tokens,
-        "rewrites": rewrites,
-        "last": last,
-        "nonce": nonce,
-        "expect_last": expect.last_message is not ANY,
-        "expect_rewrites": expect.rewrites,
-        "expect_version": expect.version,
-        "reach": reach,
-        "keep": op.tail is None,
-        "tail": dump(op.tail) if op.tail else None,
-        "prefix": prefix,
-    }
-    if isinstance(expect.last_message, str):
-        place = locate(expect.last_message)
-        given["last_version"] = -1 if place is None else place[1]
-        given["last_nonce"] = expect.last_message.rpartition("_")[2]
-    return given
-
-
-def _answer(one: _Waiting, result: Receipt | ACMSError) -> None:
-    """Answer the caller, unless it gave up or was answered before."""
-    if not one.future.done():
-        one.future.set_result(result)
-
-
-def _text(values: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as JSON; text that UTF-8 cannot say is refused here."""
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(slots=True)
@@ -177,7 +54,7 @@ class _Lanes:
     """What is waiting to be appended."""
 
     running: int = 0
-    waiting: dict[str, deque[_Waiting]] = field(default_factory=dict)
+    waiting: dict[str, deque[Waiting]] = field(default_factory=dict)
     #: Contexts with something waiting and nothing under way.
     ready: deque[str] = field(default_factory=deque)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -191,6 +68,10 @@ class PostgresAppend(PostgresJobs):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._lanes = _Lanes()
+        #: Where this handle left a log; only a guess, which the statement checks.
+        self._heads: dict[str, Head] = {}
+        self._hints = False
+        self._hinting: asyncio.Task[None] | None = None
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, those that wait together share a commit."""
@@ -201,7 +82,7 @@ class PostgresAppend(PostgresJobs):
             future: asyncio.Future[Receipt | ACMSError] = loop.create_future()
             futures.append(future)
             try:
-                self._queue(_Waiting(op, self._entropy, future))
+                self._queue(Waiting(op, self._entropy, future))
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
@@ -211,7 +92,7 @@ class PostgresAppend(PostgresJobs):
 
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _queue(self, one: _Waiting) -> None:
+    def _queue(self, one: Waiting) -> None:
         lanes, context = self._lanes, one.op.context
         queue = lanes.waiting.get(context)
         if queue is None:
@@ -236,28 +117,60 @@ class PostgresAppend(PostgresJobs):
                 try:
                     await self._commit(batch)
                 finally:
-                    for one in batch:
-                        _answer(one, StorageBusyError("the append was broken off"))
-                        self._done(one.op.context)
+                    for group in batch:
+                        for one in group.members:
+                            answer(one, StorageBusyError("the append was broken off"))
+                        self._done(group.context)
         finally:
             lanes.running -= 1
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[Group]:
         """Take what goes into one statement."""
         lanes = self._lanes
-        batch: list[_Waiting] = []
-        size = 0
-        while lanes.ready and len(batch) < TOGETHER and size < MOST_BYTES:
-            one = lanes.waiting[lanes.ready[0]][0]
-            if one.alone and batch:
+        batch: list[Group] = []
+        count = size = 0
+        while lanes.ready and count < TOGETHER and size < MOST_BYTES:
+            queue = lanes.waiting[lanes.ready[0]]
+            if queue[0].alone and batch:
                 break
+            group = self._group(queue, TOGETHER - count, MOST_BYTES - size)
             lanes.ready.popleft()
-            batch.append(lanes.waiting[one.op.context].popleft())
-            size += one.size
-            if one.alone:
+            batch.append(group)
+            count += len(group.members)
+            size += sum(one.size for one in group.members)
+            if group.members[0].alone:
                 break
         self._start_lanes()
         return batch
+
+    def _group(self, queue: deque[Waiting], count: int, size: int) -> Group:
+        """Take the operations of one context that fit behind the head this handle left; at least one."""
+        first = queue.popleft()
+        head = self._heads.get(first.op.context)
+        if (
+            not queue or first.alone or first.op.tail is None or head is None
+        ):  # a tail that is kept must be read
+            return Group([first])
+        group = Group([], chain=head.chain, rewrites=head.rewrites)
+        keys: set[str] = set()
+        one: Waiting | None = first
+        while one is not None:
+            try:
+                log.check(one.op, head)
+            except ACMSError:  # the server is asked, by itself
+                break
+            if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
+                break
+            keys.update(one.keys)
+            receipt = self._place(one, head)
+            group.members.append(one)
+            group.receipts.append(receipt)
+            head = receipt.head
+            count, size = count - 1, size - one.size
+            one = queue.popleft() if queue else None
+        if one is not None and group.members:
+            queue.appendleft(one)
+        return group if len(group.members) > 1 else Group([first])
 
     def _done(self, context: str) -> None:
         """Let the next operation of a context go."""
@@ -276,36 +189,68 @@ class PostgresAppend(PostgresJobs):
 
     # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _commit(self, batch: Sequence[_Waiting]) -> None:
+    async def _commit(self, batch: Sequence[Group]) -> None:
         """Answer every operation of a batch."""
-        if len(batch) == 1:
-            one = batch[0]
-            _answer(one, await self._alone(one))
+        if len(batch) == 1 and len(batch[0].members) == 1:
+            one = batch[0].members[0]
+            answer(one, await self._alone(one))
+            if self._hints and one.jobs:
+                self._hint_soon()
             return
         try:
             rows = await self._advance(batch)
         except Exception as error:  # one of them spoiled it: each for itself
             lost = error if isinstance(error, UnknownOutcomeError) else None
-            for one in batch:
-                _answer(one, await self._alone(one, lost=lost))
+            for group in batch:
+                for one in group.members:
+                    answer(one, await self._alone(one, lost=lost))
             return
-        for number, one in enumerate(batch):
+        for number, group in enumerate(batch):
             row = rows.get(number)
-            _answer(one, await self._alone(one, refused=True) if row is None else self._receipt(one, row))
+            if row is None:
+                self._heads.pop(group.context, None)
+                for one in group.members:
+                    answer(one, await self._alone(one))
+            elif group.chain is None:
+                answer(group.members[0], self._receipt(group.members[0], row))
+            else:
+                derived, epoch = row[-2:]
+                for one, receipt in zip(group.members, group.receipts, strict=True):
+                    head = replace(receipt.head, derived=derived, epoch=epoch)
+                    answer(one, replace(receipt, head=head))
+                    self._heads[group.context] = head
+        if self._hints and any(one.jobs for group in batch for one in group.members):
+            self._hint_soon()
 
-    async def _advance(
-        self, batch: Sequence[_Waiting], connection: Connection | None = None
-    ) -> dict[int, Row]:
+    def _hint_soon(self) -> None:
+        """Say that there are jobs, once for all that come within a moment."""
+        if self._hinting is None:
+            self._hinting = asyncio.ensure_future(self._tell())
+            self._lanes.tasks.add(self._hinting)
+            self._hinting.add_done_callback(self._lanes.tasks.discard)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        self._hinting = None
+        with suppress(ACMSError):  # only a hint
+            await self._one("hint", {"channel": CHANNEL})
+
+    async def _advance(self, batch: Sequence[Group], connection: Connection | None = None) -> dict[int, Row]:
         """Send the operations of different contexts in one statement; return the rows of those that were appended."""
-        jobs = [{"op": n, **job} for n, one in enumerate(batch) for job in one.jobs]
+        jobs = [
+            {"op": number, **job}
+            for number, group in enumerate(batch)
+            for one in group.members
+            for job in one.jobs
+        ]
         query = "append_with_jobs" if jobs else "append"
         values: dict[str, Any] = {
-            "contexts": [one.op.context for one in batch],
-            "ops": _text([{"op": n, **one.given} for n, one in enumerate(batch)]),
-            "drafts": _text([{"op": n, **draft} for n, one in enumerate(batch) for draft in one.drafts]),
+            "contexts": [group.context for group in batch],
+            "ops": text([group.given(number) for number, group in enumerate(batch)]),
+            "drafts": text([row for number, group in enumerate(batch) for row in group.drafts(number)]),
         }
         if jobs:
-            values["jobs"] = _text(jobs)
+            values["jobs"] = text(jobs)
         if connection is not None:
             rows = await self._rows(connection, query, values)
         else:
@@ -313,7 +258,7 @@ class PostgresAppend(PostgresJobs):
         return {row[0]: row for row in rows}
 
     async def _alone(
-        self, one: _Waiting, *, refused: bool = False, lost: UnknownOutcomeError | None = None
+        self, one: Waiting, *, refused: bool = False, lost: UnknownOutcomeError | None = None
     ) -> Receipt | ACMSError:
         """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
         loop = asyncio.get_running_loop()
@@ -349,10 +294,10 @@ class PostgresAppend(PostgresJobs):
             except Exception as error:
                 return log.unexpected(error)
 
-    async def _attempt(self, one: _Waiting) -> Receipt | None:
+    async def _attempt(self, one: Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
         if not one.alone:
-            row = (await self._advance([one])).get(0)
+            row = (await self._advance([Group([one])])).get(0)
             return None if row is None else self._receipt(one, row)
 
         async def work(connection: Connection) -> Receipt:
@@ -368,7 +313,7 @@ class PostgresAppend(PostgresJobs):
                 await self._check_cited(one.cited, connection)
             if op.finish is not None:
                 await self._finish(op.finish, connection)
-            row = (await self._advance([one], connection)).get(0)
+            row = (await self._advance([Group([one])], connection)).get(0)
             if row is None:
                 raise _RefusedError
             return self._receipt(one, row)
@@ -400,7 +345,7 @@ class PostgresAppend(PostgresJobs):
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _stored(self, one: _Waiting, connection: Connection | None = None) -> list[Entry | None]:
+    async def _stored(self, one: Waiting, connection: Connection | None = None) -> list[Entry | None]:
         """Return, per draft, the entry that has its key."""
         values = {"context": one.op.context, "keys": one.keys}
         rows = (
@@ -411,7 +356,7 @@ class PostgresAppend(PostgresJobs):
         found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
         return [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
 
-    async def _why(self, one: _Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
+    async def _why(self, one: Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
         op = one.op
         if unknown:
@@ -434,7 +379,7 @@ class PostgresAppend(PostgresJobs):
             return ValidationError("the log is full", field="drafts")
         return None
 
-    async def _written(self, one: _Waiting) -> Receipt | None:
+    async def _written(self, one: Waiting) -> Receipt | None:
         """Return the receipt of an operation that was written although nobody heard of it."""
         op = one.op
         try:
@@ -466,44 +411,66 @@ class PostgresAppend(PostgresJobs):
         ]
         return log.receipt(head, found, self.durability)
 
-    def _receipt(self, one: _Waiting, row: Row) -> Receipt:
+    def _receipt(self, one: Waiting, row: Row) -> Receipt:
         """Build the receipt from what the statement returned."""
-        op = one.op
+        context = one.op.context
         (
             _, base, said, total, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived, epoch,
         ) = row  # fmt: skip
-        segments: Lineage = self._lineages.get(op.context, ())
-        if lineage != "[]" and not segments:
-            segments = self._lineages[op.context] = read_lineage(lineage)
-        ids: list[str] = []
-        positions: list[int | None] = []
-        position, tokens = said, total
-        for version, (draft, stamped) in enumerate(zip(op.drafts, one.stamps, strict=True), base + 1):
-            place: int | None = None
-            if draft.kind is Kind.MESSAGE:
-                place = position = position + 1
-                tokens += draft.tokens
-            ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
-            positions.append(place)
-        version = base + len(op.drafts)
+        segments: Lineage | None = self._lineages.get(context)
+        if segments is None:
+            segments = self._lineages[context] = read_lineage(lineage)
         head = Head(
-            context=op.context,
-            version=version,
-            messages=position,
-            tokens=tokens,
-            last_message=last_id(op.context, segments, last_version, last_nonce),
-            rewrites=rewrites,
+            context=context,
+            version=base,
+            messages=said,
+            tokens=total,
+            last_message=last_id(context, segments, last_version, last_nonce),
+            rewrites=rewrites - one.given["rewrites"],
             derived=derived,
             epoch=epoch,
-            chain=chain,
-            tail=op.tail if op.tail is not None else dict(load_mapping(tail)),
+            chain=before if one.op.drafts else chain,
+            tail=dict(load_mapping(tail)),
+        )
+        receipt = self._place(one, head)
+        if len(self._heads) >= HEADS:
+            self._heads.clear()
+        self._heads[context] = receipt.head
+        return receipt
+
+    def _place(self, one: Waiting, head: Head) -> Receipt:
+        """Return what an operation becomes behind a head."""
+        op = one.op
+        ids: list[str] = []
+        positions: list[int | None] = []
+        version, messages, last = head.version, head.messages, head.last_message
+        for draft, stamped in zip(op.drafts, one.stamps, strict=True):
+            version += 1
+            ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
+            place: int | None = None
+            if draft.kind is Kind.MESSAGE:
+                place = messages = messages + 1
+                last = ids[-1]
+            positions.append(place)
+        chains = tuple(links(head.chain, one.stamps))
+        after = Head(
+            context=op.context,
+            version=version,
+            messages=messages,
+            tokens=head.tokens + one.given["tokens"],
+            last_message=last,
+            rewrites=head.rewrites + one.given["rewrites"],
+            derived=head.derived,
+            epoch=head.epoch,
+            chain=chains[-1] if chains else head.chain,
+            tail=head.tail if op.tail is None else op.tail,
         )
         return Receipt(
-            head=head,
-            versions=(base + 1, version),
+            head=after,
+            versions=(head.version + 1, version),
             ids=tuple(ids),
             positions=tuple(positions),
-            chains=tuple(links(before, one.stamps)),
+            chains=chains,
             durability=self.durability,
         )
 

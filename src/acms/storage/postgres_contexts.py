@@ -97,7 +97,7 @@ class PostgresContexts(PostgresErase):
             "chain": head.chain if at else genesis(parent),
         }
         if at < head.version:
-            found.update(await self._place(parent, lineage, at))
+            found.update(await self._stood(parent, lineage, at))
         if head.rewrites:
             runs = log.segments(parent, lineage, 1, at)
             counts = await self._ask(
@@ -106,7 +106,7 @@ class PostgresContexts(PostgresErase):
             found["rewrites"] = sum(rows[0][0] for rows in counts)
         return found
 
-    async def _place(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
+    async def _stood(self, parent: str, lineage: Lineage, at: int) -> dict[str, Any]:
         """Return where a log stood at an earlier version."""
         newest = last = None
         for owner, low, high in reversed(log.segments(parent, lineage, 1, at)):
@@ -187,6 +187,11 @@ class PostgresContexts(PostgresErase):
         if (now.settings_rev, now.settings) == (rev + 1, merged):
             return now  # written by a try of which nobody heard, or another writer wrote the same
         raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        await self._head_of(context)
+        return [space for (space,) in await self._one("spaces_of", {"context": context})]
 
     async def _head_of(self, context: str, *, deleted: bool = False) -> tuple[Head, Lineage]:
         """Return where a log stands and what it inherits."""

@@ -27,7 +27,12 @@ SEARCH_ROLE = "acms_search"
 """The role of the one function that looks into the index of words, which row-level security would keep closed."""
 _ROLES = (ROLE, SEARCH_ROLE)
 _ROLE = """
-DO $$ BEGIN CREATE ROLE {role} NOLOGIN NOINHERIT; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN  -- or one who may not make roles could not go on
+        CREATE ROLE {role} NOLOGIN NOINHERIT;
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+END $$
 """
 _MEMBER = """
 DO $$ BEGIN  -- from PostgreSQL 16 on who makes a role is a member, but may not act as it

@@ -155,6 +155,10 @@ class Pool:
             raise
         return connection
 
+    async def dedicated(self) -> Connection:
+        """Return a connection that is not of the pool; whoever asked closes it."""
+        return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+
     async def close(self) -> None:
         """Close every connection; a later call opens new ones."""
         if self._pid != os.getpid() or self._loop is None:

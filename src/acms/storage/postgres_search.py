@@ -10,14 +10,14 @@ from acms.core.terms import term
 from acms.core.terms import words as words_of
 from acms.model import Hit, Search
 from acms.storage import search
-from acms.storage.postgres_contexts import PostgresContexts
+from acms.storage.postgres_feed import PostgresFeed
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
 CANDIDATES = 500
 """Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
 EXACT = 50_000
-"""Vectors of a namespace up to which the server compares them one by one (a millisecond a thousand), which misses none."""
+"""Vectors of a namespace up to which the server compares them one by one: a millisecond a thousand, none is missed."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them tells little."""
 WORDS = 32
@@ -28,7 +28,7 @@ MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
 
 
-class PostgresSearch(PostgresContexts):
+class PostgresSearch(PostgresFeed):
     """A PostgreSQL store that can be searched."""
 
     async def search(self, query: Search) -> list[Hit]:

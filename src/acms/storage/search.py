@@ -19,8 +19,6 @@ _BLOCK = 4_096
 """Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
-Places = Mapping[tuple[str, int], float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -38,7 +36,7 @@ def hits(
     vectors: Iterable[Sequence[object]] = (),
     known: Known | None = None,
 ) -> list[Hit]:
-    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
+    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, float32 or float16)."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -107,11 +105,20 @@ def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> s
     return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
 
 
-def _cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
-    """Compare a vector with packed little-endian ones; those of another length are left out.
+def cosine(one: Sequence[float], other: bytes) -> float:
+    """Return the cosine of a vector and a packed one, of float32 or float16 by its length.
 
-    Their numbers have 32 bits, or 16 where the name of the space says so. Each score is computed by itself, in 64 bits,
-    so it does not depend on what else is compared.
+    0 when either is zero, the lengths differ, or it holds what is no number.
+    """
+    for _, found in _cosines(Search(namespace="", space="", vector=tuple(one)), [("", 0, other)]):
+        return found
+    return 0.0
+
+
+def _cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
+    """Compare a vector with packed little-endian ones, of float32 or float16 by their length; others are left out.
+
+    Each score is computed by itself, in 64 bits, so it does not depend on what else is compared.
     """
     if query.vector is None or query.space is None:
         return
@@ -120,27 +127,28 @@ def _cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tup
         return
     import numpy as np  # asked for by whoever has vectors
 
-    said = _NAMED.search(query.space)
-    kind = "<f2" if said is not None and said[2] == "f16" else "<f4"
-    size = np.dtype(kind).itemsize * len(query.vector)
     asked = np.array(query.vector, np.float64)
-    places: list[tuple[str, int]] = []
-    held: list[bytes] = []
+    kinds = {2 * len(asked): "<f2", 4 * len(asked): "<f4"}
+    held: dict[int, tuple[list[tuple[str, int]], list[bytes]]] = {size: ([], []) for size in kinds}
 
-    def compared() -> Iterator[tuple[tuple[str, int], float]]:
+    def compared(size: int) -> Iterator[tuple[tuple[str, int], float]]:
+        places, data = held[size]
+        if not data:
+            return
         with np.errstate(all="ignore"):  # what is no number is near to nothing
-            block = np.frombuffer(b"".join(held), kind).reshape(len(held), -1).astype(np.float64)
+            block = np.frombuffer(b"".join(data), kinds[size]).reshape(len(data), -1).astype(np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
             scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
-        yield from zip(places, scores.tolist(), strict=True)
+        yield from zip(places, np.where(np.isfinite(scores), scores, 0.0).tolist(), strict=True)
         places.clear()
-        held.clear()
+        data.clear()
 
     for context, version, data in vectors:
-        if isinstance(data, bytes) and len(data) == size:
+        if isinstance(data, bytes) and len(data) in held:
+            places, some = held[len(data)]
             places.append((str(context), int(str(version))))
-            held.append(data)
-            if len(held) == _BLOCK:
-                yield from compared()
-    if held:
-        yield from compared()
+            some.append(data)
+            if len(some) == _BLOCK:
+                yield from compared(len(data))
+    for size in held:
+        yield from compared(size)

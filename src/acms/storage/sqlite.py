@@ -6,32 +6,26 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from acms import handles
 from acms.core.chain import (
     Entropy,
-    Stamp,
     context_id,
-    entry_id,
     genesis,
-    links,
     micros,
-    stamp,
     verify,
 )
 from acms.core.validate import name
 from acms.core.wire import dump, load_mapping
 from acms.errors import (
-    ACMSError,
     ConflictError,
     CorruptRecordError,
     ValidationError,
 )
 from acms.model import (
-    Append,
     Context,
     ContextDraft,
     Derived,
@@ -40,7 +34,6 @@ from acms.model import (
     Head,
     Hit,
     Kind,
-    Receipt,
     Search,
     State,
 )
@@ -55,7 +48,7 @@ from acms.storage.sql import (
     read_entry,
     write_parts,
 )
-from acms.storage.sqlite_contexts import SQLiteContexts
+from acms.storage.sqlite_append import SQLiteAppends, span
 
 Row = Sequence[Any]
 
@@ -64,38 +57,9 @@ INLINE_ROWS = 512
 RESTORE_BATCH = 1000
 COVERAGE = 1024
 """Versions counted at once when looking for those without a derived row."""
-HEADS = 4096
-"""Heads the writer remembers, so that an append need not read the one it left."""
 
 
-class _Prepared:
-    """What an append needs besides its place, computed before it reaches the writer."""
-
-    __slots__ = ("cited", "columns", "keys", "plan", "stamps", "tail")
-
-    def __init__(self) -> None:
-        self.stamps: list[Stamp] = []
-        self.keys: list[str] = []
-        #: Ids of the entries it was made from.
-        self.cited: list[str] = []
-        #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
-        self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
-        self.tail: str | None = None
-        #: How it is to be written if the log still stands where it was left; None when that is not known.
-        self.plan: _Plan | None = None
-
-
-class _Plan(NamedTuple):
-    """One append behind one head: the rows and what the head becomes."""
-
-    known: tuple[int, Head]
-    head: Head
-    advance: tuple[Any, ...]
-    rows: list[tuple[Any, ...]]
-    receipt: Receipt
-
-
-class SQLiteStorage(SQLiteContexts):
+class SQLiteStorage(SQLiteAppends):
     """A store in one SQLite file.
 
     `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
@@ -119,8 +83,7 @@ class SQLiteStorage(SQLiteContexts):
         self.tenant = name(tenant, "tenant")
         self._sql = queries("sqlite")
         self._entropy = entropy
-        #: Context → (ref, head) as this writer left it; only the writer thread changes it.
-        self._heads: dict[str, tuple[int, Head]] = {}
+        self._heads = {}
 
     async def __aenter__(self) -> SQLiteStorage:
         """Keep the handle open until the block ends."""
@@ -131,9 +94,6 @@ class SQLiteStorage(SQLiteContexts):
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
         await handles.release(self)
-
-    def _undone(self) -> None:
-        self._heads.clear()
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,178 +193,6 @@ class SQLiteStorage(SQLiteContexts):
         """Return where the log stands."""
         return await self._read(lambda connection: self._head(connection, context)[1])
 
-    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, all waiting ones share a commit."""
-        return await self._write_all([self._appending(op) for op in ops])
-
-    def _appending(self, op: Append) -> Callable[[apsw.Connection], Receipt]:
-        """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
-        try:
-            return partial(self._append, op, self._prepare(op))
-        except Exception as error:
-            return partial(_refuse, log.unexpected(error))
-
-    def _prepare(self, op: Append) -> _Prepared:
-        """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
-        prepared = _Prepared()
-        for draft in op.drafts:
-            prepared.stamps.append(stamp(draft, self._entropy))
-            if draft.key is not None:
-                prepared.keys.append(draft.key)
-            if draft.sources:
-                prepared.cited = log.cited(op)
-            parts = write_parts(draft.parts, draft.content) if draft.parts else None
-            prepared.columns.append((micros(draft.created_at), draft_columns(draft), parts))
-        if op.tail is not None:
-            prepared.tail = dump(op.tail) if op.tail else None
-            # A tail that is kept must be read: another handle may have changed it without a new version.
-            known = self._heads.get(op.context)
-            if known is not None:
-                prepared.plan = self._plan(op, prepared, known)
-        return prepared
-
-    def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
-        ref, head = known
-        base, batch, position, total = ref << VERSION_BITS, head.version + 1, head.messages, head.tokens
-        rows: list[tuple[Any, ...]] = []
-        ids: list[str] = []
-        positions: list[int | None] = []
-        chains: list[bytes] = []
-        last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
-        values = links(head.chain, prepared.stamps)
-        for draft, stamped, (created_at, columns, parts), chain in zip(
-            op.drafts, prepared.stamps, prepared.columns, values, strict=True
-        ):
-            version += 1
-            id = entry_id(draft.kind, op.context, version, stamped.nonce)
-            place: int | None = None
-            if draft.kind is Kind.MESSAGE:
-                position += 1
-                place, last, total = position, id, total + draft.tokens
-            if draft.replaces:
-                rewrites += 1
-            row = (
-                base | version, draft.kind._value_, place, stamped.nonce, batch, total, created_at, draft.tokens,
-                *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
-            )  # fmt: skip
-            rows.append(row)
-            ids.append(id)
-            positions.append(place)
-            chains.append(chain)
-        tail, written = op.tail, prepared.tail
-        if tail is None:
-            tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
-        after = Head(
-            context=op.context,
-            version=version,
-            messages=position,
-            tokens=total,
-            last_message=last,
-            rewrites=rewrites,
-            derived=head.derived,
-            epoch=head.epoch,
-            chain=chain,
-            tail=tail,
-        )
-        advance = (
-            version, position, total, last, rewrites, chain, written,
-            ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
-        )  # fmt: skip
-        receipt = Receipt(
-            head=after,
-            versions=(batch, version),
-            ids=tuple(ids),
-            positions=tuple(positions),
-            chains=tuple(chains),
-            durability=self.durability,
-        )
-        return _Plan(known, after, advance, rows, receipt)
-
-    def _append(self, op: Append, prepared: _Prepared, connection: apsw.Connection) -> Receipt:
-        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
-        known = self._heads.get(op.context) if op.tail is not None else None
-        if known is not None:
-            try:
-                receipt = self._append_at(connection, op, prepared, known)
-            except ACMSError:
-                if op.context not in self._heads:
-                    raise  # the head was right: it was refused for what came after
-                receipt = None  # the head may have moved on: ask it before refusing
-            if receipt is not None:
-                return receipt
-        ref, head, _ = self._head(connection, op.context)
-        receipt = self._append_at(connection, op, prepared, (ref, head))
-        if receipt is None:
-            raise ConflictError("the head moved inside a transaction")
-        return receipt
-
-    def _append_at(
-        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
-    ) -> Receipt | None:
-        """Append behind a head; None when the log is not there any more."""
-        ref, head = known
-        keys = prepared.keys
-        if keys:
-            if len(set(keys)) != len(keys):
-                raise ValidationError("is used twice in one append", field="key")
-            stored = [
-                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
-                for draft in op.drafts
-            ]
-            if log.repeats(op, stored):
-                head = self._head(connection, op.context)[1]
-                return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
-        log.check(op, head)
-        if prepared.cited:
-            log.check_cited(self._found(connection, prepared.cited))
-        plan = prepared.plan
-        if plan is None or plan.known is not known:
-            plan = self._plan(op, prepared, known)
-        if plan.head.version > VERSION_MASK:
-            raise ValidationError("the log is full", field="drafts")
-        connection.execute(self._sql["advance"], plan.advance)
-        if not connection.changes():
-            return None
-        self._heads.pop(op.context, None)
-        if len(plan.rows) == 1:
-            connection.execute(self._sql["insert_entry"], plan.rows[0])
-        else:
-            connection.executemany(self._sql["insert_entry"], plan.rows)
-        if keys:
-            for offset, draft in enumerate(op.drafts, head.version + 1):
-                if draft.key is not None:
-                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
-        if op.jobs or op.finish is not None:
-            self._enqueue(connection, op)
-        if len(self._heads) >= HEADS:
-            self._heads.clear()
-        self._heads[op.context] = (ref, plan.head)
-        return plan.receipt
-
-    def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
-        row = self._row(connection, "key_version", (ref, key))
-        if row is None:
-            return None
-        found = self._row(connection, "entries_forward", _range(ref, row[0], row[0], kinds=None, limit=1))
-        return None if found is None else read_entry(found, context)
-
-    def _enqueue(self, connection: apsw.Connection, op: Append) -> None:
-        now = micros(self._clock())
-        if op.finish is not None:  # first: a job may enqueue its successor under its own name
-            lease = op.finish
-            row = self._row(
-                connection, "finish_job", (now, self.tenant, log.job_number(lease.job.id), lease.attempt)
-            )
-            if row is None:
-                raise self._lost(connection, lease)
-        for job in op.jobs:
-            due = now if job.not_before is None else micros(job.not_before)
-            payload = dump(dict(job.payload)) if job.payload else None
-            connection.execute(
-                self._sql["insert_job"],
-                (self.tenant, op.context, job.kind, job.dedupe, payload, due, now, now),
-            ).fetchall()
-
     async def read(
         self,
         context: str,
@@ -461,9 +249,7 @@ class SQLiteStorage(SQLiteContexts):
         found: list[Entry] = []
         for owner, low, high in reversed(runs) if newest is not None else runs:
             number = ref if owner == context else self._ref(connection, owner)
-            parameters = _range(
-                number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found)
-            )
+            parameters = span(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
             query = f"{table}_{'backward' if newest is not None else 'forward'}"
             # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
             found.extend([read_entry(row, owner) for row in self._rows(connection, query, parameters)])
@@ -667,17 +453,3 @@ class SQLiteStorage(SQLiteContexts):
             return search.hits(query, rows, vectors)
 
         return await self._read(work, large=True)
-
-
-def _range(ref: int, first: int, last: int, kinds: Sequence[Kind] | None, limit: int) -> dict[str, Any]:
-    base = ref << VERSION_BITS
-    return {
-        "first": base | first,
-        "last": base | last,
-        "kinds": None if kinds is None else dump([kind.value for kind in kinds]),
-        "limit": limit,
-    }
-
-
-def _refuse(error: ACMSError, _connection: apsw.Connection) -> Receipt:
-    raise error

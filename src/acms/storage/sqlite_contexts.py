@@ -85,3 +85,12 @@ class SQLiteContexts(SQLiteErase):
             return read_context(row)
 
         return await self._write(work)
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+
+        def work(connection: apsw.Connection) -> list[str]:
+            ref, _, _ = self._head(connection, context)
+            return [space for (space,) in self._rows(connection, "spaces_of", (ref,))]
+
+        return await self._read(work)

@@ -124,6 +124,31 @@ class _State:
     thread: threading.Thread | None = None
     riders: deque[Callable[[apsw.Connection], Any]] = field(default_factory=deque)
     ride: asyncio.TimerHandle | None = None
+    #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
+    held: list[_Work] | None = None
+
+    def post(self, work: _Work) -> None:
+        """Give work to the writer, at the end of this turn of the event loop when many are being resumed."""
+        if self.held is None:
+            self.queue.put(work)
+        else:
+            self.held.append(work)
+
+    def hold(self) -> None:
+        """Collect what is posted from now on; `release` must follow."""
+        if self.held is None:
+            self.held = []
+
+    def release(self) -> None:
+        """Give the writer what was held back."""
+        held, self.held = self.held, None
+        for work in held or ():
+            self.queue.put(work)
+
+    def stop(self) -> None:
+        """Let the writer end when it has done what was posted."""
+        self.release()
+        self.queue.put(None)
 
 
 class SQLiteFile:
@@ -153,6 +178,12 @@ class SQLiteFile:
 
     def _undone(self) -> None:
         """Forget what was remembered of a transaction: it was rolled back, in part or whole."""
+
+    def _together(
+        self, writer: apsw.Connection, functions: Sequence[Callable[[apsw.Connection], Any]], start: int
+    ) -> list[Any]:
+        """Run some of the functions from `start` on at once and return their results, in order; none if none can be."""
+        return []
 
     def _committed(self, writer: apsw.Connection) -> None:
         """Do what must not be done inside a transaction, before the callers are answered."""
@@ -387,7 +418,7 @@ class SQLiteFile:
         if state.ride is not None:
             state.ride.cancel()
         if state.thread is not None:
-            state.queue.put(None)
+            state.stop()
             await asyncio.to_thread(state.thread.join)
         async with state.lock:
             self._close(state)
@@ -405,7 +436,7 @@ class SQLiteFile:
         """Close what an event loop that ended without `aclose` left open."""
         self._state = None
         if state.thread is not None:
-            state.queue.put(None)
+            state.stop()
             state.thread.join()
         self._close(state)
 
@@ -437,19 +468,23 @@ class SQLiteFile:
                 for work in works:
                     work.done = [error] * len(work.functions)
             try:
-                state.loop.call_soon_threadsafe(_answer, works)
+                state.loop.call_soon_threadsafe(_answer, state, works)
             except RuntimeError:  # the loop was closed while its callers were waiting
                 continue
 
     def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
         """Run all works in one transaction; return the error that spoiled all of it, if any."""
-        alone = len(works) == 1 and len(works[0].functions) == 1
+        functions = [function for work in works for function in work.functions]
+        alone = len(functions) == 1
+        done: list[Any] = []
         try:
             with self._translated:
                 writer.execute("BEGIN IMMEDIATE")
                 try:
-                    for work in works:
-                        work.done = [self._attempt(writer, function, alone) for function in work.functions]
+                    while len(done) < len(functions):
+                        done += ([] if alone else self._together(writer, functions, len(done))) or [
+                            self._attempt(writer, functions[len(done)], alone)
+                        ]
                     writer.execute("COMMIT")
                 except BaseException:
                     self._undone()
@@ -460,6 +495,10 @@ class SQLiteFile:
             return error
         except Exception as error:
             return log.unexpected(error)
+        at = 0
+        for work in works:
+            work.done = done[at : at + len(work.functions)]
+            at += len(work.functions)
         return None
 
     def _attempt(
@@ -491,11 +530,13 @@ class SQLiteFile:
         return result
 
     async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
-        state = await self._open()
+        state = self._state
+        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+            state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
         work = _Work(functions)
-        state.queue.put(work)
+        state.post(work)
         work.future = _Answer(
             loop=state.loop
         )  # while the writer wakes up: it is looked at on this thread only
@@ -526,10 +567,14 @@ class SQLiteFile:
             state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work(()))
 
 
-def _answer(works: Sequence[_Work]) -> None:
+def _answer(state: _State, works: Sequence[_Work]) -> None:
     if len(works) == 1 and works[0].future is not None:
         works[0].future.answer(works[0].done)
         return
     for work in works:  # many: whoever runs first must not keep the others waiting
         if work.future is not None and not work.future.done():
             work.future.set_result(work.done)
+    # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
+    # fight the others for the interpreter meanwhile.
+    state.hold()
+    state.loop.call_soon(state.release)

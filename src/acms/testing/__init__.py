@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acms.testing.embedder import EmbedderTests, HashEmbedder
+    from acms.testing.kv import KVMemoryTests
     from acms.testing.logs import sound
     from acms.testing.storage import ManualClock, StorageBackendTests
     from acms.testing.story import StorageStory, run_story
+    from acms.testing.vectors import VectorTests
 
 __all__ = [
     "EmbedderTests",
     "HashEmbedder",
+    "KVMemoryTests",
     "ManualClock",
     "StorageBackendTests",
     "StorageStory",
+    "VectorTests",
     "run_story",
     "sound",
 ]
@@ -27,9 +31,11 @@ __all__ = [
 _ROOMS = {
     "EmbedderTests": "embedder",
     "HashEmbedder": "embedder",
+    "KVMemoryTests": "kv",
     "ManualClock": "storage",
     "StorageBackendTests": "storage",
     "StorageStory": "story",
+    "VectorTests": "vectors",
     "run_story": "story",
     "sound": "logs",
 }
@@ -42,5 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(*(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure")))
+    pytest.register_assert_rewrite(
+        *(f"{__name__}.{one}" for one in (room, "logs", "jobs", "erasure", "vectors"))
+    )
     return getattr(import_module(f"{__name__}.{room}"), name)

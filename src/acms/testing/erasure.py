@@ -9,7 +9,7 @@ import pytest
 
 from acms.errors import ConflictError, GoneError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Expect, JobDraft, JobQuery, JobState, Kind, Retry, State, Text
-from acms.protocols import StorageBackend
+from acms.protocols import HasSpaces, StorageBackend
 from acms.testing.logs import WHEN, fork, mixed, new, noted, put, refused, said, sound, summed_up, taken_back
 
 MINUTE = timedelta(minutes=1)
@@ -228,3 +228,25 @@ class ErasureTests:
         (lease,) = await store.claim(["k"], lease=MINUTE)
         assert await refused(put(store, context, noted("late"), finish=lease), SessionNotFoundError)
         assert (await store.settle(lease, Retry(error="later", not_before=WHEN))).state is JobState.READY
+
+    async def test_a_store_that_lists_its_spaces_names_those_that_are_left(
+        self, store: StorageBackend
+    ) -> None:
+        """Of the entries a context owns, sorted; what was erased is in none. Who copies a store asks for them."""
+        if not isinstance(store, HasSpaces):
+            pytest.skip("it does not say which spaces it has")
+        root = await new(store)
+        await put(store, root, said("a"), said("b"))
+        child = await fork(store, root)
+        await put(store, child, said("c"))
+        assert await store.spaces(root.id) == []
+        rows = [(1, "s"), (1, "model/3"), (2, "t"), (3, "of the child"), (3, "s")]
+        await store.put_derived(child.id, [Derived(version=n, space=space, data=b"x") for n, space in rows])
+        assert await store.spaces(root.id) == ["model/3", "s", "t"]
+        assert await store.spaces(child.id) == ["of the child", "s"]
+        await store.blank(root.id, [1], to=State.ERASED, audit={})
+        await store.blank(child.id, [3], to=State.EXPIRED, audit={})
+        assert await store.spaces(root.id) == ["t"]
+        assert await store.spaces(child.id) == ["of the child", "s"]
+        await store.settings(child.id, {"deleted": True}, rev=0)
+        assert await refused(store.spaces(child.id), SessionNotFoundError)

@@ -45,6 +45,28 @@ class JobTests:
         states = [job.state for job in (await store.jobs(JobQuery(context=context.id))).items]
         assert states == [JobState.READY, JobState.READY, JobState.DONE], "a job may enqueue its successor"
 
+    async def test_an_append_without_entries_carries_notes_and_jobs(self, store: StorageBackend) -> None:
+        """The tail changes and jobs are asked for, many in one call; the log stays where it is."""
+        contexts = [await new(store, f"k{n}") for n in range(3)]
+        for context in contexts:
+            await put(store, context, said("a"), tail={"old": 1})
+        before = [await store.head(context.id) for context in contexts]
+        notes = [
+            Append(context=contexts[0].id, drafts=(), tail={"n": 1}),
+            Append(context=contexts[1].id, drafts=(), jobs=(JobDraft(kind="k", dedupe="a"),)),
+            Append(context=contexts[1].id, drafts=(), jobs=(JobDraft(kind="k", dedupe="a"),)),
+            Append(context=contexts[2].id, drafts=(), tail={}, jobs=(JobDraft(kind="k", dedupe="b"),)),
+        ]
+        results = await store.append(notes)
+        assert all(isinstance(result, Receipt) and result.ids == () for result in results), results
+        after = [await store.head(context.id) for context in contexts]
+        assert [dict(head.tail) for head in after] == [{"n": 1}, {"old": 1}, {}]
+        assert [replace(head, tail={}) for head in after] == [replace(head, tail={}) for head in before]
+        assert {job.dedupe for job in (await store.jobs(JobQuery())).items} == {"a", "b"}
+        for context in contexts:
+            await put(store, context, said("goes on"))
+            await sound(store, context.id)
+
     async def test_jobs_are_claimed_oldest_first_and_only_when_due(self, store: StorageBackend) -> None:
         """A claim takes due jobs of the kinds asked for, in the order in which they became due."""
         context = await new(store)

@@ -78,6 +78,7 @@ from acms.testing.logs import (
     summed_up,
     taken_back,
 )
+from acms.testing.vectors import VectorTests
 
 HOSTILE = (
     "",
@@ -134,7 +135,7 @@ class ManualClock:
         self.now += timedelta(**by)
 
 
-class StorageBackendTests(ErasureTests, JobTests):
+class StorageBackendTests(VectorTests, ErasureTests, JobTests):
     """Everything a store promises; subclass it and give it a store."""
 
     #: True when the store is made with the fixture `clock`, so that a lease can run out.
@@ -143,24 +144,9 @@ class StorageBackendTests(ErasureTests, JobTests):
     crowd = (16, 800)
 
     @pytest.fixture
-    def anyio_backend(self) -> str:
-        """Run the tests on asyncio."""
-        return "asyncio"
-
-    @pytest.fixture
     def clock(self) -> ManualClock:
         """Return the clock to make the store with."""
         return ManualClock()
-
-    @pytest.fixture
-    async def store(self) -> StorageBackend:
-        """Return or yield a fresh, empty store."""
-        raise NotImplementedError("override the fixture `store`")
-
-    @pytest.fixture
-    async def other_tenant(self, store: StorageBackend) -> StorageBackend:
-        """Return or yield a handle of another tenant on what `store` holds."""
-        pytest.skip("this backend has one tenant")
 
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -1024,195 +1010,6 @@ class StorageBackendTests(ErasureTests, JobTests):
         assert [entry.content for entry in await sound(store, child.id)] == ["a", "c"]
         assert [entry.content for entry in await sound(store, (await fork(store, child)).id)] == ["a", "c"]
 
-    # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def test_derived_rows_come_back_in_the_order_they_were_written(self, store: StorageBackend) -> None:
-        """A reader that knows a sequence number gets exactly what was written since."""
-        context = await new(store)
-        await put(store, context, *[said(str(n)) for n in range(4)])
-        rows = [
-            Derived(version=3, space="a", data=b"\x00\xff", start=1, end=9),
-            Derived(version=1, space="a", data=b"", part=1),
-            Derived(version=1, space="b", data=b"other"),
-            Derived(version=1, space="a", data=b"zero"),
-        ]
-        assert await store.put_derived(context.id, rows) == 4
-        found = await store.derived(context.id, "a")
-        assert [replace(row, seq=0) for row in found] == [rows[0], rows[1], rows[3]]
-        assert [row.seq for row in found] == sorted({row.seq for row in found})
-        assert [replace(row, seq=0) for row in await store.derived(context.id, "b")] == [rows[2]]
-        assert (await store.head(context.id)).derived == max(row.seq for row in found)
-        assert await store.derived(context.id, "a", after=found[0].seq) == found[1:]
-        assert await store.derived(context.id, "a", after=found[-1].seq) == []
-        assert [row.version for row in await store.derived(context.id, "a", at=2)] == [1, 1]
-        assert await store.derived(context.id, "elsewhere") == []
-
-    async def test_a_derived_row_replaces_the_one_of_the_same_part(self, store: StorageBackend) -> None:
-        """A part of a space has one row; a new one is news to whoever read the old one."""
-        context = await new(store)
-        await put(store, context, said("a"))
-        await store.put_derived(context.id, [Derived(version=1, space="s", data=b"old", start=0, end=1)])
-        before = (await store.head(context.id)).derived
-        await store.put_derived(context.id, [Derived(version=1, space="s", data=b"new", start=2, end=3)])
-        (row,) = await store.derived(context.id, "s", after=before)
-        assert (row.data, row.start, row.end) == (b"new", 2, 3)
-        assert await store.derived(context.id, "s") == [row]
-        assert row.seq == (await store.head(context.id)).derived > before
-
-    async def test_missing_lists_what_a_space_does_not_cover(self, store: StorageBackend) -> None:
-        """Live messages, facts and summaries without a row are listed, per space, and nothing else is."""
-        context, other = await new(store), await new(store)
-        await put(store, context, said("a"), noted("b"))
-        await put(store, context, summed_up(1, 1), taken_back(2), said(""), said("f"))
-        await put(store, other, said("x"))
-        assert await store.missing("s", context=context.id, limit=9) == [
-            (context.id, n) for n in (1, 2, 3, 6)
-        ]
-        assert len(await store.missing("s", limit=9)) == 5
-        assert await store.missing("s", context=context.id, limit=2) == [(context.id, 1), (context.id, 2)]
-        rows = [Derived(version=1, space="s", data=b"x"), Derived(version=6, space="s", part=3, data=b"x")]
-        await store.put_derived(context.id, rows)
-        assert await store.missing("s", context=context.id, limit=9) == [(context.id, 2), (context.id, 3)]
-        assert len(await store.missing("t", context=context.id, limit=9)) == 4
-        await store.blank(context.id, [2], to=State.EXPIRED, audit={})
-        assert await store.missing("s", context=context.id, limit=9) == [(context.id, 3)]
-
-    async def test_a_fork_shares_the_derived_rows_of_what_it_inherited(self, store: StorageBackend) -> None:
-        """What was computed once for an entry serves every fork that reads it, whoever computed it."""
-        parent = await new(store)
-        await put(store, parent, said("a"), said("b"), said("c"))
-        await store.put_derived(parent.id, [Derived(version=n, space="s", data=bytes([n])) for n in (1, 3)])
-        child = await fork(store, parent, 2)
-        await put(store, child, said("d"))
-        rows = [
-            Derived(version=2, space="s", data=b"by the child"),
-            Derived(version=3, space="s", data=b"its own"),
-        ]
-        assert await store.put_derived(child.id, rows) == 2
-        of_child = {row.version: row.data for row in await store.derived(child.id, "s")}
-        assert of_child == {1: b"\x01", 2: b"by the child", 3: b"its own"}
-        of_parent = {row.version: row.data for row in await store.derived(parent.id, "s")}
-        assert of_parent == {1: b"\x01", 2: b"by the child", 3: b"\x03"}
-        assert {row.version for row in await store.derived(child.id, "s", at=1)} == {1}
-
-    async def test_derived_rows_are_counted_once_for_a_whole_fork_tree(self, store: StorageBackend) -> None:
-        """Every row of a tree has its own number, ascending whoever stored it, and all heads say the same."""
-        root, apart = await new(store), await new(store)
-        await put(store, root, said("a"), said("b"), said("c"))
-        await put(store, apart, said("x"))
-        child = await fork(store, root, 2)
-        await put(store, child, said("of the child"))
-        grandchild, cousin = await fork(store, child), await fork(store, root)
-        tree = (root, child, grandchild, cousin)
-        numbers: dict[tuple[str, int], int] = {}
-        turns = [
-            (child, 3),
-            (root, 3),
-            (cousin, 1),
-            (grandchild, 2),
-            (child, 1),
-            (cousin, 3),
-            (grandchild, 3),
-        ]
-        for turn, (context, version) in enumerate(turns, 1):
-            row = Derived(version=version, space="s", data=bytes([turn]))
-            assert await store.put_derived(context.id, [row]) == 1
-            assert {(await store.head(one.id)).derived for one in tree} == {turn}
-            owner = child.id if version == 3 and context in (child, grandchild) else root.id
-            numbers[owner, version] = turn
-        assert (await store.head(apart.id)).derived == 0
-        for context in tree:
-            own = child.id if context in (child, grandchild) else root.id
-            expected = sorted(
-                (n, v) for (of, v), n in numbers.items() if (of == own if v == 3 else of == root.id)
-            )
-            found = await store.derived(context.id, "s")
-            assert [(row.seq, row.version) for row in found] == expected
-            assert [row.data for row in found] == [bytes([seq]) for seq, _ in expected]
-        assert (await store.head((await fork(store, child, 0)).id)).derived == len(turns)
-        receipt = await put(store, grandchild, said("later"))
-        assert receipt.head == await store.head(grandchild.id)
-        assert receipt.head.derived == len(turns)
-
-    async def test_one_watermark_misses_no_row_of_a_lineage(self, store: StorageBackend) -> None:
-        """A reader that goes on behind the head it read keeps up with its parent, its own rows and its sibling's."""
-        root = await new(store)
-        await put(store, root, *[said(str(n)) for n in range(6)])
-        child, sibling = await fork(store, root, 4), await fork(store, root, 3)
-        for context in (child, sibling):
-            await put(store, context, *[said(str(n)) for n in range(6)])
-        chance = random.Random(5)
-        kept: dict[str, dict[int, Derived]] = {context.id: {} for context in (root, child, sibling)}
-        marks = dict.fromkeys(kept, 0)
-        for turn in range(40):
-            writer = chance.choice((root, child, sibling))
-            version = chance.randint(1, (await store.head(writer.id)).version)
-            await store.put_derived(writer.id, [Derived(version=version, space="s", data=bytes([turn]))])
-            reader = chance.choice(list(kept))
-            head = await store.head(reader)
-            news = await store.derived(reader, "s", after=marks[reader])
-            assert all(marks[reader] < row.seq <= head.derived for row in news)
-            kept[reader].update({row.version: row for row in news})
-            marks[reader] = head.derived
-            assert sorted(kept[reader].values(), key=lambda row: row.seq) == await store.derived(reader, "s")
-
-    async def test_missing_of_a_fork_names_what_it_inherited(self, store: StorageBackend) -> None:
-        """Of one context its whole lineage is asked about, under its name; without one each entry once."""
-        root = await new(store)
-        await put(store, root, said("a"), said("b"), said("c"), said("d"))
-        child = await fork(store, root, 3)
-        await put(store, child, said("four"), taken_back(1), said("six"))
-        grandchild = await fork(store, child, 5)
-        await put(store, grandchild, said("six of the grandchild"))
-
-        everyone = {root.id, child.id, grandchild.id}
-
-        async def lacks(context: Context | None, after: int = 0, limit: int = 99) -> list[int]:
-            id = None if context is None else context.id
-            found = await store.missing("s", context=id, limit=limit, after=after)
-            assert {of for of, _ in found} <= ({id} if id is not None else everyone)
-            return [version for _, version in found]
-
-        assert await lacks(grandchild) == [1, 2, 3, 4, 6]
-        assert await lacks(None) == [1, 2, 3, 4, 4, 6, 6]
-        await store.put_derived(root.id, [Derived(version=n, space="s", data=b"x") for n in (1, 4)])
-        await store.put_derived(grandchild.id, [Derived(version=3, space="s", data=b"x")])
-        assert await lacks(root) == [2]
-        assert await lacks(child) == [2, 4, 6]
-        assert await lacks(grandchild) == [2, 4, 6]
-        assert await lacks(grandchild, limit=2) == [2, 4]
-        assert await lacks(grandchild, after=2) == [4, 6]
-        assert await lacks(grandchild, after=-(2**70)) == [2, 4, 6]
-        for after in (6, 2**31, 2**32, 2**70):
-            assert await lacks(grandchild, after=after) == await lacks(None, after=after) == []
-        assert await lacks(None, after=4) == [6, 6]
-        assert await lacks(None, after=1, limit=3) == [2, 4, 6]
-        await store.blank(child.id, [2], to=State.EXPIRED, audit={})
-        await store.blank(grandchild.id, [3, 4], to=State.ERASED, audit={})
-        assert await lacks(grandchild) == [6]
-        assert await lacks(root) == []
-        await store.put_derived(grandchild.id, [Derived(version=6, space="s", data=b"x")])
-        assert await lacks(None) == [6], "the child's own"
-        await put(store, root, *[said(str(n)) for n in range(3000)])
-        late = await fork(store, root)
-        assert len(await store.missing("s", context=late.id, limit=9999)) == 3000
-        rows = [Derived(version=5 + n, space="s", data=b"x") for n in range(3000) if n != 1500]
-        assert await store.put_derived(late.id, rows) == 2999
-        assert await store.missing("s", context=late.id, limit=9) == [(late.id, 1505)]
-        await store.settings(root.id, {"deleted": True}, rev=0)
-        assert await store.missing("s", context=late.id, limit=9) == [(late.id, 1505)]
-        assert await store.missing("s", limit=9, after=6) == [], "of a deleted context nothing is looked for"
-
-    async def test_derived_rows_nobody_waits_for_arrive_by_the_next_close(
-        self, store: StorageBackend
-    ) -> None:
-        """Without waiting a row may be late, but closing a store loses none."""
-        context = await new(store)
-        await put(store, context, said("a"))
-        await store.put_derived(context.id, [Derived(version=1, space="s", data=b"x")], wait=False)
-        await store.aclose()
-        assert [row.data for row in await store.derived(context.id, "s")] == [b"x"]
-
     # ── verifying ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_t45_one_changed_byte_is_found_and_located(self, store: StorageBackend) -> None:
@@ -1382,21 +1179,6 @@ class StorageBackendTests(ErasureTests, JobTests):
         assert await store.search(query) == []
         assert len(await store.search(replace(query, namespace="ben"))) == 1
         assert await store.search(replace(query, namespace="nobody")) == []
-
-    async def test_a_search_by_vector_uses_one_space(self, store: StorageBackend) -> None:
-        """The nearest vector of the named space comes first; other spaces and lengths do not count."""
-        context = await new(store)
-        receipt = await put(store, context, noted("north"), noted("east"), noted("nowhere"))
-        rows = [
-            Derived(version=1, space="s", data=packed(0, 1)),
-            Derived(version=2, space="s", data=packed(1, 0.1)),
-            Derived(version=2, space="s", part=1, data=packed(0, -1)),
-            Derived(version=3, space="other", data=packed(1, 0)),
-        ]
-        await store.put_derived(context.id, rows)
-        hits = await store.search(Search(namespace="default", space="s", vector=(1.0, 0.2)))
-        assert [hit.id for hit in hits] == [receipt.ids[1], receipt.ids[0]]
-        assert await store.search(Search(namespace="default", space="s", vector=(1.0, 0.2, 0.3))) == []
 
     # ── tenants and handles ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -51,7 +51,7 @@ from acms.model import (
 )
 from acms.protocols import StorageBackend
 from acms.testing.books import Book, Cell, Tree, check_units, ids, in_force, spans
-from acms.testing.logs import WHEN, carry, drafted, noted, said, sound, summed_up, taken_back
+from acms.testing.logs import WHEN, carry, drafted, noted, packed, said, sound, summed_up, taken_back
 
 __all__ = ["StorageStory", "run_story"]
 
@@ -364,7 +364,7 @@ class StorageStory(RuleBasedStateMachine):
         version=anyone,
         blanked=st.booleans(),
         space=st.sampled_from(SPACES),
-        data=st.sampled_from([b"", b"1", b"2"]),
+        data=st.sampled_from([b"", b"1", packed(1, 2), packed(2, 1)]),
     )
     def derive(self, which: int, version: int, blanked: bool, space: str, data: bytes) -> None:
         """Store derived rows of one entry; of one that is blanked or does not exist none are kept."""

@@ -92,15 +92,16 @@ SELECT c.context_id FROM acms.contexts c
 WHERE c.tenant_id = %(tenant)s AND (c.context_id = %(root)s OR (c.root = %(root)s AND c.parent IS NOT NULL))
 ORDER BY c.context_id FOR NO KEY UPDATE;
 
--- The append: one statement for many contexts, each once. A context whose expectation does not hold, or that is gone,
--- gives no row back and gets nothing; the row lock orders its appends, so versions have no gaps and no two are the same.
--- The client sends digests and per draft the prefix SHA-256(d1 ‖ … ‖ dk), so the chain needs no recursion and no version
--- has to be known. A key that is taken violates the unique index: the statement fails and is repeated one by one.
+-- The append: one statement for many contexts, each once, with one append or with several that were computed behind a
+-- chain the statement names. A context whose expectation does not hold, or that is gone, gives no row back and gets
+-- nothing; the row lock orders its appends, so versions have no gaps and no two are the same. The client sends digests
+-- and per draft the prefix SHA-256(d1 ‖ … ‖ dk), so the chain needs no recursion and no version has to be known. A key that is taken violates the unique index: the statement fails and is repeated one by one.
 -- fragment: advance
 WITH given AS (
   SELECT * FROM json_to_recordset(%(ops)s::json) AS g (op int, context text, n int, said int, tokens bigint,
          rewrites int, last int, nonce text, expect_last bool, last_version bigint, last_nonce text,
-         expect_rewrites bigint, expect_version bigint, reach bigint, keep bool, tail text, prefix text)
+         expect_rewrites bigint, expect_version bigint, expect_chain text, reach bigint, keep bool, tail text, prefix text,
+         chain text)
 ), u AS (
   UPDATE acms.contexts c
   SET version = c.version + g.n, messages = c.messages + g.said, tokens = c.tokens + g.tokens,
@@ -108,7 +109,8 @@ WITH given AS (
       last_nonce = CASE WHEN g.last IS NULL THEN c.last_nonce ELSE g.nonce END,
       rewrites = c.rewrites + g.rewrites,
       before = CASE WHEN g.n = 0 THEN c.before ELSE c.chain END,
-      chain = CASE WHEN g.n = 0 THEN c.chain ELSE sha256(c.chain || decode(g.prefix, 'hex')) END,
+      chain = CASE WHEN g.chain IS NOT NULL THEN decode(g.chain, 'hex') WHEN g.n = 0 THEN c.chain
+                   ELSE sha256(c.chain || decode(g.prefix, 'hex')) END,
       tail = CASE WHEN g.keep THEN c.tail ELSE g.tail END
   FROM given g
   WHERE c.tenant_id = %(tenant)s AND c.context_id = ANY(%(contexts)s::text[]) AND c.context_id = g.context
@@ -117,6 +119,7 @@ WITH given AS (
                                AND c.last_nonce IS NOT DISTINCT FROM g.last_nonce))
     AND (g.expect_rewrites IS NULL OR g.expect_rewrites = c.rewrites)
     AND (g.expect_version IS NULL OR g.expect_version = c.version)
+    AND (g.expect_chain IS NULL OR decode(g.expect_chain, 'hex') = c.chain)
   RETURNING g.op, c.context_id, c.version - g.n AS base, c.messages - g.said AS said, c.tokens - g.tokens AS total,
             c.before, c.chain, c.last_version, c.last_nonce, c.rewrites, c.tail, c.lineage, c.root, c.derived, c.epoch,
             c.namespace
@@ -124,16 +127,16 @@ WITH given AS (
   INSERT INTO acms.entries (tenant_id, context_id, version, kind, position, nonce, batch, total, created_at, tokens,
          origin, privacy, role, actor, markers, detected, episode, closes, grp, covers, replaces, sources, data, metadata,
          salt, digest, chain, key, parts, found_in, content)
-  SELECT %(tenant)s, u.context_id, u.base + d.k, d.kind, u.said + d.position, d.nonce, u.base + 1, u.total + d.total,
+  SELECT %(tenant)s, u.context_id, u.base + d.k, d.kind, u.said + d.position, d.nonce, u.base + d.batch, u.total + d.total,
          d.created_at, d.tokens, d.origin, d.privacy, d.role, d.actor, d.markers, d.detected, d.episode, d.closes, d.grp,
          d.covers, d.replaces, d.sources, d.data, d.metadata, decode(d.salt, 'hex'), decode(d.digest, 'hex'),
-         sha256(u.before || decode(d.prefix, 'hex')), d.key, d.parts,
+         coalesce(decode(d.chain, 'hex'), sha256(u.before || decode(d.prefix, 'hex'))), d.key, d.parts,
          CASE WHEN d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL) THEN u.namespace END,
          d.content
-  FROM u JOIN json_to_recordset(%(drafts)s::json) AS d (op int, k int, kind text, position int, nonce text, total bigint,
-         created_at bigint, tokens bigint, origin text, privacy text, role text, actor text, markers text, detected bool,
+  FROM u JOIN json_to_recordset(%(drafts)s::json) AS d (op int, k int, batch int, kind text, position int, nonce text,
+         total bigint, created_at bigint, tokens bigint, origin text, privacy text, role text, actor text, markers text, detected bool,
          episode bigint, closes text, grp text, covers text, replaces text, sources text, data text, metadata text,
-         salt text, digest text, prefix text, key text, parts text, content text) ON d.op = u.op
+         salt text, digest text, prefix text, chain text, key text, parts text, content text) ON d.op = u.op
 )
 
 -- fragment: advanced
@@ -263,6 +266,10 @@ spaces (space) AS (
           WHERE d.tenant_id = %(tenant)s AND d.context_id = %(context)s AND d.space > spaces.space)
   FROM spaces WHERE spaces.space IS NOT NULL
 )
+
+-- name: spaces_of
+WITH RECURSIVE @spaces
+SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space COLLATE "C";
 
 -- name: forget_derived
 WITH RECURSIVE @spaces
@@ -452,3 +459,20 @@ WHERE j.tenant_id = %(tenant)s AND (%(context)s::text IS NULL OR j.context_id = 
   AND (%(states)s::text[] IS NULL OR j.state = ANY(%(states)s::text[]))
   AND (%(after)s::bigint IS NULL OR j.id < %(after)s)
 ORDER BY j.id DESC LIMIT %(limit)s;
+
+-- Every transaction before this one has ended: what it wrote is there, or never will be.
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+
+-- What the transactions from `low` to before `high` wrote, log by log. Numbers this server has not reached yet came
+-- with a dump of another one: they belong to the beginning.
+-- name: feed
+SELECT @entry, e.context_id
+FROM acms.entries e
+WHERE e.tenant_id = %(tenant)s AND (e.context_id, e.version) > (%(context)s, %(version)s)
+  AND ((e.xact >= %(low)s AND e.xact < %(high)s)
+       OR (%(low)s = 0 AND e.xact >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint))
+ORDER BY e.context_id, e.version LIMIT %(limit)s;
+
+-- name: hint
+SELECT pg_notify(%(channel)s, %(tenant)s);

@@ -184,6 +184,10 @@ spaces (space) AS (
   WHERE spaces.space IS NOT NULL
 )
 
+-- name: spaces_of
+WITH RECURSIVE @spaces
+SELECT space FROM spaces WHERE space IS NOT NULL ORDER BY space;
+
 -- name: forget_derived
 WITH RECURSIVE @spaces
 DELETE FROM derived WHERE ref = ?1 AND space IN (SELECT space FROM spaces) AND version = ?2;

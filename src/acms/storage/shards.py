@@ -1,0 +1,200 @@
+"""Shards: which tenant's data lies in which store. Each shard is a database of its own, with its own failover.
+
+    default = "eu-1"                       # of tenants that are not listed; without it they are refused
+
+    [shards]
+    eu-1 = "postgresql://acms:${EU_1_PASSWORD}@eu-1a,eu-1b/acms?target_session_attrs=read-write"
+    us-1 = "postgresql://acms:${US_1_PASSWORD}@us-1/acms"
+
+    [tenants]
+    acme = "us-1"
+
+`${NAME}` is a variable of the environment. Inside a URL its value is percent-encoded, so any password will do; alone it
+is the whole URL. A relative file of SQLite lies beside this one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote, unquote
+
+from acms import storage
+from acms.core.validate import name
+from acms.errors import ConfigurationError, HandleError, NotFoundError
+from acms.protocols import Handle
+from acms.storage import urls
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_RELATIVE = re.compile(r"sqlite:///(?!/)([^?]+)(.*)", re.DOTALL)
+
+
+@runtime_checkable
+class _ForTenants(Protocol):
+    """A store whose handles share their connections."""
+
+    def for_tenant(self, tenant: str) -> Handle:
+        """Return a handle for another tenant on the same connections."""
+        ...
+
+
+class Shards:
+    """The stores of many tenants, by a file that says which tenant lies where.
+
+    The file is read once. Nothing is opened before it is used, and the tenants of one shard share its connections.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._default, self._shards, self._tenants = _read(self.path)
+        #: By tenant.
+        self._handles: dict[str, Handle] = {}
+        #: By shard: the handle that was opened first, whose connections the others share.
+        self._first: dict[str, Handle] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Shards({str(self.path)!r}: {len(self._shards)} shards, {len(self._tenants)} tenants)"
+
+    async def __aenter__(self) -> Shards:
+        """Use the shards in a block."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close what was opened."""
+        await self.aclose()
+
+    def tenants(self) -> dict[str, str]:
+        """Return the shard of every tenant that is listed, by its name."""
+        return dict(sorted(self._tenants.items()))
+
+    def shard(self, tenant: str) -> str:
+        """Return the name of the shard that holds a tenant; `NotFoundError` when none does."""
+        found = self._tenants.get(name(tenant, "tenant"), self._default)
+        if found is None:
+            raise NotFoundError(
+                f"no shard holds the tenant {tenant!r}",
+                options=(f"name its shard under [tenants] in {self.path}", "name a default shard there"),
+            )
+        return found
+
+    def of(self, tenant: str) -> Handle:
+        """Return the handle on a tenant's data, the same one each time."""
+        if self._closed:
+            raise HandleError("these shards were closed", options=("read the file again: Shards(path)",))
+        found = self._handles.get(tenant)
+        if found is None:
+            shard = self.shard(tenant)
+            first = self._first.get(shard)
+            if isinstance(first, _ForTenants):
+                found = first.for_tenant(tenant)
+            else:
+                found = self.open(tenant)
+                self._first.setdefault(shard, found)
+            self._handles[tenant] = found
+        return found
+
+    def open(self, tenant: str) -> Handle:
+        """Return a handle of its own on a tenant's data, which whoever asked for it closes."""
+        shard = self.shard(tenant)
+        url = self._expanded(shard)
+        relative = _RELATIVE.fullmatch(url)
+        if relative is not None:
+            file = (self.path.parent / unquote(relative[1])).absolute()
+            url = f"sqlite:///{quote(file.as_posix())}{relative[2]}"
+        try:
+            return storage.open_storage(f"{url}{'&' if '?' in url else '?'}tenant={quote(tenant, safe='')}")
+        except ConfigurationError as error:
+            raise self._wrong(f"shards.{shard}", str(error), error.options) from error
+
+    def _expanded(self, shard: str) -> str:
+        """Return the URL of a shard with what the environment says in it."""
+        written = self._shards[shard]
+        whole = _VARIABLE.fullmatch(written) is not None
+
+        def value(found: re.Match[str]) -> str:
+            said = os.environ.get(found[1])
+            if not said:
+                raise self._wrong(f"shards.{shard}", f"the variable {found[1]} is not set")
+            return said if whole else quote(said, safe="")
+
+        url = _VARIABLE.sub(value, written)
+        _check_url(self.path, shard, url)
+        return url
+
+    def _wrong(self, field: str, what: str, options: tuple[str, ...] = ()) -> ConfigurationError:
+        return ConfigurationError(f"{self.path}: {field}: {what}", options=options)
+
+    async def aclose(self) -> None:
+        """Close every handle that was given out; idempotent."""
+        self._closed = True
+        given = list(self._handles.values())
+        last = list(self._first.values())
+        self._handles.clear()
+        self._first.clear()
+        for handle in [
+            *(one for one in given if one not in last),
+            *last,
+        ]:  # whose connections others use, last
+            await handle.aclose()
+
+
+def _read(path: Path) -> tuple[str | None, dict[str, str], dict[str, str]]:
+    """Return (default shard, URL by shard, shard by tenant); `ConfigurationError` names the field at fault."""
+    try:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"there is no file {path}", options=("create it: [shards], [tenants]",)
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None  # a line of it may hold a password
+    for field in written.keys() - {"default", "shards", "tenants"}:
+        raise ConfigurationError(f"{path}: {field}: is none of default, [shards], [tenants]")
+    shards = _texts(path, written, "shards")
+    if not shards:
+        raise ConfigurationError(f"{path}: shards: names no store", options=('eu-1 = "postgresql://…"',))
+    for shard, url in shards.items():
+        if _VARIABLE.search(url) is None:
+            _check_url(path, shard, url)
+    tenants = _texts(path, written, "tenants")
+    default = written.get("default")
+    if default is not None and not isinstance(default, str):
+        raise ConfigurationError(f"{path}: default: must be the name of a shard")
+    named = {f"tenants.{tenant}": shard for tenant, shard in tenants.items()}
+    for field, shard in {**named, **({} if default is None else {"default": default})}.items():
+        if shard not in shards:
+            raise ConfigurationError(
+                f"{path}: {field}: there is no shard {shard!r}", options=tuple(sorted(shards)[:20])
+            )
+    return default, shards, tenants
+
+
+def _texts(path: Path, written: Mapping[str, Any], table: str) -> dict[str, str]:
+    found = written.get(table, {})
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path}: {table}: must be a table")
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{path}: {table}.{key}: must be text")
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def _check_url(path: Path, shard: str, url: str) -> None:
+    """Refuse what cannot be a shard; whose data is meant is said by the tenant, not by the URL."""
+    field = f"{path}: shards.{shard}"
+    if url.partition("?")[0].endswith(".toml"):
+        raise ConfigurationError(f"{field}: must name a store, not another file of shards")
+    if re.search(r"[?&]tenant=", url):
+        raise ConfigurationError(
+            f"{field}: names a tenant: a shard is for all that lie in it",
+            options=("leave ?tenant= out: it is added for each tenant",),
+        )
+    if "://" not in url:
+        raise ConfigurationError(f"{field}: {urls.shown(url)!r} does not name a store")

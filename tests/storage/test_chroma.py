@@ -1,0 +1,412 @@
+"""Vectors in Chroma beside a store: the same promises, and what happens when Chroma is gone, slow or of last week."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms import ACMS, VectorsUnavailableError, proof
+from acms.core import cards
+from acms.core.citations import Link
+from acms.embedding import Embedding
+from acms.errors import ConfigurationError
+from acms.model import ContextQuery, Derived, Kind, Search, State
+from acms.protocols import StorageBackend
+from acms.reindexing import reindex
+from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage, chroma
+from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
+from acms.testing.logs import carry, fork, new, noted, packed, put, said
+
+chromadb = pytest.importorskip("chromadb")
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """One Chroma in memory; each test has collections of its own name in it."""
+    from chromadb.config import Settings
+
+    client = chromadb.EphemeralClient(settings=Settings(anonymized_telemetry=False))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t{next(_numbers)}"
+
+
+def beside(inner: StorageBackend, client: Any, name: str, **given: Any) -> ChromaVectors:
+    """A store with vectors in collections of this name, patient enough for a busy machine."""
+    return ChromaVectors(inner, client, collection=name, **{"timeout": 30, **given})
+
+
+class TestChromaMemory(StorageBackendTests):
+    takes_clock = True
+
+    @pytest.fixture
+    async def store(self, clock: ManualClock, client: Any, name: str) -> AsyncIterator[StorageBackend]:
+        async with beside(MemoryStorage(clock=clock), client, name) as store:
+            yield store
+
+
+class TestChromaSQLite(VectorTests):
+    @pytest.fixture
+    async def store(self, tmp_path: Path, client: Any, name: str) -> AsyncIterator[StorageBackend]:
+        async with beside(SQLiteStorage(tmp_path / "a.db"), client, name) as store:
+            yield store
+
+    @pytest.fixture
+    async def other_tenant(
+        self, tmp_path: Path, client: Any, name: str, store: StorageBackend
+    ) -> AsyncIterator[StorageBackend]:
+        inner = SQLiteStorage(tmp_path / "a.db", tenant="other")
+        async with beside(inner, client, name) as other:
+            yield other
+
+
+def test_vectors_in_chroma_and_plain_lists_tell_the_same_story(client: Any) -> None:
+    run_story(lambda: beside(MemoryStorage(), client, f"t{next(_numbers)}"), max_examples=15, steps=25)
+
+
+class Gate:
+    """A client of Chroma that can be taken away: it refuses, or hangs until it is let go."""
+
+    def __init__(self, real: Any, state: Gate | None = None) -> None:
+        self._real = real
+        self._state = state or self
+        if state is None:
+            self.broken = False
+            self.open = threading.Event()
+            self.open.set()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._state.open.wait(30)
+            if self._state.broken:
+                raise ConnectionError("nobody listens there")
+            result = found(*given, **named)
+            return (
+                Gate(result, self._state)
+                if name in ("get_collection", "get_or_create_collection")
+                else result
+            )
+
+        return call
+
+
+@pytest.fixture
+def gate(client: Any) -> Iterator[Gate]:
+    gate = Gate(client)
+    yield gate
+    gate.open.set()
+
+
+TALK = (
+    "We chose PostgreSQL for the orders service. The invoices stay where they are.",
+    "Lunch is at noon in the small room.",
+    "Decision: invoices go through RabbitMQ.",
+    "The cat sleeps all day on the warm mat.",
+    "Rain is expected in Frankfurt tomorrow. Take an umbrella.",
+    "The orders database needs a replica in Dublin.",
+    "We must never store card numbers.",
+)
+ASKED = ("Which database runs the orders?", "How do invoices travel?", "umbrella weather")
+
+
+async def talk(storage: StorageBackend, name: str = "talk") -> str:
+    """Write a conversation and wait until its vectors are stored; return the id of its context."""
+    async with ACMS(name, storage, HashEmbedder()) as session:
+        for number, text in enumerate(TALK * 3):
+            await session.ingest("user" if number % 2 else "assistant", text)
+    context = await storage.context(name)
+    await storage.put_derived(context.id, ())
+    return context.id
+
+
+async def recalled(storage: StorageBackend, name: str = "talk", scope: str = "session") -> list[Any]:
+    """Ask everything in one new session, before anything is healed; without waiting for what it heals."""
+    found: list[Any] = []
+    async with ACMS(name, storage, HashEmbedder()) as session:
+        for query in ASKED:
+            items = await session.recall(query, token_budget=120, scope=scope)
+            found.append((items.coverage, [(item.id, item.score) for item in items]))
+    return found
+
+
+async def copied(store: StorageBackend, to: SQLiteStorage) -> None:
+    """Carry the logs to a store without their vectors, and have them made there."""
+    for context in (await store.contexts(ContextQuery())).items:
+        await carry(store, to, context)
+    await reindex(to, embedder=HashEmbedder())
+
+
+async def test_t47_recall_with_vectors_in_chroma_is_the_same_as_without(
+    tmp_path: Path, client: Any, name: str
+) -> None:
+    inner, plain = SQLiteStorage(tmp_path / "a.db"), SQLiteStorage(tmp_path / "b.db")
+    async with beside(inner, client, name) as store, plain:
+        await talk(store)
+        await talk(store, "other")
+        await copied(store, plain)
+        for scope in ("session", "namespace"):
+            assert await recalled(store, scope=scope) == await recalled(plain, scope=scope)
+        assert [coverage for coverage, _ in await recalled(store)] == [1.0, 1.0, 1.0]
+        context = await store.context("talk")
+        space = Embedding(store, HashEmbedder()).space
+        there = {(row.version, row.part): row.data for row in await store.derived(context.id, space)}
+        assert there == {(row.version, row.part): row.data for row in await plain.derived(context.id, space)}
+        assert {len(row.data) for row in await inner.derived(context.id, space)} == {21}
+
+
+async def test_t47_after_chroma_was_emptied_recall_answers_and_reindex_makes_it_whole(
+    tmp_path: Path, client: Any, name: str
+) -> None:
+    def again() -> ChromaVectors:
+        """A handle that remembers nothing."""
+        return beside(inner, client, name)
+
+    async with SQLiteStorage(tmp_path / "a.db") as inner:
+        store = again()
+        context = await talk(store)
+        before = await recalled(again())
+        assert [coverage for coverage, _ in before] == [1.0, 1.0, 1.0]
+        for collection in client.list_collections():
+            if collection.name.startswith(f"{name}-"):
+                client.delete_collection(collection.name)
+        space = Embedding(store, HashEmbedder()).space
+        assert await store.derived(context, space) == []
+        assert await store.missing(space, context=context, limit=99) == [(context, n) for n in range(1, 22)]
+        assert await store.missing(space, limit=4, after=3) == [(context, n) for n in range(4, 8)]
+        async with ACMS("talk", again(), HashEmbedder()) as session:
+            items = await session.recall(ASKED[0], token_budget=120)
+            assert items.coverage == 0
+            assert "PostgreSQL" in "".join(item.content for item in items)
+        done = await reindex(store, embedder=HashEmbedder())
+        assert (done.entries, done.moved, done.left) == (21, 0, 0)
+        assert len(await inner.derived(context, space)) > 21
+        assert await recalled(again()) == before
+        assert (await reindex(store, embedder=HashEmbedder())).vectors == 0
+
+
+async def test_t47_a_session_heals_what_chroma_lost(tmp_path: Path, client: Any, name: str) -> None:
+    async with SQLiteStorage(tmp_path / "a.db") as inner:
+        await talk(beside(inner, client, name))
+        before = await recalled(beside(inner, client, name))
+        for collection in client.list_collections():
+            if collection.name.startswith(f"{name}-"):
+                collection.delete(ids=collection.get(limit=20)["ids"])
+        async with ACMS("talk", beside(inner, client, name), HashEmbedder()) as session:
+            items = await session.recall(ASKED[0], token_budget=120)
+            assert 0 < items.coverage < 1
+            await session.wait_pending()
+        assert await recalled(beside(inner, client, name)) == before
+
+
+async def test_t47_chroma_of_last_week_gives_no_vector_of_another_day(tmp_path: Path) -> None:
+    folder, old = tmp_path / "vectors", tmp_path / "old"
+    inner = SQLiteStorage(tmp_path / "a.db")
+    async with inner:
+        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+            one = await talk(store)
+            await store.put_derived(one, [Derived(version=1, space="s", data=packed(1, 0))])
+        shutil.copytree(folder, old)
+        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+            await talk(store, "later")
+            await store.put_derived(one, [Derived(version=1, space="s", data=packed(0, 1))])
+        async with ChromaVectors(inner, path=folder, timeout=30) as store:
+            before = [await recalled(store, session) for session in ("talk", "later")]
+        shutil.rmtree(folder)
+        async with ChromaVectors(inner, path=old, timeout=30) as store:
+            assert await store.derived(one, "s") == []
+            assert (await store.missing("s", context=one, limit=1)) == [(one, 1)]
+            assert await recalled(store) == before[0]
+            async with ACMS("later", store, HashEmbedder()) as session:
+                items = await session.recall(ASKED[0], token_budget=120)
+                assert items.coverage == 0
+                assert "PostgreSQL" in "".join(item.content for item in items)
+                await session.wait_pending()
+            await reindex(store, embedder=HashEmbedder())
+        async with ChromaVectors(inner, path=old, timeout=30) as store:
+            assert [await recalled(store, session) for session in ("talk", "later")] == before
+
+
+@pytest.mark.parametrize("how", ["absent", "slow"])
+async def test_t47_without_an_answer_from_chroma_messages_are_stored_and_words_answer(
+    how: str, tmp_path: Path, gate: Gate, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = SQLiteStorage(tmp_path / "a.db")
+    async with inner:
+        await talk(beside(inner, gate, name))
+    seconds = 5 if how == "absent" else 0.05
+    async with beside(inner, gate, name, timeout=seconds, backoff=0) as store:
+        context = (await store.context("talk")).id
+        if how == "absent":
+            gate.broken = True
+        else:
+            gate.open.clear()
+        caplog.clear()
+        async with ACMS("talk", store, HashEmbedder()) as session:
+            await session.ingest("user", "The replica in Dublin is ready.")
+            items = await session.recall(ASKED[0], token_budget=120)
+            assert items.coverage < 1
+            assert "PostgreSQL" in "".join(item.content for item in items)
+            assert (await session.recall("Dublin replica", token_budget=120, scope="namespace"))[-1].content
+        assert {"vectors_unavailable", "vectors_not_stored"} <= {
+            record.getMessage() for record in caplog.records
+        }
+        hits = await store.search(
+            Search(namespace="default", terms=("invoices",), space="s", vector=(1.0, 0.0))
+        )
+        assert hits
+        space = Embedding(store, HashEmbedder()).space
+        for call in (
+            store.derived(context, space),
+            store.missing(space, context=context, limit=9),
+            store.put_derived(context, [Derived(version=1, space="s", data=packed(1, 0))]),
+        ):
+            with pytest.raises(VectorsUnavailableError) as caught:
+                await call
+            assert caught.value.retryable
+        assert await inner.derived(context, "s") == []
+    gate.broken = False
+    gate.open.set()
+    async with inner:
+        await reindex(beside(inner, gate, name), embedder=HashEmbedder())
+        assert [coverage for coverage, _ in await recalled(beside(inner, gate, name))] == [1.0, 1.0, 1.0]
+
+
+async def test_after_a_failure_chroma_is_left_alone_for_a_while(client: Any, gate: Gate, name: str) -> None:
+    async with beside(MemoryStorage(), gate, name, backoff=1000) as store:
+        context = await new(store)
+        await put(store, context, said("a"))
+        row = Derived(version=1, space="s", data=packed(1, 0))
+        await store.put_derived(context.id, [row])
+        gate.broken = True
+        with pytest.raises(VectorsUnavailableError, match="ConnectionError"):
+            await store.derived(context.id, "s")
+        gate.broken = False
+        with pytest.raises(VectorsUnavailableError, match="does not answer"):
+            await store.derived(context.id, "s")
+    async with beside(store.inner, client, name) as store:
+        assert [one.data for one in await store.derived(context.id, "s")] == [row.data]
+
+
+async def test_a_vector_whose_entry_was_erased_without_chroma_is_found_and_pruned(
+    gate: Gate, name: str
+) -> None:
+    async with beside(MemoryStorage(), gate, name, backoff=0) as store:
+        root = await new(store)
+        receipt = await put(store, root, noted("a"), noted("b"), noted("c"))
+        child = await fork(store, root)
+        rows = [Derived(version=n, space=s, data=packed(n, 1)) for n in (1, 2, 3) for s in ("s", "t")]
+        await store.put_derived(child.id, rows)
+        await store.blank(child.id, [1], to=State.ERASED, audit={})
+        assert await store.residue(receipt.ids[:1], []) == []
+        gate.broken = True
+        await store.blank(child.id, [2], to=State.ERASED, audit={})
+        (unsure,) = await store.residue(receipt.ids[1:2], [])
+        assert "did not answer" in unsure
+        gate.broken = False
+        assert await store.residue(receipt.ids[1:2], []) == [f"{root.id}: 1 vectors in Chroma"] * 2
+        links = [Link(receipt.ids[1], root.id, 2, Kind.FACT, State.ERASED)]
+        assert len(await proof.residue(CachedStorage(store), links, [root.id], [])) == 2
+        assert [
+            hit.id for hit in await store.search(Search(namespace="default", space="s", vector=(0.0, 1.0)))
+        ] == [receipt.ids[2]]
+        assert (await reindex(store)).pruned == 2
+        assert await store.residue(receipt.ids, []) == [f"{root.id}: 1 vectors in Chroma"] * 2, (
+            "of the live one"
+        )
+
+
+async def test_vectors_move_from_the_store_to_chroma_and_back(tmp_path: Path, client: Any, name: str) -> None:
+    async with SQLiteStorage(tmp_path / "a.db") as inner:
+        context = await talk(inner)
+        before = await recalled(inner)
+        space = Embedding(inner, HashEmbedder()).space
+        rows = len(await inner.derived(context, space))
+        store = beside(inner, client, name)
+        assert await recalled(store) == before, "what lies in the store is read from there"
+        done = await reindex(store, context, embedder=HashEmbedder())
+        assert (done.moved, done.vectors, done.cards) == (rows, 0, 0)
+        assert await recalled(store) == before
+        assert (await reindex(store, context, embedder=HashEmbedder())).moved == 0
+        back = await reindex(inner, context, embedder=HashEmbedder())
+        assert back.vectors == rows
+        assert await recalled(inner) == before
+
+
+async def test_what_an_erasure_overtakes_leaves_no_vector_in_chroma(gate: Gate, name: str) -> None:
+    """The entry is erased while its vector is on its way."""
+    async with beside(MemoryStorage(), gate, name) as store:
+        context = await new(store)
+        receipt = await put(store, context, noted("a"), noted("b"))
+        await store.put_derived(context.id, [Derived(version=1, space="s", data=packed(1, 1))])
+        gate.open.clear()
+        rows = [Derived(version=n, space="s", data=packed(n, 2)) for n in (1, 2)]
+        writing = asyncio.create_task(store.put_derived(context.id, rows))
+        await asyncio.sleep(0)
+        await store.inner.blank(context.id, [2], to=State.ERASED, audit={})
+        gate.open.set()
+        assert await writing == 1
+        assert await store.residue(receipt.ids[1:], []) == []
+        assert [row.version for row in await store.derived(context.id, "s")] == [1]
+
+
+async def test_too_much_at_once_is_dropped_and_found_missing(
+    gate: Gate, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with beside(MemoryStorage(), gate, name) as store:
+        context = await new(store)
+        await put(store, context, said("a"), said("b"))
+        gate.open.clear()
+        row = Derived(version=1, space="s", data=packed(1, 1))
+        for _ in range(chroma.QUEUED):
+            assert await store.put_derived(context.id, [row], wait=False) == 1
+        assert await store.put_derived(context.id, [replace(row, version=2)], wait=False) == 0
+        card = Derived(version=2, space=cards.SPACE, data=b"card")
+        assert await store.put_derived(context.id, [card], wait=False) == 1
+        assert [one.data for one in await store.derived(context.id, cards.SPACE)] == [b"card"], (
+            "no card waits"
+        )
+        gate.open.set()
+        await store.aclose()
+        assert [one.version for one in await store.derived(context.id, "s")] == [1]
+        assert await store.missing("s", context=context.id, limit=9) == [(context.id, 2)]
+        assert "vectors_not_stored" in caplog.text
+
+
+def test_one_place_must_be_named() -> None:
+    inner = MemoryStorage()
+    for given in ({}, {"path": "a", "url": "http://b"}, {"url": "b:8000"}, {"url": "file:///b"}):
+        with pytest.raises(ConfigurationError):
+            ChromaVectors(inner, **given)
+
+
+async def test_a_server_that_is_not_there_is_no_reason_to_fail() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with ChromaVectors(MemoryStorage(), url=f"http://127.0.0.1:{port}") as store:
+        context = await new(store)
+        await put(store, context, noted("red wine"))
+        query = Search(namespace="default", terms=("wine",), space="s", vector=(1.0, 0.0))
+        assert len(await store.search(query)) == 1
+        row = Derived(version=1, space="s", data=packed(1, 0))
+        assert await store.put_derived(context.id, [row], wait=False) == 1
+        await store.aclose()
+        assert await store.inner.derived(context.id, "s") == []
