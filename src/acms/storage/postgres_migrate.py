@@ -28,7 +28,9 @@ SEARCH_ROLE = "acms_search"
 _ROLES = (ROLE, SEARCH_ROLE)
 _ROLE = """
 DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role} NOLOGIN NOINHERIT; END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN  -- or one who may not make roles could not go on
+        CREATE ROLE {role} NOLOGIN NOINHERIT;
+    END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$
 """
