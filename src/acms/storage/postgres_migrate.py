@@ -28,9 +28,7 @@ SEARCH_ROLE = "acms_search"
 _ROLES = (ROLE, SEARCH_ROLE)
 _ROLE = """
 DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN  -- or one who may not make roles could not go on
-        CREATE ROLE {role} NOLOGIN NOINHERIT;
-    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role} NOLOGIN NOINHERIT; END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$
 """
@@ -46,6 +44,13 @@ _VECTOR = """
 SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector'),
        (SELECT default_version FROM pg_available_extensions WHERE name = 'vector')
 """
+_MADE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateSchema,
+)
+"""What it means that another migrator made it in this moment."""
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
@@ -205,12 +210,8 @@ async def _prepare(connection: Connection) -> None:
     for statement in _CREATE:
         try:
             await connection.execute(sql.SQL(statement))  # pyright: ignore[reportArgumentType]
-        except (
-            psycopg.errors.UniqueViolation,
-            psycopg.errors.DuplicateTable,
-            psycopg.errors.DuplicateSchema,
-        ):
-            continue  # another migrator made it in this moment
+        except _MADE:
+            continue
 
 
 async def _apply(connection: Connection, step: Migration, partitions: int) -> None:

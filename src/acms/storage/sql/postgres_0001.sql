@@ -30,6 +30,7 @@ CREATE TABLE acms.contexts (
     chain        bytea  NOT NULL,
     before       bytea  NOT NULL,                       -- the chain before the newest append
     tail         text,
+    xact         bigint NOT NULL DEFAULT 0,             -- of its newest entry
     PRIMARY KEY (tenant_id, context_id),
     CHECK ((parent IS NULL) = (fork IS NULL))
 ) WITH (fillfactor = 75);                               -- room for the next head on the same page
@@ -71,9 +72,9 @@ CREATE TABLE acms.entries (
     parts      text,
     found_in   text    COLLATE "C",                     -- namespace in which it is searched; NULL for what is not
     content    text    NOT NULL,
-    -- The transaction that wrote it, by which the feed knows what is still to come. Summarised by blocks, so that a
-    -- message pays nothing for it; a sorted index would cost 70 bytes.
-    xact       bigint  NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    -- The transaction that wrote it, or a later one that wrote before it to the same log: by this the feed knows what is
+    -- still to come. Indexed by blocks, so that a message pays next to nothing for it.
+    xact       bigint  NOT NULL,
     PRIMARY KEY (tenant_id, context_id, version)
 ) PARTITION BY HASH (context_id);
 CREATE INDEX entries_xact ON acms.entries USING brin (xact) WITH (pages_per_range = 16, autosummarize = on);
