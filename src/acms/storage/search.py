@@ -19,6 +19,8 @@ _BLOCK = 4_096
 """Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
 
+Places = Mapping[tuple[str, int], float]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -36,7 +38,11 @@ def hits(
     vectors: Iterable[Sequence[object]] = (),
     known: Known | None = None,
 ) -> list[Hit]:
+<<<<<<< HEAD
     """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, float32 or float16)."""
+=======
+    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
+>>>>>>> search
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -106,9 +112,16 @@ def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> s
 
 
 def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
+<<<<<<< HEAD
     """Compare a vector with packed little-endian ones, of float32 or float16 by their length; others are left out.
 
     Each score is computed by itself, in 64 bits, so it does not depend on what else is compared.
+=======
+    """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
+
+    Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
+    by itself, in 64 bits, so it does not depend on what else is compared.
+>>>>>>> search
     """
     if query.vector is None or query.space is None:
         return
@@ -117,23 +130,35 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
         return
     import numpy as np  # asked for by whoever has vectors
 
+<<<<<<< HEAD
     asked = np.array(query.vector, np.float64)
     kinds = {2 * len(asked): "<f2", 4 * len(asked): "<f4"}
     held: dict[int, tuple[list[tuple[str, int]], list[bytes]]] = {size: ([], []) for size in kinds}
+=======
+    said = _NAMED.search(query.space)
+    kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
+    if said is not None:
+        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (said[2] == "f16")}
+    asked = np.array(query.vector, np.float64)
+    places: list[tuple[str, int]] = []
+    held: list[Any] = []
+>>>>>>> search
 
-    def compared(size: int) -> Iterator[tuple[tuple[str, int], float]]:
-        places, data = held[size]
-        if not data:
-            return
+    def compared() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # what is no number is near to nothing
+<<<<<<< HEAD
             block = np.frombuffer(b"".join(data), kinds[size]).reshape(len(data), -1).astype(np.float64)
+=======
+            block = np.array(held, np.float64)
+>>>>>>> search
             norms = np.sqrt((block * block).sum(axis=1)) * norm
             scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
-        yield from zip(places, np.where(np.isfinite(scores), scores, 0.0).tolist(), strict=True)
+        yield from zip(places, scores.tolist(), strict=True)
         places.clear()
-        data.clear()
+        held.clear()
 
     for context, version, data in vectors:
+<<<<<<< HEAD
         if isinstance(data, bytes) and len(data) in held:
             places, some = held[len(data)]
             places.append((str(context), int(str(version))))
@@ -142,3 +167,12 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
                 yield from compared(len(data))
     for size in held:
         yield from compared(size)
+=======
+        if isinstance(data, bytes) and len(data) in kinds:
+            places.append((str(context), int(str(version))))
+            held.append(np.frombuffer(data, kinds[len(data)]))
+            if len(held) == _BLOCK:
+                yield from compared()
+    if held:
+        yield from compared()
+>>>>>>> search
