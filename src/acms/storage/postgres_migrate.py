@@ -28,13 +28,7 @@ SEARCH_ROLE = "acms_search"
 _ROLES = (ROLE, SEARCH_ROLE)
 _ROLE = """
 DO $$ BEGIN
-<<<<<<< HEAD
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN  -- or one who may not make roles could not go on
-        CREATE ROLE {role} NOLOGIN NOINHERIT;
-    END IF;
-=======
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role} NOLOGIN NOINHERIT; END IF;
->>>>>>> search
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$
 """

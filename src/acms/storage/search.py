@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log, sqrt
+from typing import Any
 
 from acms.core.chain import entry_id
 from acms.core.terms import terms, words
@@ -38,11 +39,7 @@ def hits(
     vectors: Iterable[Sequence[object]] = (),
     known: Known | None = None,
 ) -> list[Hit]:
-<<<<<<< HEAD
-    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, float32 or float16)."""
-=======
     """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
->>>>>>> search
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -112,16 +109,10 @@ def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> s
 
 
 def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
-<<<<<<< HEAD
-    """Compare a vector with packed little-endian ones, of float32 or float16 by their length; others are left out.
-
-    Each score is computed by itself, in 64 bits, so it does not depend on what else is compared.
-=======
     """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
 
     Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
     by itself, in 64 bits, so it does not depend on what else is compared.
->>>>>>> search
     """
     if query.vector is None or query.space is None:
         return
@@ -130,11 +121,6 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
         return
     import numpy as np  # asked for by whoever has vectors
 
-<<<<<<< HEAD
-    asked = np.array(query.vector, np.float64)
-    kinds = {2 * len(asked): "<f2", 4 * len(asked): "<f4"}
-    held: dict[int, tuple[list[tuple[str, int]], list[bytes]]] = {size: ([], []) for size in kinds}
-=======
     said = _NAMED.search(query.space)
     kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
     if said is not None:
@@ -142,15 +128,10 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
     asked = np.array(query.vector, np.float64)
     places: list[tuple[str, int]] = []
     held: list[Any] = []
->>>>>>> search
 
     def compared() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # what is no number is near to nothing
-<<<<<<< HEAD
-            block = np.frombuffer(b"".join(data), kinds[size]).reshape(len(data), -1).astype(np.float64)
-=======
             block = np.array(held, np.float64)
->>>>>>> search
             norms = np.sqrt((block * block).sum(axis=1)) * norm
             scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
         yield from zip(places, scores.tolist(), strict=True)
@@ -158,16 +139,6 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
         held.clear()
 
     for context, version, data in vectors:
-<<<<<<< HEAD
-        if isinstance(data, bytes) and len(data) in held:
-            places, some = held[len(data)]
-            places.append((str(context), int(str(version))))
-            some.append(data)
-            if len(some) == _BLOCK:
-                yield from compared(len(data))
-    for size in held:
-        yield from compared(size)
-=======
         if isinstance(data, bytes) and len(data) in kinds:
             places.append((str(context), int(str(version))))
             held.append(np.frombuffer(data, kinds[len(data)]))
@@ -175,4 +146,3 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
                 yield from compared()
     if held:
         yield from compared()
->>>>>>> search
