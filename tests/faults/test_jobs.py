@@ -76,7 +76,7 @@ async def all_entries(storage: StorageBackend, ids: list[str]) -> list[Entry]:
 
 
 async def killing(url: str, workers: int, count: int, every: float = KILL_EVERY) -> None:
-    """Let workers do jobs while one of them is killed from time to time; each job has one effect and the queue drains."""
+    """Let workers do jobs while one of them is killed now and then; each job has one effect, the queue drains."""
     rng = random.Random(count)
     storage = open_at(url)
     jobs = [JobDraft(kind="effect" if n % 20 else "zombie", dedupe=str(n)) for n in range(count)]
