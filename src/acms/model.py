@@ -543,6 +543,8 @@ class Migration:
     applied: bool
     #: The SQL that applies it, with all that must run before it and nothing else: it may be run by hand.
     script: str
+    #: What the server lacks for it; all but what it adds works without, and a later `migrate` applies it.
+    waits_for: str | None = None
 
 
 # ── key-value memory ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -131,7 +131,7 @@ async def _look_after(one: _Done, storage: Handle, *, apply: bool, partitions: i
         return
     try:
         one.steps = await storage.migrations(partitions=partitions)
-        missing = sum(not step.applied for step in one.steps)
+        missing = sum(not step.applied and step.waits_for is None for step in one.steps)
         if not apply or not missing:
             return
         with _progress(missing) as told:
@@ -168,6 +168,7 @@ _COLUMNS = (
     Column("applied"),
     Column("needs", right=True),
     Column("checksum", "dim"),
+    Column("waits for", "yellow"),
 )
 
 
@@ -175,7 +176,7 @@ def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
     """Write what was found or done in one store."""
     prefix = "" if one.shard is None else f"{one.shard}: "
     steps = one.steps
-    missing = [step for step in steps or () if not step.applied]
+    missing = [step for step in steps or () if not step.applied and step.waits_for is None]
     if dry_run:
         if one.shard is not None:
             print(f"-- shard {one.shard}")
@@ -195,6 +196,10 @@ def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
         )
     elif one.error is None:
         screen.line(f"{prefix}nothing to do: the schema is at {_at(steps)}", "green")
+    if steps is not None and not (dry_run or status):
+        for step in steps:
+            if step.waits_for is not None:
+                screen.line(f"{prefix}{step.version} waits for {step.waits_for}", "yellow")
     if one.error is not None:
         if one.shard is not None:
             screen.line(f"{prefix}failed", "red")
@@ -206,7 +211,13 @@ def _at(steps: list[Migration]) -> int:
 
 
 def _row(step: Migration) -> list[str]:
-    return [str(step.version), "yes" if step.applied else "no", str(step.needs), step.checksum[:12]]
+    return [
+        str(step.version),
+        "yes" if step.applied else "no",
+        str(step.needs),
+        step.checksum[:12],
+        step.waits_for or "",
+    ]
 
 
 def _plain(one: _Done, *, sql: bool) -> dict[str, Any]:
@@ -214,13 +225,19 @@ def _plain(one: _Done, *, sql: bool) -> dict[str, Any]:
     written: dict[str, Any] = {
         "shard": one.shard,
         "migrations": [
-            {"version": s.version, "applied": s.applied, "needs": s.needs, "checksum": s.checksum}
+            {
+                "version": s.version,
+                "applied": s.applied,
+                "needs": s.needs,
+                "checksum": s.checksum,
+                "waits_for": s.waits_for,
+            }
             for s in steps
         ],
         "applied": one.applied,
     }
     if sql:
-        written["sql"] = "".join(step.script for step in steps if not step.applied)
+        written["sql"] = "".join(s.script for s in steps if not s.applied and s.waits_for is None)
     if one.error is not None:
         written["error"] = {
             "code": one.error.code,

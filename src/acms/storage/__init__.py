@@ -130,9 +130,9 @@ def _postgres(url: str) -> Handle:
     found = urls.postgres(url)
     try:
         from acms.storage.postgres import PostgresStorage
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        if package not in ("psycopg", "psycopg_pool"):
+    except ImportError as missing:
+        package = (missing.name or "psycopg").partition(".")[0]  # it has no name when only libpq is missing
+        if package != "psycopg":
             raise
         raise MissingExtraError("postgres", package) from None
     return PostgresStorage(found.dsn, tenant=found.tenant, **found.options)

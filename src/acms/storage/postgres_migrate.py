@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from acms.errors import ConfigurationError, SchemaVersionError, StorageError
+from acms.logs import log as tell
 from acms.model import Migration
 from acms.storage.postgres_pool import ROLE, Connection, Pool, translate
 from acms.storage.sql import migrations
@@ -18,8 +19,10 @@ from acms.storage.sql import migrations
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
 
-ROLES = (ROLE,)
-"""Roles of the server that the schema grants to; whoever connects is a member."""
+SEARCH_ROLE = "acms_search"
+"""The role of the one function that looks into the index of words, which row-level security would keep closed."""
+ROLES = (ROLE, SEARCH_ROLE)
+"""Roles of the server that the schema grants to; whoever migrates is a member of all, others of the first only."""
 PARTITIONS = 16
 MOST_PARTITIONS = 1024
 
@@ -37,6 +40,17 @@ _MAY_BE = """
 SELECT pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
 FROM pg_roles r WHERE r.rolname = %s
 """
+_VECTOR = """
+SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector'),
+       (SELECT default_version FROM pg_available_extensions WHERE name = 'vector')
+"""
+_MADE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateSchema,
+)
+"""What it means that another migrator made it in this moment."""
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
@@ -71,6 +85,7 @@ async def status(connection: Connection) -> list[Migration]:
                 options=("upgrade acms-engine",),
             )
     found: list[Migration] = []
+    vectors = await _vectors(connection)
     for version, needs, checksum, script in release:
         if applied.get(version, (needs, checksum))[1] != checksum:
             raise SchemaVersionError(
@@ -80,10 +95,43 @@ async def status(connection: Connection) -> list[Migration]:
             )
         found.append(
             Migration(
-                version=version, needs=needs, checksum=checksum, applied=version in applied, script=script
+                version=version,
+                needs=needs,
+                checksum=checksum,
+                applied=version in applied,
+                script=script,
+                waits_for=vectors if _wants_vector(script) and version not in applied else None,
             )
         )
     return found
+
+
+def _wants_vector(script: str) -> bool:
+    return re.search(r"^-- wants: vector$", script, re.MULTILINE) is not None
+
+
+def _version(written: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", written))
+
+
+async def _vectors(connection: Connection) -> str | None:
+    """Return what the server lacks for vectors; refuse a pgvector that is in use and too old."""
+    oldest = ".".join(map(str, OLDEST_VECTOR))
+    row = await (await connection.execute(_VECTOR)).fetchone()
+    installed, available = row or (None, None)
+    if installed is not None:
+        if _version(installed) < OLDEST_VECTOR:
+            raise ConfigurationError(
+                f"the database has pgvector {installed}, {oldest} is the oldest that is safe",
+                options=(
+                    "install a newer pgvector on the server, then run in this database:"
+                    " ALTER EXTENSION vector UPDATE",
+                ),
+            )
+        return None
+    if available is None or _version(available) < OLDEST_VECTOR:
+        return f"pgvector {oldest} or newer on the server" + (f" (it has {available})" if available else "")
+    return None
 
 
 async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
@@ -97,7 +145,9 @@ async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
             script = f"BEGIN;\n{_LOCK};\n{_script(step, partitions or PARTITIONS)}COMMIT;\n"
             if not step.applied and all(before.applied for before in found):
                 script = "".join(f"{line};\n" for line in await _lacking(connection)) + script
-            found.append(replace(step, script=script))
+            wanted = _wants_vector(step.script) and not step.applied
+            waits_for = step.waits_for or (pool.lacks_vectors if wanted else None)
+            found.append(replace(step, script=script, waits_for=waits_for))
         if any(step.applied for step in steps):
             cursor = await connection.execute(
                 "SELECT version, needs, checksum FROM acms.migrations WHERE version > %s ORDER BY version",
@@ -113,12 +163,18 @@ async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
 
 
 async def migrate(
-    pool: Pool, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    pool: Pool,
+    *,
+    partitions: int | None = None,
+    vectors: bool = True,
+    progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
     """Apply what is missing, each migration in a transaction of its own; return those that were applied.
 
+    What the server lacks something for is left out, and with `vectors=False` all that wants pgvector.
+
     One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
-    again. Needs the right to create a schema, and a role unless `acms_app` exists.
+    again. Needs the right to create a schema and roles where they are not there yet; later, to own the schema.
     """
     done: list[Migration] = []
     begun = False
@@ -129,18 +185,23 @@ async def migrate(
         if not begun:  # what a try of ours applied is no reason to refuse the next one
             _check_partitions(partitions, steps)
             begun = True
-        if all(step.applied for step in steps):
+        if all(step.applied or step.waits_for for step in steps):
             return done
         await _prepare(connection)
         for step in steps:
-            if step.applied:
+            if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
                 continue
-            async with connection.transaction():
-                await connection.execute(_LOCK)
-                now = {one.version: one for one in await status(connection)}
-                if now[step.version].applied:
-                    continue
-                await _apply(connection, step, partitions or PARTITIONS)
+            try:
+                async with connection.transaction():
+                    await connection.execute(_LOCK)
+                    now = {one.version: one for one in await status(connection)}
+                    if now[step.version].applied:
+                        continue
+                    await _apply(connection, step, partitions or PARTITIONS)
+            except _ForbiddenError:
+                pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
+                tell(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
+                break
             done.append(step)
             if progress is not None:
                 progress(step)
@@ -202,13 +263,8 @@ async def _prepare(connection: Connection) -> None:
     while left:
         try:
             await connection.execute(left[0].encode())
-        except (
-            psycopg.errors.UniqueViolation,
-            psycopg.errors.DuplicateObject,
-            psycopg.errors.DuplicateTable,
-            psycopg.errors.DuplicateSchema,
-        ):
-            pass  # another migrator made it in this moment
+        except _MADE:
+            pass
         except psycopg.errors.InsufficientPrivilege as error:
             wanted = "; ".join(statement for statement in left if statement is not _LIST)
             raise ConfigurationError(
@@ -234,20 +290,32 @@ async def _apply(connection: Connection, step: Migration, partitions: int) -> No
     except psycopg.Error as error:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "40", "57")):
             raise
+        if error.sqlstate == "42501" and "extension" in str(error):
+            raise _ForbiddenError(str(error)) from error
         raise StorageError(f"migration {step.version} failed: {translate(error)}") from error
 
 
+class _ForbiddenError(StorageError):
+    """This user may not create the extension that the server has."""
+
+
 async def check(pool: Pool) -> None:
-    """Refuse a database this release cannot work with; make the schema where there is none."""
+    """Refuse a database this release cannot work with; make the schema where there is none.
+
+    Tells the pool whether vectors are indexed. What waits for the server, or for nothing but a `migrate`, and only adds
+    speed, is no reason to refuse.
+    """
 
     async def work(connection: Connection) -> list[Migration]:
         return await status(connection)
 
-    steps: list[Any] = await pool.retry(work, again=True)
+    steps = await pool.retry(work, again=True)
     if not any(step.applied for step in steps):
         await migrate(pool)
-    elif not all(step.applied for step in steps):
+        steps = await pool.retry(work, again=True)
+    if not all(step.applied or _wants_vector(step.script) for step in steps):
         raise SchemaVersionError(
             f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",
             options=("run acms migrate as the owner of the schema",),
         )
+    pool.vectors = all(step.applied for step in steps if _wants_vector(step.script))
