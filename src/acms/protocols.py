@@ -154,8 +154,11 @@ class StorageBackend(Protocol):
 
     #: Owner of everything this handle reads and writes.
     tenant: str
-    #: What an acknowledged append survives.
-    durability: Durability
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged append survives; a server tells when the handle is opened."""
+        ...
 
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key. With `parent` it is a fork."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.protocols import Handle
 from acms.storage.cached import CachedStorage, CacheStats
-from acms.storage.faulty import FaultyStorage
-from acms.storage.memory import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma import ChromaVectors
+    from acms.storage.faulty import FaultyStorage
+    from acms.storage.memory import MemoryStorage
+    from acms.storage.postgres import PostgresStorage
     from acms.storage.shards import Shards
     from acms.storage.sqlite import SQLiteStorage
 
@@ -23,28 +25,30 @@ __all__ = [
     "ChromaVectors",
     "FaultyStorage",
     "MemoryStorage",
+    "PostgresStorage",
     "SQLiteStorage",
     "Shards",
     "WrapperStorage",
     "open_storage",
 ]
 
+_LATER = {
+    "ChromaVectors": "chroma",
+    "FaultyStorage": "faulty",
+    "MemoryStorage": "memory",
+    "PostgresStorage": "postgres",
+    "SQLiteStorage": "sqlite",
+    "Shards": "shards",
+}
+"""The rooms that are loaded only when they are used."""
+
 
 def __getattr__(name: str) -> Any:
     """Load a store only when it is used."""
-    if name == "ChromaVectors":
-        from acms.storage.chroma import ChromaVectors
-
-        return ChromaVectors
-    if name == "SQLiteStorage":
-        from acms.storage.sqlite import SQLiteStorage
-
-        return SQLiteStorage
-    if name == "Shards":
-        from acms.storage.shards import Shards
-
-        return Shards
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room = _LATER.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{room}"), name)
 
 
 def __dir__() -> list[str]:
@@ -88,6 +92,8 @@ def open_storage(url: str) -> Handle:
         options = _options(parts.query)
         tenant = options.pop("tenant", "default")
         if scheme == "memory" and not options:
+            from acms.storage.memory import MemoryStorage
+
             return MemoryStorage(tenant=tenant)
         path = unquote(parts.path)[1:]
         mode = options.pop("mode", "rw")

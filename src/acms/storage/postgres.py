@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,6 +63,7 @@ class PostgresStorage(PostgresSearch):
         self._hints = hints
         self._riding: dict[str, list[Derived]] = {}
         self._ride: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     def for_tenant(self, tenant: str) -> PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
@@ -76,8 +78,7 @@ class PostgresStorage(PostgresSearch):
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections."""
-        if self._ride is not None:
-            await self._ride
+        await self._arrived()
         await super().aclose()
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,9 +133,14 @@ class PostgresStorage(PostgresSearch):
         if not wait:
             await self._open()
             self._riding.setdefault(context, []).extend(rows)
-            if self._ride is None:
-                self._ride = asyncio.ensure_future(self._bring())
+            if self._ride is None or self._ride.done():
+                self._hurry = asyncio.Event()
+                self._ride = asyncio.ensure_future(self._bring(self._hurry))
             return len(rows)
+        await self._arrived()
+        return await self._put_derived(context, rows)
+
+    async def _put_derived(self, context: str, rows: Sequence[Derived]) -> int:
         lineage = self._lineages.get(context)
         if lineage is None:
             _, lineage = await self._head_of(context)
@@ -161,17 +167,24 @@ class PostgresStorage(PostgresSearch):
         self._read_head(context, head)  # refuses a context that is deleted
         return int(counted[0][0])
 
-    async def _bring(self) -> None:
+    async def _bring(self, hurry: asyncio.Event) -> None:
         """Store what was gathered; what fails is missing, and computed again."""
-        await asyncio.sleep(RIDE_SECONDS)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
         while self._riding:
             context, rows = next(iter(self._riding.items()))
             del self._riding[context]
             try:
-                await self.put_derived(context, rows)
+                await self._put_derived(context, rows)
             except ACMSError as error:
                 tell(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
-        self._ride = None
+
+    async def _arrived(self) -> None:
+        """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""
+        ride = self._ride
+        if ride is not None and not ride.done():
+            self._hurry.set()
+            await asyncio.shield(ride)
 
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None

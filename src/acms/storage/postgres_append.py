@@ -31,7 +31,7 @@ from acms.storage import log
 from acms.storage.postgres_base import Lineage, Row, last_id
 from acms.storage.postgres_jobs import PostgresJobs
 from acms.storage.postgres_ops import Group, Waiting, answer, text
-from acms.storage.postgres_pool import Connection, UnknownOutcomeError
+from acms.storage.postgres_pool import FIRST_WAIT, Connection, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_lineage
 
 LANES = 4
@@ -284,15 +284,25 @@ class PostgresAppend(PostgresJobs):
                 if loop.time() >= deadline:
                     return error
                 lost = error
-            except ConflictError as error:
+                await asyncio.sleep(FIRST_WAIT)
+            except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error
+                    return error if lost is None else await self._despite(error, one, lost)
                 tries += 1
                 refused = True  # a key was taken in this moment
-            except ACMSError as error:
-                return error
             except Exception as error:
                 return log.unexpected(error)
+
+    async def _despite(
+        self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
+    ) -> Receipt | ACMSError:
+        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
+        if isinstance(error, StorageBusyError):  # nobody could look
+            return lost
+        try:
+            return await self._written(one) or error
+        except ACMSError:
+            return lost
 
     async def _attempt(self, one: Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
@@ -310,7 +320,12 @@ class PostgresAppend(PostgresJobs):
                     entries = [entry for entry in stored if entry is not None]
                     return log.repeated(self._read_head(op.context, head)[0], entries, self.durability)
             if one.cited:
-                await self._check_cited(one.cited, connection)
+                try:
+                    await self._check_cited(one.cited, connection)
+                except GoneError:  # what was expected comes first: whoever made it decides again
+                    rows = await self._rows(connection, "head", {"context": op.context})
+                    log.check(op, self._read_head(op.context, rows)[0])
+                    raise
             if op.finish is not None:
                 await self._finish(op.finish, connection)
             row = (await self._advance([Group([one])], connection)).get(0)

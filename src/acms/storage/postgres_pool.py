@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import re
+import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
@@ -50,6 +51,11 @@ _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
+# What a server says before it lets anybody in has no code, only words.
+_REFUSED = re.compile(
+    r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
+    r"|permission denied for database|role .* is not permitted to log in)"
+)
 _SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
 
 _LOOK = (
@@ -128,7 +134,7 @@ class Pool:
         """Borrow a connection; one that does not come back clean is closed."""
         self.bind()
         async with self._free:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._rested() or await self._connect()
             try:
                 yield connection
             finally:
@@ -137,6 +143,22 @@ class Pool:
                     connection.pgconn.finish()
                 else:
                     self._idle.append(connection)
+
+    def _rested(self) -> Connection | None:
+        """Return an idle connection to which nothing happened.
+
+        A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
+        leaves no doubt about an append.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            poll = select.poll()
+            poll.register(connection.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return connection
+            self._all.discard(connection)
+            connection.pgconn.finish()
+        return None
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
@@ -273,13 +295,22 @@ def _durability(commit: str, standbys: str, fsync: str) -> Durability:
 def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     """Return whether it may pass by itself, and whether it is known that nothing was written."""
     state = error.sqlstate
-    if state is None:  # of the connection: refused, cut, or timed out
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError), not reached
+    if state is None and not reached and _hopeless(error):
+        return False, True
+    if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
+        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return connection, not (connection and reached)
     if state in _AGAIN:
         return True, True
     if state in _LOST or state.startswith("08"):
         return True, not reached or state in ("25006", "57P03")
     return False, True
+
+
+def _hopeless(error: psycopg.Error) -> bool:
+    """Return whether every server that was asked refused this user or knows no such database."""
+    said = str(error)
+    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
 
 
 def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
@@ -292,6 +323,8 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
             f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
             options=("try again with the same idempotency key",),
         )
+    if not state and _hopeless(error):
+        return ConfigurationError(text, options=("check user, password and database",))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
     if state == "53100":
