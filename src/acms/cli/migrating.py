@@ -187,7 +187,8 @@ def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
     elif status:
         if one.shard is not None:
             screen.line(one.shard, "bold")
-        screen.table(_COLUMNS, [_row(step) for step in steps])
+        columns = _COLUMNS if any(step.waits_for for step in steps) else _COLUMNS[:-1]
+        screen.table(columns, [_row(step)[: len(columns)] for step in steps])
         if missing:
             screen.line(f"{len(missing)} to apply: acms migrate", "yellow")
     elif one.applied:

@@ -124,6 +124,9 @@ class PostgresBase:
         self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
     ) -> list[Migration]:
         """Apply what is missing; return what was."""
+        if partitions is None:
+            return await migrate(self._pool, progress=progress)
+        await plan(self._pool, partitions=partitions)  # refuses them where there are some already
         return await migrate(self._pool, partitions=partitions, progress=progress)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -135,7 +135,10 @@ async def _vectors(connection: Connection) -> str | None:
 
 
 async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
-    """Return every migration with the whole of what it takes to run it by hand, and those of a newer release."""
+    """Return every migration with the whole of what it takes to run it by hand, and those of a newer release.
+
+    `ConfigurationError` for a number of partitions when there are some already.
+    """
 
     async def work(connection: Connection) -> list[Migration]:
         steps = await status(connection)
@@ -165,7 +168,7 @@ async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
 async def migrate(
     pool: Pool,
     *,
-    partitions: int | None = None,
+    partitions: int = PARTITIONS,
     vectors: bool = True,
     progress: Callable[[Migration], None] | None = None,
 ) -> list[Migration]:
@@ -176,15 +179,11 @@ async def migrate(
     One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
     again. Needs the right to create a schema and roles where they are not there yet; later, to own the schema.
     """
+    _check_partitions(partitions, ())
     done: list[Migration] = []
-    begun = False
 
     async def work(connection: Connection) -> list[Migration]:
-        nonlocal begun
         steps = await status(connection)
-        if not begun:  # what a try of ours applied is no reason to refuse the next one
-            _check_partitions(partitions, steps)
-            begun = True
         if all(step.applied or step.waits_for for step in steps):
             return done
         await _prepare(connection)
@@ -197,7 +196,7 @@ async def migrate(
                     now = {one.version: one for one in await status(connection)}
                     if now[step.version].applied:
                         continue
-                    await _apply(connection, step, partitions or PARTITIONS)
+                    await _apply(connection, step, partitions)
             except _ForbiddenError:
                 pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
                 tell(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
@@ -276,10 +275,10 @@ async def _prepare(connection: Connection) -> None:
 
 def _script(step: Migration, partitions: int) -> str:
     """Return what is done inside the transaction of one migration."""
-    script = step.script.replace(":partitions", str(partitions))
+    script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
     made = str(partitions) if ":partitions" in step.script else "NULL"
     return (
-        f"{script.rstrip()}\n\nINSERT INTO acms.migrations (version, needs, checksum, partitions)"
+        f"{script};\n\nINSERT INTO acms.migrations (version, needs, checksum, partitions)"
         f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {made});\n"
     )
 
@@ -316,6 +315,6 @@ async def check(pool: Pool) -> None:
     if not all(step.applied or _wants_vector(step.script) for step in steps):
         raise SchemaVersionError(
             f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",
-            options=("run acms migrate as the owner of the schema",),
+            options=("run acms migrate",),
         )
     pool.vectors = all(step.applied for step in steps if _wants_vector(step.script))
