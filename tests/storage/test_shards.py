@@ -328,7 +328,8 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 def test_only_our_options_are_taken_out_of_a_url(
     url: str, dsn: str, tenant: str, durability: str | None
 ) -> None:
-    assert urls.postgres(url) == (dsn, tenant, durability)
+    found = urls.postgres(url)
+    assert (found.dsn, found.tenant, found.options.get("durability")) == (dsn, tenant, durability)
 
 
 def test_an_unknown_durability_is_refused() -> None:

@@ -66,7 +66,11 @@ def open_storage(url: str) -> Handle:
         sqlite:///notes.db?tenant=acme                 data of one owner, invisible to others
         postgresql://user@host/acms?tenant=acme        a database; needs the extra `postgres`
         postgresql://h1,h2/acms?target_session_attrs=read-write&durability=quorum
-                                                       options that are not ours are libpq's
+                                                       the node of several that takes writes
+        postgresql://host/acms?hints=on                wake `acms worker` at once
+        postgresql://host/acms?pool_size=20&retry_seconds=5
+                                                       connections of this process (10), and how long what passes by
+                                                       itself is tried again (30); other options are libpq's
         shards.toml?tenant=acme                        the store that holds a tenant, see `Shards`
 
     `ConfigurationError` for anything else; a password is never part of an error.
@@ -137,4 +141,4 @@ def _postgres(url: str) -> Handle:
         if package != "psycopg":
             raise
         raise MissingExtraError("postgres", package) from None
-    return PostgresStorage(found.dsn, tenant=found.tenant, durability=found.durability)
+    return PostgresStorage(found.dsn, tenant=found.tenant, **found.options)
