@@ -128,7 +128,7 @@ def _postgres(url: str) -> Handle:
         from acms.storage.postgres import PostgresStorage
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package not in ("psycopg", "psycopg_pool"):
+        if package != "psycopg":
             raise
         raise MissingExtraError("postgres", package) from None
     return PostgresStorage(found.dsn, tenant=found.tenant, durability=found.durability)

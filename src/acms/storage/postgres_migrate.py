@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from acms.storage.sql import migrations
 
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
+
+MAKING = 60.0
+"""Seconds the server may take for a statement while a handle that finds no schema makes it."""
 
 _CREATE = (
     "CREATE SCHEMA IF NOT EXISTS acms",
@@ -32,6 +36,13 @@ DO $$ BEGIN
     END IF;
 END $$
 """
+_MADE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateSchema,
+)
+"""What it means that another migrator made it in this moment."""
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
@@ -95,12 +106,16 @@ async def status(connection: Connection) -> list[Migration]:
 
 
 async def migrate(
-    pool: Pool, *, partitions: int = 16, progress: Callable[[Migration], None] | None = None
+    pool: Pool,
+    *,
+    partitions: int = 16,
+    progress: Callable[[Migration], None] | None = None,
+    limit: float = math.inf,
 ) -> list[Migration]:
     """Apply what is missing, each migration in a transaction of its own; return those that were applied.
 
     One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
-    again. Needs the right to create a schema, and a role unless `acms_app` exists.
+    again. A statement may take `limit` seconds. Needs the right to create a schema, and a role unless `acms_app` exists.
     """
     if not 1 <= partitions <= 1024:
         raise ConfigurationError(f"partitions must be from 1 to 1024, was {partitions}")
@@ -122,7 +137,7 @@ async def migrate(
                 progress(step)
         return done
 
-    return await pool.retry(work, again=True)
+    return await pool.retry(work, again=True, limit=limit)
 
 
 async def _prepare(connection: Connection) -> None:
@@ -138,12 +153,8 @@ async def _prepare(connection: Connection) -> None:
     for statement in _CREATE:
         try:
             await connection.execute(sql.SQL(statement))  # pyright: ignore[reportArgumentType]
-        except (
-            psycopg.errors.UniqueViolation,
-            psycopg.errors.DuplicateTable,
-            psycopg.errors.DuplicateSchema,
-        ):
-            continue  # another migrator made it in this moment
+        except _MADE:
+            continue
 
 
 async def _apply(connection: Connection, step: Migration, partitions: int) -> None:
@@ -168,7 +179,7 @@ async def check(pool: Pool) -> None:
 
     steps: list[Any] = await pool.retry(work, again=True)
     if not any(step.applied for step in steps):
-        await migrate(pool)
+        await migrate(pool, limit=MAKING)
     elif not all(step.applied for step in steps):
         raise SchemaVersionError(
             f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",
