@@ -15,7 +15,7 @@ import pytest
 
 from acms.errors import StorageBusyError, StorageUnavailableError
 from acms.kv import PostgresKV
-from acms.model import Append, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search, State
+from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search, State
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_pool import UnknownOutcomeError
 from acms.testing import sound
@@ -101,7 +101,7 @@ class Hole:
                 self._carry("client", number, client, to_server),
                 self._carry("server", number, server, to_client),
             )
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
@@ -144,15 +144,16 @@ async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
 async def backends(databases: Databases, url: str, most: int) -> int:
     """Count the connections to a database, once there are no more than some: those that were closed take a moment."""
     name = url.rpartition("/")[2].partition("?")[0]
-    query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"
+    query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
     async with asyncio.timeout(60):
         while (found := (await asyncio.to_thread(databases.execute, query))[0][0]) > most:
             await asyncio.sleep(0.01)
     return found
 
 
-def verbs(store: PostgresStorage, context: str) -> dict[str, Any]:
+def verbs(store: PostgresStorage, place: Context) -> dict[str, Any]:
     """Return every verb, called."""
+    context = place.id
     return {
         "head": store.head(context),
         "context": store.context("key"),
@@ -168,8 +169,8 @@ def verbs(store: PostgresStorage, context: str) -> dict[str, Any]:
         "claim": store.claim(["k"], lease=timedelta(minutes=1)),
         "jobs": store.jobs(JobQuery()),
         "feed": store.feed(),
-        "append": put(store, context, said("bare")),
-        "keyed": put(store, context, said("keyed", key="k")),
+        "append": put(store, place, said("bare")),
+        "keyed": put(store, place, said("keyed", key="k")),
     }
 
 
@@ -180,7 +181,7 @@ async def test_t17_every_call_on_a_server_that_hangs_ends_with_a_retryable_error
         context = await new(store, "key")
         await put(store, context, said("first"))
         with hanging(server):
-            calls = verbs(store, context.id)
+            calls = verbs(store, context)
             async with asyncio.timeout(120):
                 found = dict(
                     zip(calls, await asyncio.gather(*calls.values(), return_exceptions=True), strict=True)
@@ -258,21 +259,27 @@ async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: 
         context = await new(store, "key")
         values = store.kv()
         await values.set("a", 1)
-        told = asyncio.Event()
-        async with store.hints(told.set):
-            for call in (store.head, store.read, values.get, store.claim):
-                made = hole.made
-                hole.swallow("client")
-                task = asyncio.ensure_future(
-                    call(context.id) if call != store.claim else call(["k"], lease=timedelta(1))
-                )
-                await hole.lost.wait()
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert hole.made == made
-                assert store._pool._free._value == store._pool.size
-        made = hole.made
+        calls = (
+            lambda: store.head(context.id),
+            lambda: store.claim(["k"], lease=timedelta(minutes=1)),
+            lambda: values.get("a"),
+            lambda: store.blank(context.id, [1], to=State.EXPIRED, audit={}),
+        )
+        for call in calls:
+            made = hole.made
+            hole.swallow("client")
+            task = asyncio.ensure_future(call())
+            await hole.lost.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert hole.made == made
+            assert store._pool._free._value == store._pool.size
+        async with store.hints(lambda: None):
+            while hole.made == made:
+                await asyncio.sleep(0.005)
+            hole.swallow("server")
+        assert hole.made == made + 1
         assert (await store.head(context.id)).version == 0
         assert (await values.get("a")).data == 1
 

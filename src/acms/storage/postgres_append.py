@@ -32,7 +32,7 @@ from acms.storage import log
 from acms.storage.postgres_base import Lineage, Row, last_id
 from acms.storage.postgres_jobs import PostgresJobs
 from acms.storage.postgres_ops import Group, Waiting, answer, text
-from acms.storage.postgres_pool import Connection, UnknownOutcomeError
+from acms.storage.postgres_pool import FIRST_WAIT, Connection, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_lineage
 
 LANES = 4
@@ -312,15 +312,25 @@ class PostgresAppend(PostgresJobs):
                 if loop.time() >= deadline:
                     return error
                 lost = error
-            except ConflictError as error:
+                await asyncio.sleep(FIRST_WAIT)
+            except ACMSError as error:
                 if type(error) is not ConflictError or tries >= TRIES:
-                    return error
+                    return error if lost is None else await self._despite(error, one, lost)
                 tries += 1
                 refused = True  # a key was taken in this moment
-            except ACMSError as error:
-                return error
             except Exception as error:
                 return log.unexpected(error)
+
+    async def _despite(
+        self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
+    ) -> Receipt | ACMSError:
+        """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
+        if isinstance(error, StorageBusyError | StorageUnavailableError):  # nobody could look
+            return lost
+        try:
+            return await self._written(one) or error
+        except ACMSError:
+            return lost
 
     async def _attempt(self, one: Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""

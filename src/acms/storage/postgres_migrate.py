@@ -115,7 +115,8 @@ async def migrate(
     """Apply what is missing, each migration in a transaction of its own; return those that were applied.
 
     One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
-    again. A statement may take `limit` seconds. Needs the right to create a schema, and a role unless `acms_app` exists.
+    again. A statement may take `limit` seconds. Needs the right to create a schema, and a role unless `acms_app`
+    exists.
     """
     if not 1 <= partitions <= 1024:
         raise ConfigurationError(f"partitions must be from 1 to 1024, was {partitions}")

@@ -13,7 +13,7 @@ import os
 import random
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
@@ -97,16 +97,21 @@ class Link(psycopg.AsyncConnection[Any]):
             return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=limit)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             self.left = True
-            self.pgconn.finish()
+            self._give_up(gen)
             raise
         except psycopg.OperationalError as error:
             if error.sqlstate is not None:
                 raise
             silent = self.pgconn.status == ConnStatus.OK
-            self.pgconn.finish()
+            self._give_up(gen)
             if silent and timeout is None:
                 raise psycopg.OperationalError(f"no answer within {limit:g} seconds") from error
             raise
+
+    def _give_up(self, gen: PQGen[T]) -> None:
+        self.pgconn.finish()
+        with suppress(psycopg.Error):  # what it would put in order is gone
+            gen.close()
 
 
 class Pool:
