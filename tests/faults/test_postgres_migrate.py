@@ -7,10 +7,11 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from acms.errors import ACMSError, SchemaVersionError, StorageBusyError
+from acms.errors import ACMSError, SchemaVersionError, SessionNotFoundError, StorageBusyError
 from acms.storage import postgres_migrate
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_migrate import known, migrate, status
@@ -63,10 +64,11 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
                 hasty = PostgresStorage(wire.url(url), retry_seconds=0)
                 try:
                     await hasty.head("c_none")
-                except StorageBusyError:
+                except (
+                    StorageBusyError,
+                    SessionNotFoundError,
+                ):  # tried again later, or answered before the cut
                     pass
-                except ACMSError:
-                    assert wire.cuts == before, "a migration that was cut tells that it may be tried again"
                 wire.disarm()
                 await hasty.aclose()
                 await works(url)
