@@ -67,6 +67,18 @@ def talk() -> None:
 pytestmark = pytest.mark.usefixtures("talk")
 
 
+def test_a_fork_can_be_a_copy_that_shares_nothing() -> None:
+    run("tag", "user_123", "early", "2")
+    told = "flat is a copy of user_123 up to v4\n"
+    assert run("fork", "user_123", "--at", "4", "--as", "flat", "--copy").stdout == told
+    assert run("fork", "user_123", "--at", "4", "--as", "flat", "--copy").stdout == told
+    found = call("fork", "user_123", "--at", "early", "--copy")
+    assert (found["parent"], found["fork"], found["version"]) == (None, None, 2)
+    assert call("tag", "flat")["tags"] == {"early": 2}
+    assert refused("fork", "user_123", "--at", "3", "--as", "flat", "--copy")["code"] == "CONFLICT"
+    assert call("verify", "flat")["ok"]
+
+
 def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:
     assert run("fork", "user_123", "--at", "4", "--as", "what-if").stdout == (
         "what-if goes on from v4 of user_123\n"

@@ -14,11 +14,11 @@ from acms.core.chain import Entropy, genesis, micros, verify
 from acms.core.wire import dump
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError
 from acms.logs import log as tell
-from acms.model import Context, Derived, Durability, Entry, Head, Hit, Kind, Search, State
-from acms.storage import log, search
-from acms.storage.postgres_feed import PostgresFeed
+from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
+from acms.storage import log
 from acms.storage.postgres_ops import COLUMNS
 from acms.storage.postgres_pool import Connection, Pool
+from acms.storage.postgres_search import PostgresSearch
 from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
 
 RESTORE_BATCH = 1000
@@ -28,7 +28,7 @@ RIDE_SECONDS = 0.02
 """How long derived rows that nobody waits for are gathered."""
 
 
-class PostgresStorage(PostgresFeed):
+class PostgresStorage(PostgresSearch):
     """A store in a PostgreSQL database (15 or newer), in the schema `acms`, which it makes where there is none.
 
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
@@ -225,7 +225,7 @@ class PostgresStorage(PostgresFeed):
                 found += [(id, version) for (version,) in rows]
         return found
 
-    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
+    # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
@@ -326,17 +326,6 @@ class PostgresStorage(PostgresFeed):
 
         await self._within(work)
         return (await self._head_of(context, deleted=True))[0]
-
-    async def search(self, query: Search) -> list[Hit]:
-        """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        rows = await self._one("searchable", {"namespace": query.namespace})
-        vectors: list[tuple[str, int, bytes]] = []
-        if query.vector is not None and query.space is not None:
-            values = {"namespace": query.namespace, "space": query.space}
-            vectors = [
-                (id, version, data) for id, version, data in await self._one("searchable_vectors", values)
-            ]
-        return await asyncio.to_thread(search.hits, query, rows, vectors)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

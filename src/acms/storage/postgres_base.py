@@ -11,9 +11,9 @@ from acms.core.chain import entry_id, locate
 from acms.core.validate import name
 from acms.core.wire import load_mapping
 from acms.errors import ConfigurationError, SessionNotFoundError, ValidationError
-from acms.model import Durability, Entry, Head, Kind
+from acms.model import Durability, Entry, Head, Kind, Migration
 from acms.storage import log
-from acms.storage.postgres_migrate import check
+from acms.storage.postgres_migrate import check, migrate, plan
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.sql import VERSION_MASK, queries, read_entry, read_lineage
 
@@ -113,6 +113,21 @@ class PostgresBase:
         self._pool.users.discard(self)
         if not self._pool.users:
             await self._pool.close()
+
+    # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema, also of an empty database."""
+        return await plan(self._pool, partitions=partitions)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Apply what is missing; return what was."""
+        if partitions is None:
+            return await migrate(self._pool, progress=progress)
+        await plan(self._pool, partitions=partitions)  # refuses them where there are some already
+        return await migrate(self._pool, partitions=partitions, progress=progress)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

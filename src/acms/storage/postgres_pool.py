@@ -95,6 +95,10 @@ class Pool:
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
         self.pooled = False
+        #: Whether the vectors of what is searched are indexed: known when a handle was opened.
+        self.vectors = False
+        #: What the last migration lacked for them, if that was only found out by trying.
+        self.lacks_vectors: str | None = None
         #: Handles that use it.
         self.users: set[object] = set()
         self._pid = 0
