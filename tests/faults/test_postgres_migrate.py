@@ -120,8 +120,8 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     urls = [postgres.create_database() for _ in range(3)]
     name = f"migrator_{urls[0].rpartition('_')[2]}"
     postgres.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
-    if postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'acms_app'"):
-        postgres.execute(f"GRANT acms_app TO {name} WITH ADMIN OPTION")
+    for (role,) in postgres.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'acms\\_%'"):
+        postgres.execute(f"GRANT {role} TO {name} WITH ADMIN OPTION")
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")

@@ -196,7 +196,8 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
     name = postgres_url.rpartition("/")[2]
     owner = f"owner_{name}"
     postgres.execute(f"CREATE ROLE {owner} LOGIN CREATEROLE")
-    postgres.execute(f"GRANT acms_app TO {owner}") if _exists(postgres) else None
+    for (role,) in postgres.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'acms\\_%'"):
+        postgres.execute(f"GRANT {role} TO {owner}")
     postgres.execute(f"GRANT CREATE ON DATABASE {name} TO {owner}")
     try:
         async with PostgresStorage(postgres_url.replace("postgres@", f"{owner}@"), tenant="alpha") as store:
@@ -226,10 +227,6 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
         inside(postgres_url, f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP OWNED BY {owner} CASCADE")
         postgres.execute(f"DROP ROLE {owner}")
-
-
-def _exists(postgres: Databases) -> bool:
-    return bool(postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'acms_app'"))
 
 
 # ── T34: connections that are used again ────────────────────────────────────────────────────────────────────────────
