@@ -166,20 +166,32 @@ CREATE TABLE acms.audit (
     PRIMARY KEY (tenant_id, context_id, id)
 );
 
+-- Key-value memory: JSON under a key, for pins and stored summaries.
+CREATE TABLE acms.kv (
+    tenant_id  text   COLLATE "C" NOT NULL,
+    key        text   COLLATE "C" NOT NULL,
+    data       text   NOT NULL,                         -- JSON as it was written, byte for byte
+    metadata   text,                                    -- NULL when empty
+    created_at bigint NOT NULL,                         -- microseconds since 1970
+    updated_at bigint NOT NULL,
+    revision   text   COLLATE "C" NOT NULL,             -- random, new with every write
+    PRIMARY KEY (tenant_id, key)
+);
+
 -- The net under the tenant predicates of every query: a role that owns nothing sees the rows of one tenant, named by a
 -- setting of the transaction; without it there are none.
 DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['contexts', 'entries', 'derived', 'jobs', 'audit'] LOOP
+    FOREACH name IN ARRAY ARRAY['contexts', 'entries', 'derived', 'jobs', 'audit', 'kv'] LOOP
         EXECUTE format('ALTER TABLE acms.%I ENABLE ROW LEVEL SECURITY', name);
         EXECUTE format('ALTER TABLE acms.%I FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY tenant ON acms.%I USING (tenant_id = current_setting(''acms.tenant'', true))', name);
     END LOOP;
 END $$;
 GRANT USAGE ON SCHEMA acms TO acms_app;
-GRANT SELECT, INSERT, UPDATE, DELETE ON acms.contexts, acms.entries, acms.derived, acms.jobs TO acms_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON acms.contexts, acms.entries, acms.derived, acms.jobs, acms.kv TO acms_app;
 GRANT SELECT, INSERT ON acms.audit TO acms_app;
 GRANT SELECT ON acms.migrations TO acms_app;
 
