@@ -67,6 +67,7 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
                 wire.disarm()
                 await hasty.aclose()
                 await works(url)
+                await upgrade(url)  # what only adds speed is left to whoever migrates
                 assert schema(url) == wanted
                 postgres.drop_database(url)
                 if wire.cuts == before:
@@ -129,7 +130,8 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
         await asyncio.gather(*(works(url) for url in chosen for _ in range(4)))
         for url in urls:
             applied = inside(url, "SELECT version FROM acms.migrations")
-            assert applied == [(number,) for number, *_ in known()]
+            wanted = [(number,) for number, *_ in known()]
+            assert applied == (wanted[:1] if owner else wanted), "an owner may not create the extension"
     finally:
         for url in urls:
             postgres.drop_database(url)
