@@ -123,11 +123,13 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     urls = [postgres.create_database() for _ in range(3)]
     name = f"migrator_{urls[0].rpartition('_')[2]}"
     postgres.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
-    if postgres.execute("SELECT 1 FROM pg_roles WHERE rolname = 'acms_app'"):
-        postgres.execute(f"GRANT acms_app TO {name} WITH ADMIN OPTION")
+    for role in postgres_migrate.ROLES:
+        if postgres.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
+            postgres.execute(f"GRANT {role} TO {name} WITH ADMIN OPTION")
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")
+            inside(url, "CREATE EXTENSION vector")
         chosen = [url.replace("postgres@", f"{name}@") if owner else url for url in urls]
         await asyncio.gather(*(works(url) for url in chosen for _ in range(4)))
         for url in urls:

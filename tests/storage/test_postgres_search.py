@@ -387,9 +387,10 @@ async def migrated(url: str, *, vectors: bool = True) -> list[int]:
 
 @pytest.mark.usefixtures("large")
 async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migration_adds_them(
-    postgres_url: str, superuser: Superuser
+    postgres_url: str, superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await migrated(postgres_url, vectors=False) == [1]
+    monkeypatch.setattr(postgres_migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
     space = "model/256/f16/said1"
     vectors = directions(30, 256)
     query = Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3)
@@ -449,18 +450,27 @@ def test_an_owner_who_may_not_create_the_extension_gets_vectors_once_it_is_there
     asyncio.run(work())
 
 
-async def test_what_a_migration_waits_for_is_said(postgres_url: str, superuser: Superuser) -> None:
-    connection = await psycopg.AsyncConnection.connect(postgres_url)
+@pytest.mark.usefixtures("large")
+async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_missing(
+    postgres15_url: str,
+) -> None:
+    space = "model/256/f16/said1"
+    vectors = directions(30, 256)
+    async with PostgresStorage(postgres15_url) as store:
+        await filled(store, vectors, space)
+        near = await store.search(Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3))
+        words = await store.search(Search(namespace="default", terms=("fact", "11")))
+    assert (near[0].id.split("_")[2], words[0].id.split("_")[2]) == ("8", "c")
+    connection = await psycopg.AsyncConnection.connect(postgres15_url, autocommit=True)
     async with connection:
-        assert [step.waits_for for step in await postgres_migrate.status(connection)] == [None, None, None]
-        available = postgres_migrate._VECTOR
-        postgres_migrate._VECTOR = "SELECT NULL, '0.7.4'"
-        try:
-            steps = await postgres_migrate.status(connection)
-        finally:
-            postgres_migrate._VECTOR = available
-    wants = "pgvector 0.8.2 or newer on the server (it has 0.7.4)"
-    assert [step.waits_for for step in steps] == [None, wants, wants]
+        steps = await postgres_migrate.status(connection)
+    wants = "pgvector 0.8.2 or newer on the server"
+    assert [(step.applied, step.waits_for) for step in steps] == [
+        (True, None),
+        (False, wants),
+        (False, wants),
+    ]
+    assert await migrated(postgres15_url) == []
 
 
 async def test_a_pgvector_that_is_too_old_is_refused(postgres_url: str, superuser: Superuser) -> None:

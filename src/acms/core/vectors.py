@@ -162,7 +162,7 @@ class Vectors:
         return found if len(found) == size else self._least(found, size)
 
     def _least(self, values: NDArray[np.int16], size: int) -> NDArray[np.int16]:
-        """Return the least value of each document: a quarter of the time of `np.minimum.reduceat`."""
+        """Return the least value of each document, in less than half the time of `np.minimum.reduceat`."""
         runs = self._runs
         if runs is None or runs.size != size or runs.total != len(values):
             runs = self._runs = _divided(self.begin[: size + 1])
