@@ -123,8 +123,9 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     urls = [postgres.create_database() for _ in range(3)]
     name = f"migrator_{urls[0].rpartition('_')[2]}"
     postgres.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
+    there = {role for (role,) in postgres.execute("SELECT rolname FROM pg_roles")}
     for role in postgres_migrate.ROLES:
-        if postgres.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
+        if role in there:
             postgres.execute(f"GRANT {role} TO {name} WITH ADMIN OPTION")
     try:
         for url in urls:
