@@ -235,7 +235,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
                 assert connection.execute(f"SELECT * FROM acms.{table}").fetchall() == []  # type: ignore[arg-type]  # noqa: S608
             with connection.transaction():
                 connection.execute("SET LOCAL ROLE acms_app")
-                for table in tables[:5]:
+                for table in tables[:4]:  # who may not even ask for the record of erasures
                     assert connection.execute(f"SELECT * FROM acms.{table}").fetchall() == []  # type: ignore[arg-type]  # noqa: S608
             connection.execute("SET ROLE acms_app")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):  # a partition by itself has no policy
