@@ -387,8 +387,8 @@ async def _put(storage: StorageBackend, context: str, rows: Sequence[Derived]) -
 
 
 def _inmost(storage: StorageBackend) -> StorageBackend:
-    """Return the store behind its wrappers: which spaces there are is known to who keeps them."""
-    while isinstance(storage, WrapperStorage):
+    """Return the store that can say which spaces there are: the one that is used, or one behind its wrappers."""
+    while isinstance(storage, WrapperStorage) and not isinstance(storage, HasSpaces):
         storage = storage.inner
     return storage
 

@@ -39,6 +39,7 @@ __all__ = [
     "Lease",
     "MarkerType",
     "Media",
+    "Migration",
     "Origin",
     "Page",
     "Part",
@@ -528,6 +529,22 @@ class Page(Generic[T]):
 
     items: tuple[T, ...]
     next_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One numbered step of the schema of a store."""
+
+    version: int
+    #: Oldest release schema that can go on working beside it.
+    needs: int
+    checksum: str
+    #: Whether this database has it.
+    applied: bool
+    #: The SQL that applies it, with all that must run before it and nothing else: it may be run by hand.
+    script: str
+    #: What the server lacks for it; all but what it adds works without, and a later `migrate` applies it.
+    waits_for: str | None = None
 
 
 # ── key-value memory ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ A storage handle is bound to one tenant and one event loop. Every key a store ho
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
@@ -29,6 +30,7 @@ from acms.model import (
     Kind,
     KVEntry,
     Lease,
+    Migration,
     Page,
     Part,
     Receipt,
@@ -48,7 +50,9 @@ __all__ = [
     "Frame",
     "Handle",
     "HasBackup",
+    "HasHints",
     "HasIntegrity",
+    "HasMigrations",
     "HasSpaces",
     "KVMemory",
     "StorageBackend",
@@ -150,8 +154,11 @@ class StorageBackend(Protocol):
 
     #: Owner of everything this handle reads and writes.
     tenant: str
-    #: What an acknowledged append survives.
-    durability: Durability
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged append survives; a server tells when the handle is opened."""
+        ...
 
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key. With `parent` it is a fork."""
@@ -334,6 +341,38 @@ class HasSpaces(Protocol):
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+@runtime_checkable
+class HasHints(Protocol):
+    """A store that can tell at once that there is work, also work that another process enqueued."""
+
+    def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
+        """Call `wake` inside the block when jobs were enqueued; only a hint, which may be lost."""
+        ...
+
+
+@runtime_checkable
+class HasMigrations(Protocol):
+    """A store whose schema is made in numbered steps."""
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step that the release or the database knows, in order; opens nothing and changes nothing.
+
+        `partitions` is how many hash partitions the scripts make; None leaves it to the store.
+        """
+        ...
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Apply what is missing, each step in a transaction of its own; return those that were applied.
+
+        One migrator at a time: another one waits, and finds the work done. Interrupted anywhere it goes on where it
+        stopped. `progress` is told each step, once it is there. `ConfigurationError` for partitions of a database that
+        is not empty, or of a store that has none.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ import logging
 import random
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundErr
 from acms.events import Event, JobFailed, JobFinished
 from acms.logs import log
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Retry
-from acms.protocols import StorageBackend
+from acms.protocols import HasHints, StorageBackend
 
 Outcome: TypeAlias = Done | Retry | Failed | None
 Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
@@ -76,11 +76,13 @@ class Worker:
         self._later: list[datetime] = []
 
     async def run(self) -> None:
-        """Work until `stop`; looks for jobs every `config.poll_seconds`, and at once after `poke`.
+        """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
 
         A store that is busy is asked again later. Any other error is raised, after what runs was handed back.
         """
-        await self._work(forever=True)
+        listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
+        async with listening:
+            await self._work(forever=True)
 
     async def drain(self, *, retries: bool = False) -> None:
         """Work off everything that is due or becomes due meanwhile, and return when nothing is, or on `stop`.

@@ -130,6 +130,24 @@ def test_signs_are_the_signs(dimension: int) -> None:
     assert differ == expected
 
 
+@pytest.mark.parametrize("dimension", [8, 192, 200, 384])
+@pytest.mark.parametrize("most", [1, 9, 70])
+def test_signs_in_which_vectors_differ_are_counted_by_document(dimension: int, most: int) -> None:
+    random = Random(most)
+    sizes = [random.choice([1, random.randint(1, most)]) for _ in range(300)] + [most] * 100
+    values = drawn(most, sum(sizes), dimension)
+    vectors = Vectors(dimension)
+    owners = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    vectors.extend((owner, 0, half(row)) for owner, row in zip(owners, values, strict=True))
+    query = drawn(1, dimension)
+    for count in (1, 200, len(sizes)):  # the first ones, as a snapshot sees them
+        total = sum(sizes[:count])
+        differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
+        begin = np.cumsum([0, *sizes[: count - 1]])
+        found = vectors.apart(signs(query[None, :])[:, 0], count)
+        assert found.tolist() == np.minimum.reduceat(differ, begin).tolist()
+
+
 def test_vectors_fill_blocks_and_are_found_again() -> None:
     vectors = Vectors(3)
     values = drawn(2, BLOCK + 700, 3)

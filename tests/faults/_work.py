@@ -7,13 +7,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from acms.core.chain import genesis, verify
 from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
+from acms.protocols import Handle, HasIntegrity, StorageBackend
+from acms.storage import open_storage
 from acms.storage.sqlite import SQLiteStorage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SIZES = (20, 200, 700, 2_000, 9_000)
+
+
+def open_at(where: str | Path, **options: Any) -> Handle:
+    """Return a handle on a file, or on what a URL names; options are those of a file."""
+    if isinstance(where, str) and where.startswith("postgresql://"):
+        return open_storage(where)
+    return SQLiteStorage(str(where).removeprefix("sqlite:///"), **options)
 
 
 def content(key: str) -> str:
@@ -43,7 +53,7 @@ def batch(key: str, rng: random.Random) -> list[str]:
     return [key] if rng.random() < 0.7 else [f"{key}.{n}" for n in range(3)]
 
 
-async def contexts(storage: SQLiteStorage, count: int) -> list[str]:
+async def contexts(storage: StorageBackend, count: int) -> list[str]:
     """Return the ids of contexts that all writers of a file share."""
     return [
         (await storage.create(ContextDraft(key=f"shared-{n}", counter="chars", created_at=NOW))).id
@@ -51,7 +61,7 @@ async def contexts(storage: SQLiteStorage, count: int) -> list[str]:
     ]
 
 
-async def add(storage: SQLiteStorage, context: str, *keys: str) -> Receipt:
+async def add(storage: StorageBackend, context: str, *keys: str) -> Receipt:
     """Append the messages of some keys, or raise what refused them."""
     (result,) = await storage.append([op(context, keys)])
     if isinstance(result, Exception):
@@ -59,13 +69,14 @@ async def add(storage: SQLiteStorage, context: str, *keys: str) -> Receipt:
     return result
 
 
-async def sound(storage: SQLiteStorage) -> dict[str, list[Entry]]:
-    """Assert every promise a file must keep whatever happened to it; return the entries of each context.
+async def sound(storage: StorageBackend) -> dict[str, list[Entry]]:
+    """Assert every promise a store must keep whatever happened to it; return the entries of each context.
 
-    SQLite finds nothing wrong, versions have no gaps, the chain verifies, the head is what the rows say, a key has
-    one row, and each message is the text of its key.
+    SQLite finds nothing wrong in a file, versions have no gaps, the chain verifies, the head is what the rows say, a
+    key has one row, and each message is the text of its key.
     """
-    assert await storage.integrity() == []
+    if isinstance(storage, HasIntegrity):
+        assert await storage.integrity() == []
     found: dict[str, list[Entry]] = {}
     everything: list[Context] = list((await storage.contexts(ContextQuery(deleted=True, limit=1000))).items)
     for context in everything:

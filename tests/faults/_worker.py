@@ -1,7 +1,7 @@
 """A worker process to be killed, started by `_process.py`.
 
-work PATH LEASE ATTEMPTS    work off the jobs of a file until killed or told to stop by SIGTERM
-once PATH LEASE ATTEMPTS    work off what is due, and end
+work WHERE LEASE ATTEMPTS   work off the jobs of a file or a URL until killed or told to stop by SIGTERM
+once WHERE LEASE ATTEMPTS   work off what is due, and end
 
 The job says what happens: "effect" appends one entry, after a few milliseconds; "zombie" does so too, but its first
 attempt is out for longer than its lease and lets nobody prolong it; "poison" kills its own process.
@@ -20,10 +20,9 @@ from acms.config import RetryConfig, WorkerConfig
 from acms.errors import ACMSError
 from acms.model import Append, Draft, Lease
 from acms.protocols import StorageBackend
-from acms.storage.sqlite import SQLiteStorage
 from acms.worker import Worker
 
-from ._work import NOW
+from ._work import NOW, open_at
 
 
 async def effect(storage: StorageBackend, lease: Lease) -> None:
@@ -51,7 +50,7 @@ async def poison(storage: StorageBackend, lease: Lease) -> None:
 
 async def main(what: str, path: str, lease: str, attempts: str) -> None:
     """Work."""
-    storage = SQLiteStorage(path)
+    storage = open_at(path)
     worker = Worker(
         storage,
         {"effect": effect, "zombie": zombie, "poison": poison},

@@ -1,6 +1,6 @@
 """A process to be killed, started by `_process.py`.
 
-write PATH NOTES NAME SEED    append for ever; NOTES gets "try" before and "ack" after each append
+write WHERE NOTES NAME SEED   append for ever; NOTES gets "try" before and "ack" after each append
 open                          per line of stdin: open that file, write one message, answer "ok"
 die PATH NTH                  open PATH and kill itself at the n-th call that changes a file
 """
@@ -18,7 +18,7 @@ from acms.errors import ACMSError
 from acms.storage.sqlite import SQLiteStorage
 
 from ._vfs import FaultyVFS
-from ._work import add, contexts, op
+from ._work import add, contexts, op, open_at
 from ._work import batch as some
 
 CONTEXTS = 3
@@ -27,7 +27,7 @@ TASKS = 4
 
 async def write(path: str, notes: str, name: str, seed: str) -> None:
     """Append from several tasks until killed."""
-    storage = SQLiteStorage(path)
+    storage = open_at(path)
     # One write() per line: what the kernel has survives SIGKILL, as the pages of the database do.
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     ids = await contexts(storage, CONTEXTS)

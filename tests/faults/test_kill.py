@@ -22,7 +22,7 @@ from acms.errors import ACMSError, StorageBusyError
 from acms.storage.sqlite import SQLiteStorage
 
 from ._process import finish, writer
-from ._work import add, contexts, op, sound, sound_file
+from ._work import add, contexts, op, open_at, sound, sound_file
 
 WRITERS = 4
 ROUNDS_PER_FILE = 3  # keeps the files small enough to be read whole after every kill
@@ -60,7 +60,7 @@ class Notes:
         ]
 
 
-async def kill_round(path: Path, folder: Path, seed: int, notes: Notes) -> tuple[int, int, int]:
+async def kill_round(path: str | Path, folder: Path, seed: int, notes: Notes) -> tuple[int, int, int]:
     """Let four processes write, kill them all at once, check everything; return (acks, unknown, found stored)."""
     rng = random.Random(seed)
     files = [folder / f"notes-{seed}-{n}" for n in range(WRITERS)]
@@ -77,7 +77,7 @@ async def kill_round(path: Path, folder: Path, seed: int, notes: Notes) -> tuple
         notes.add(file)
     assert notes.errors == []
 
-    storage = SQLiteStorage(path)
+    storage = open_at(path)
     try:
         started = time.monotonic()
         ids = await contexts(storage, 1)
@@ -114,13 +114,15 @@ async def kill_round(path: Path, folder: Path, seed: int, notes: Notes) -> tuple
     return len(notes.acked) - before, len(unknown), landed
 
 
-async def kill_rounds(folder: Path, rounds: int) -> None:
+async def kill_rounds(folder: Path, rounds: int, home: str | None = None) -> None:
     acked = unknown = landed = 0
     notes = Notes()
     for number in range(rounds):
         if number % ROUNDS_PER_FILE == 0:
             notes = Notes()
-        result = await kill_round(folder / f"{number // ROUNDS_PER_FILE}.db", folder, number, notes)
+        store = number // ROUNDS_PER_FILE
+        where = folder / f"{store}.db" if home is None else f"{home}?tenant={folder.name}-{store}"
+        result = await kill_round(where, folder, number, notes)
         acked, unknown, landed = acked + result[0], unknown + result[1], landed + result[2]
     print(f"{rounds} kills of {WRITERS} writers: {acked} messages acknowledged, 0 lost; "
           f"{unknown} appends without an answer, {landed} of them were stored")  # fmt: skip
@@ -134,6 +136,19 @@ async def test_T08_sigkill_loses_no_acknowledged_message(tmp_path: Path) -> None
 @pytest.mark.faults
 async def test_T08_a_hundred_sigkills_lose_no_acknowledged_message(tmp_path: Path) -> None:
     await kill_rounds(tmp_path, 100)
+
+
+async def test_T08_sigkill_of_writers_to_postgres_loses_no_acknowledged_message(
+    tmp_path: Path, postgres_home: str
+) -> None:
+    await kill_rounds(tmp_path, 3, postgres_home)
+
+
+@pytest.mark.faults
+async def test_T08_fifty_sigkills_of_writers_to_postgres_lose_no_acknowledged_message(
+    tmp_path: Path, postgres_home: str
+) -> None:
+    await kill_rounds(tmp_path, 50, postgres_home)
 
 
 async def killed_openings(folder: Path, moments: list[int]) -> int:

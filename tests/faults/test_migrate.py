@@ -21,7 +21,7 @@ from acms import transfer
 from acms.core.chain import micros
 from acms.errors import ACMSError, SchemaVersionError, StorageFullError
 from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
-from acms.storage import sqlite_file
+from acms.storage import sqlite_schema
 from acms.storage.sql import migrations
 from acms.storage.sqlite import SQLiteStorage
 from acms.testing import sound
@@ -115,7 +115,7 @@ def _make_earlier(source: Path, path: Path) -> dict[str, int]:
         earlier.execute(
             "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, micros(NOW))
         ).fetchall()
-        earlier.pragma("application_id", sqlite_file.APPLICATION_ID)
+        earlier.pragma("application_id", sqlite_schema.APPLICATION_ID)
         earlier.pragma("user_version", 1)
         highest = (
             "SELECT r.id, max(c.derived) FROM contexts c JOIN contexts r ON r.ref = c.root GROUP BY r.id"
@@ -370,7 +370,7 @@ async def test_t46_an_earlier_release_refuses_a_file_of_a_later_one(
     shutil.copy(earlier[0], path)
     async with SQLiteStorage(path):
         pass
-    monkeypatch.setattr(sqlite_file, "migrations", lambda _dialect: KNOWN[:1])
+    monkeypatch.setattr(sqlite_schema, "migrations", lambda _dialect: KNOWN[:1])
     await _refused(path, f"has schema {len(KNOWN)}, this release knows up to 1", read_only=read_only)
     monkeypatch.undo()
     await upgraded(path, earlier[1])

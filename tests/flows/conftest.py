@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,9 @@ from acms import open_storage
 from tests.flows.talk import Storage
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
-    """A store that stays open for the whole test."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'log.db'}"
-    async with open_storage(url) as store:
+@pytest.fixture
+async def storage(any_url: str) -> AsyncIterator[Storage]:
+    """A store that stays open for the whole test, and no longer: sessions that were left open hold it no more."""
+    async with open_storage(any_url) as store:
         yield store
+    await store.aclose()

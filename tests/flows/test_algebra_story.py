@@ -58,6 +58,7 @@ from acms.view import View
 from tests.core.counters import COUNTERS
 from tests.core.provider import check_valid
 from tests.flows.talk import Storage, log_of, plain, session_on
+from tests.servers.stores import another
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 MOST_SESSIONS = 4
@@ -108,6 +109,7 @@ class AlgebraStory(RuleBasedStateMachine):
     """A story: rules that write, invariants that read."""
 
     kind: ClassVar[str]
+    postgres: ClassVar[str | None] = None
     cached: ClassVar[bool]
 
     def __init__(self) -> None:
@@ -136,10 +138,11 @@ class AlgebraStory(RuleBasedStateMachine):
         self.counter = counter
         self.toy = Toy(window)
         self.dice = random.Random(seed)
-        memory = self.kind == "memory"
-        self.url = (
-            "memory://" if memory else f"sqlite:///{Path(self.folder.name) / 'a.db'}?durability=relaxed"
-        )
+        self.url = {
+            "memory": "memory://",
+            "sqlite": f"sqlite:///{Path(self.folder.name) / 'a.db'}?durability=relaxed",
+            "postgres": another(self.postgres or ""),
+        }[self.kind]
         self.config = ACMSConfig(
             episodes=EpisodeBoundaryConfig(max_turns=4),
             cache=CacheConfig(enabled=self.cached),
@@ -539,8 +542,8 @@ async def test_what_lost_its_content_is_not_counted_as_in_force(storage: Storage
         assert (stats.active_messages, stats.active_tokens) == (1, 1)
 
 
-def tell(kind: str, cached: bool, examples: int, steps: int) -> None:
-    story = type("Story", (AlgebraStory,), {"kind": kind, "cached": cached})
+def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | None = None) -> None:
+    story = type("Story", (AlgebraStory,), {"kind": kind, "cached": cached, "postgres": postgres})
     run_state_machine_as_test(
         story,
         settings=settings(
@@ -565,3 +568,14 @@ def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: boo
 )
 def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> None:
     tell(kind, cached, 300 if kind == "memory" else 100, 50)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
+    tell("postgres", cached, 3, 20, postgres_home)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cached", [True, False])
+def test_many_long_stories_of_a_tree_of_sessions_on_postgres(cached: bool, postgres_home: str) -> None:
+    tell("postgres", cached, 60, 50, postgres_home)

@@ -29,16 +29,17 @@ from acms.storage import CachedStorage
 from acms.testing.logs import fork, noted, put, said, summed_up, taken_back
 from tests.flows.talk import LONG_EPISODES, contents, fill, seen, session_on, tool_turn, versions
 from tests.flows.talk import Storage as Storage
+from tests.servers.stores import url_of
 
-KINDS = ("memory", "sqlite", "cached")
+KINDS = ("memory", "sqlite", "postgres", "cached")
 
 
 @pytest.fixture(params=KINDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """A store of each kind; a session on `cached` has no second cache in front of it."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'log.db'}"
-    async with open_storage(url) as inner:
+    async with open_storage(url_of(request, tmp_path)) as inner:
         yield CachedStorage(inner) if request.param == "cached" else inner
+    await inner.aclose()  # whatever session was left open
 
 
 async def context_of(session: View) -> Any:
@@ -168,28 +169,27 @@ async def test_t13_a_long_line_of_forks_without_messages_needs_no_recursion() ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "forks"),
+    ("store", "forks"),
     [(kind, 600) for kind in KINDS] + [pytest.param(kind, 10_000, marks=pytest.mark.slow) for kind in KINDS],
+    indirect=["store"],
 )
 async def test_t13_many_forks_of_one_parent_are_made_alike_and_listed_in_pages(
-    kind: str, forks: int, tmp_path: Any
+    store: Any, forks: int
 ) -> None:
-    url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'log.db'}"
-    async with open_storage(url) as inner:
-        session = await talked(CachedStorage(inner) if kind == "cached" else inner)
-        counted = Counting(session._shared.storage)
-        session._shared.storage = counted
-        spent: list[int] = []
-        for n in range(forks):
-            before = counted.calls
-            await session.fork(at=n % 7)
-            spent.append(counted.calls - before)
-        assert set(spent) == {3}, "a fork costs as many calls as the first one"
-        listed = await session.forks()
-        assert [branch.fork for branch in listed] == [n % 7 for n in range(forks)]
-        tree = await session.tree()
-        assert tree is not None
-        assert [branch.context_id for branch in listed] == [fork.branch.context_id for fork in tree.forks]
+    session = await talked(store)
+    counted = Counting(session._shared.storage)
+    session._shared.storage = counted
+    spent: list[int] = []
+    for n in range(forks):
+        before = counted.calls
+        await session.fork(at=n % 7)
+        spent.append(counted.calls - before)
+    assert set(spent) == {3}, "a fork costs as many calls as the first one"
+    listed = await session.forks()
+    assert [branch.fork for branch in listed] == [n % 7 for n in range(forks)]
+    tree = await session.tree()
+    assert tree is not None
+    assert [branch.context_id for branch in listed] == [fork.branch.context_id for fork in tree.forks]
 
 
 class Counting:

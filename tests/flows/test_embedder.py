@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,9 +332,8 @@ async def test_a_cancelled_ingest_leaves_its_message_and_the_others_alone(
 
 
 async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
-    tmp_path: Path, config: ACMSConfig
+    url: str, config: ACMSConfig
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with session_on(open_storage(url), config=config) as plain:
         await fill(plain, *ABOUT)
     embedder = FakeEmbedder()
@@ -354,10 +352,7 @@ async def test_closing_while_vectors_are_asked_for_leaves_nothing_behind(
         assert await missing(again) == []
 
 
-async def test_closing_while_a_message_is_embedded_keeps_the_message(
-    tmp_path: Path, config: ACMSConfig
-) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_closing_while_a_message_is_embedded_keeps_the_message(url: str, config: ACMSConfig) -> None:
     embedder = FakeEmbedder()
     embedder.gate = asyncio.Event()
     session = with_embedder(open_storage(url), embedder, config=config)
@@ -474,9 +469,8 @@ async def test_a_model_with_another_dimension_is_another_model(storage: Storage)
 
 
 async def test_a_reopened_file_ranks_the_same_without_asking_for_a_vector_again(
-    tmp_path: Path, config: ACMSConfig
+    url: str, config: ACMSConfig
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with with_embedder(open_storage(url), FakeEmbedder(), config=config) as session:
         await session.ingest_many(
             [{"role": "user", "content": f"orders of m{n}. And the cat c{n} sleeps."} for n in range(300)]

@@ -27,6 +27,7 @@ from acms import (
     State,
     ValidationError,
     erasure,
+    open_storage,
     policies,
     transfer,
 )
@@ -49,10 +50,12 @@ from acms.model import (
     Search,
 )
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage.postgres import PostgresStorage
 from acms.testing import ManualClock, sound
 from acms.testing.logs import WHEN, fork, new, noted, put, said, summed_up, taken_back
 from tests.flows.fakes import FakeEmbedder
 from tests.flows.talk import LONG_EPISODES, Storage, session_on
+from tests.servers.stores import another
 
 SECRET = "the vault code is seven-four-one-nine"
 """What must not be found any more."""
@@ -649,17 +652,16 @@ async def test_t39_erasing_one_person_leaves_the_others_byte_for_byte(storage: S
     assert await _everything(storage, others) == before
 
 
-async def test_erasing_a_tenant_takes_everything_of_it_and_nothing_of_another(tmp_path: Path) -> None:
-    async with (
-        SQLiteStorage(tmp_path / "a.db", tenant="one") as one,
-        SQLiteStorage(tmp_path / "a.db", tenant="two") as two,
-    ):
+async def test_erasing_a_tenant_takes_everything_of_it_and_nothing_of_another(url: str) -> None:
+    home, _, tenant = url.partition("?tenant=")  # a database of many tenants has others with these names
+    one_url, two_url = (f"{home}?tenant={tenant}{name}" for name in ("one", "two"))
+    async with open_storage(one_url) as one, open_storage(two_url) as two:
         mine = [context for some in (await _people(one)).values() for context in some]
         theirs = [context for some in (await _people(two)).values() for context in some]
         before = await _everything(two, theirs)
         with pytest.raises(ValidationError):
-            await erasure.erase_tenant(one, confirm="two")
-        erased = await erasure.erase_tenant(one, confirm="one", verify=True)
+            await erasure.erase_tenant(one, confirm=two.tenant)
+        erased = await erasure.erase_tenant(one, confirm=one.tenant, verify=True)
         assert erased.residue == ()
         for context in mine:
             assert all(entry.state is State.ERASED for entry in await one.read(context.id))
@@ -670,19 +672,23 @@ async def test_erasing_a_tenant_takes_everything_of_it_and_nothing_of_another(tm
 
 
 @asynccontextmanager
-async def _clocked(kind: str, tmp_path: Path) -> AsyncIterator[tuple[Storage, ManualClock]]:
+async def _clocked(url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
     clock = ManualClock()
-    store = MemoryStorage(clock=clock) if kind == "memory" else SQLiteStorage(tmp_path / "a.db", clock=clock)
-    async with store:
+    place, _, tenant = url.partition("?tenant=")
+    async with (
+        MemoryStorage(clock=clock)
+        if place == "memory://"
+        else PostgresStorage(place, tenant=tenant, clock=clock)
+        if tenant
+        else SQLiteStorage(place.removeprefix("sqlite:///"), clock=clock)
+    ) as store:
         yield store, clock
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def clocked(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[tuple[Storage, ManualClock]]:
+@pytest.fixture
+async def clocked(any_url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
     """A store and its clock."""
-    async with _clocked(request.param, tmp_path) as found:
+    async with _clocked(any_url) as found:
         yield found
 
 
@@ -842,6 +848,7 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     await storage.settle(lease, Done())
 
 
+@pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # with a clock of their own
 async def test_the_job_of_a_deleted_context_is_still_claimed(clocked: tuple[Storage, ManualClock]) -> None:
     storage, clock = clocked
     context = await new(storage)
@@ -923,16 +930,23 @@ _steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 @settings(
     max_examples=15, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(steps=_steps)
 async def test_no_text_of_what_was_erased_is_read_anywhere(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, int, int]],
 ) -> None:
-    async with _clocked(kind, tmp_path_factory.mktemp("world")) as (storage, _):
+    if kind == "postgres":
+        url = another(request.getfixturevalue("postgres_home"))
+    else:
+        url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path_factory.mktemp('world') / 'a.db'}"
+    async with _clocked(url) as (storage, _):
         world = _World(storage)
         world.contexts.append(await new(storage, "talk 0"))
         gone: set[str] = set()

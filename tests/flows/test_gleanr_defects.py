@@ -6,7 +6,6 @@ The numbers are those of the list of probes; those that are about facts alone co
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -139,9 +138,8 @@ async def test_9_what_was_only_said_stays_reachable_beside_what_was_distilled(
         assert best.content == "the orders database listens on port 6432"
 
 
-async def test_12_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_12_opening_and_closing_leaves_nothing_behind(url: str) -> None:
     """A session that says nothing makes no episode, no entry and no context, however often it is opened."""
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     for _ in range(3):
         async with ACMS("s", open_storage(url)) as session:
             with pytest.raises(EpisodeNotFoundError):
@@ -158,9 +156,8 @@ async def test_12_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> N
         assert (await session.get_session_stats()).version == 2
 
 
-async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_place(tmp_path: Path) -> None:
+async def test_13_a_restart_after_a_thousand_messages_continues_at_the_right_place(url: str) -> None:
     """No limit of a query decides where the log goes on."""
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with ACMS("s", open_storage(url)) as session:
         await session.ingest_many([{"role": "user", "content": f"m{number}"} for number in range(1000)])
         await session.ingest_many([{"role": "user", "content": f"m{number}"} for number in range(1000, 1005)])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,8 +95,7 @@ async def blank(session: ACMS, versions: Sequence[int], to: State) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 300])
-async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(tmp_path: Path, size: int) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, size: int) -> None:
     async with (
         session_on(open_storage(url), config=configured()) as one,
         session_on(open_storage(url), config=configured(cached=False)) as two,
@@ -138,6 +136,8 @@ async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(tmp_path: Pa
         async with session_on(open_storage(url), config=configured(cached)) as late:
             assert await answers(late) == await answers(one)
             assert await answers(late) == await answers(two)
+    await one.close()  # opened again by the last questions
+    await two.close()
 
 
 async def agree_somehow(session: ACMS) -> None:
@@ -150,8 +150,7 @@ async def agree_somehow(session: ACMS) -> None:
         await asyncio.sleep(0)
 
 
-async def test_two_handles_agree_once_late_vectors_have_come(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_two_handles_agree_once_late_vectors_have_come(url: str) -> None:
     left, right = FakeEmbedder(), FakeEmbedder()
     async with (
         session_on(open_storage(url), config=configured(), embedder=left) as one,
@@ -247,9 +246,8 @@ async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
 @pytest.mark.parametrize("to", [State.ERASED, State.EXPIRED])
 @pytest.mark.parametrize("size", [20, 300])
 async def test_after_something_went_a_warm_index_says_what_a_cold_one_says(
-    tmp_path: Path, config: ACMSConfig, size: int, to: State
+    url: str, config: ACMSConfig, size: int, to: State
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with session_on(open_storage(url), config=config) as warm:
         await warm.ingest_many(told(0, size))
         await warm.close_episode()
@@ -411,9 +409,8 @@ async def test_forks_share_the_index_of_what_they_inherit(storage: Storage, conf
 
 
 async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
-    tmp_path: Path, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
+    url: str, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with session_on(open_storage(url), config=config) as session:
         await session.ingest_many(told(0, 300))
         ids = await message_ids(session)
@@ -465,8 +462,8 @@ import asyncio, json, os, sys
 from datetime import datetime
 from acms import ACMS, ACMSConfig, open_storage
 
-async def main(path, messages):
-    session = ACMS("user_123", open_storage("sqlite:///" + path))
+async def main(url, messages):
+    session = ACMS("user_123", open_storage(url))
     for message in messages:
         await session.ingest(**message)
     os._exit(9)
@@ -476,21 +473,20 @@ asyncio.run(main(sys.argv[1], json.load(sys.stdin)))
 
 
 async def test_the_cards_a_killed_process_did_not_store_are_written_by_the_next_one(
-    tmp_path: Path, config: ACMSConfig
+    url: str, config: ACMSConfig
 ) -> None:
     import json
 
-    path = str(tmp_path / "log.db")
     messages = [{**one, "created_at": one["created_at"].isoformat()} for one in told(0, 80)]
     ran = subprocess.run(
-        [sys.executable, "-c", KILLED, path], input=json.dumps(messages), text=True, check=False
+        [sys.executable, "-c", KILLED, url], input=json.dumps(messages), text=True, check=False
     )
     assert ran.returncode == 9
-    async with session_on(open_storage(f"sqlite:///{path}"), config=config) as session:
+    async with session_on(open_storage(url), config=config) as session:
         found = await answers(session)
         assert 0 < session.index.healed <= 80
         assert len(await log_of(session)) == 80
-    async with session_on(open_storage(f"sqlite:///{path}"), config=config) as session:
+    async with session_on(open_storage(url), config=config) as session:
         assert await answers(session) == found
         assert session.index.healed == 0
     async with session_on(MemoryStorage(), config=ACMSConfig()) as whole:

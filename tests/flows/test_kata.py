@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,9 +108,8 @@ async def test_text_of_any_script_comes_back_and_what_no_store_can_hold_is_refus
             await session.ingest("user", wrong)
 
 
-async def test_concurrent_appends_leave_no_gap(tmp_path: Path) -> None:
+async def test_concurrent_appends_leave_no_gap(url: str) -> None:
     """Two writers with connections of their own, so that the database really has to keep them apart."""
-    url = f"sqlite:///{tmp_path / 'log.db'}"
     async with open_storage(url) as here, open_storage(url) as there:
         one, other = await talk(here), await talk(there)
         batch = [{"role": "user", "content": sized(6)}, {"role": "user", "content": sized(6)}]
@@ -123,10 +121,11 @@ async def test_concurrent_appends_leave_no_gap(tmp_path: Path) -> None:
         assert stored[1] == stored[0] + 1, "a batch stays together"
         stats = await one.get_session_stats()
         assert (stats.messages, stats.tokens, stats.version) == (3, 20, 3)
+        await one.close()
+        await other.close()
 
 
-async def test_eight_connections_append_without_gap_or_loss(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_eight_connections_append_without_gap_or_loss(url: str) -> None:
     stores = [open_storage(url) for _ in range(8)]
     sessions = [await talk(store) for store in stores]
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from acms import ACMS, ValidationError, open_storage
+from acms import ACMS, ValidationError
 from acms.model import Source
 from acms.protocols import StorageBackend
 from acms.testing import HashEmbedder
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageBackend:
-    return open_storage("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/n.db")
 
 
 async def test_a_namespace_answers_with_what_its_other_sessions_decided(storage: StorageBackend) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -66,10 +65,10 @@ class Talk:
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1], ids="seed-{}".format)
-async def test_details_survive_the_compactions_of_a_thousand_turns(seed: int, tmp_path: Path) -> None:
+async def test_details_survive_the_compactions_of_a_thousand_turns(seed: int, url: str) -> None:
     talk = Talk(seed)
     config = ACMSConfig(compaction=CompactionPolicy(budget=8000))
-    async with ACMS("agent", open_storage(f"sqlite:///{tmp_path / 'log.db'}"), config=config) as session:
+    async with ACMS("agent", open_storage(url), config=config) as session:
         for n, text in enumerate(talk.turns):
             await session.ingest(("user", "assistant")[n % 2], text)
             if n % 25 == 0:

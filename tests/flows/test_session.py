@@ -36,7 +36,7 @@ from acms import (
     open_storage,
 )
 from acms.assembly import gather_all, plan_window
-from acms.storage import MemoryStorage, SQLiteStorage
+from acms.storage import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 from tests.flows.talk import (
     LONG_EPISODES,
@@ -649,8 +649,7 @@ async def test_what_a_reader_does_with_metadata_does_not_reach_the_log(storage: 
 # ── restarts and company ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_restart_continues_episodes_groups_and_positions(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_a_restart_continues_episodes_groups_and_positions(url: str) -> None:
     async with ACMS("s", open_storage(url)) as session:
         await fill(session, "a", "b")
         await session.ingest(
@@ -670,8 +669,7 @@ async def test_a_restart_continues_episodes_groups_and_positions(tmp_path: Path)
         assert items[2].group is not None
 
 
-async def test_a_restart_in_the_middle_of_an_episode_counts_its_turns_on(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_a_restart_in_the_middle_of_an_episode_counts_its_turns_on(url: str) -> None:
     for number in range(13):
         async with ACMS("s", open_storage(url)) as session:
             await session.ingest("user", f"turn {number}")
@@ -687,8 +685,7 @@ async def test_two_sessions_on_one_key_share_one_log(storage: Storage) -> None:
         assert contents(await one.window(100)) == contents(await two.window(100)) == ["a", "b", "c"]
 
 
-async def test_a_manual_close_by_another_handle_ends_the_episode_for_all(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
+async def test_a_manual_close_by_another_handle_ends_the_episode_for_all(url: str) -> None:
     async with session_on(open_storage(url)) as one, session_on(open_storage(url)) as two:
         await fill(one, "a")
         await two.close_episode("lunch")
@@ -724,8 +721,8 @@ WRITER = """
 import asyncio, sys
 from acms import ACMS, open_storage
 
-async def main(path, who):
-    async with ACMS("shared", open_storage("sqlite:///" + path)) as session:
+async def main(url, who):
+    async with ACMS("shared", open_storage(url)) as session:
         print("ready", flush=True)
         sys.stdin.readline()
         for number in range(10):
@@ -735,11 +732,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_two_processes_writing_at_once_leave_no_gap_and_lose_nothing(tmp_path: Path) -> None:
-    path = str(tmp_path / "log.db")
+async def test_two_processes_writing_at_once_leave_no_gap_and_lose_nothing(url: str) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, path, who],
+            [sys.executable, "-c", WRITER, url, who],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -756,7 +752,7 @@ async def test_two_processes_writing_at_once_leave_no_gap_and_lose_nothing(tmp_p
     for process in processes:
         process.communicate(timeout=60)
         assert process.returncode == 0
-    async with ACMS("shared", open_storage(f"sqlite:///{path}")) as session:
+    async with ACMS("shared", open_storage(url)) as session:
         log = [entry for entry in await log_of(session) if entry.kind == "message"]
         assert [entry.position for entry in log] == list(range(1, 61))
         assert [entry.version for entry in log] == list(range(1, 61))
@@ -974,8 +970,8 @@ class Counted(WrapperStorage):
         await super().aclose()
 
 
-async def test_close_is_idempotent_and_lets_the_store_go(tmp_path: Path) -> None:
-    storage = Counted(SQLiteStorage(tmp_path / "log.db"))
+async def test_close_is_idempotent_and_lets_the_store_go(url: str) -> None:
+    storage = Counted(open_storage(url))
     session = session_on(storage)
     await session.close()
     assert storage.closed == 0
@@ -985,8 +981,8 @@ async def test_close_is_idempotent_and_lets_the_store_go(tmp_path: Path) -> None
     assert storage.closed == 1
 
 
-async def test_a_session_needs_no_with_block(tmp_path: Path) -> None:
-    session = session_on(open_storage(f"sqlite:///{tmp_path / 'log.db'}"))
+async def test_a_session_needs_no_with_block(url: str) -> None:
+    session = session_on(open_storage(url))
     await fill(session, "x")
     assert contents(await session.window(100)) == ["x"]
     await session.close()
@@ -1001,8 +997,8 @@ async def test_a_closed_session_opens_again_when_it_is_used(storage: Storage) ->
     await session.close()
 
 
-async def test_a_shared_store_stays_open_until_its_last_session_leaves(tmp_path: Path) -> None:
-    storage = Counted(SQLiteStorage(tmp_path / "log.db"))
+async def test_a_shared_store_stays_open_until_its_last_session_leaves(url: str) -> None:
+    storage = Counted(open_storage(url))
     async with session_on(storage, "a") as one:
         async with session_on(storage, "b") as two:
             await fill(two, "x")
@@ -1011,8 +1007,8 @@ async def test_a_shared_store_stays_open_until_its_last_session_leaves(tmp_path:
     assert storage.closed == 1
 
 
-async def test_a_with_block_around_the_store_keeps_it_open(tmp_path: Path) -> None:
-    storage = Counted(SQLiteStorage(tmp_path / "log.db"))
+async def test_a_with_block_around_the_store_keeps_it_open(url: str) -> None:
+    storage = Counted(open_storage(url))
     async with storage:
         for name in "ab":
             async with session_on(storage, name) as session:
@@ -1021,8 +1017,8 @@ async def test_a_with_block_around_the_store_keeps_it_open(tmp_path: Path) -> No
     assert storage.closed == 1
 
 
-async def test_closing_waits_for_what_other_tasks_are_writing(tmp_path: Path) -> None:
-    storage = Counted(SQLiteStorage(tmp_path / "log.db"))
+async def test_closing_waits_for_what_other_tasks_are_writing(url: str) -> None:
+    storage = Counted(open_storage(url))
     session = session_on(storage)
     await fill(session, "first")
     writes = [asyncio.ensure_future(session.ingest("user", f"m{number}")) for number in range(10)]
@@ -1030,5 +1026,5 @@ async def test_closing_waits_for_what_other_tasks_are_writing(tmp_path: Path) ->
     await session.close()
     assert storage.closed == 1
     assert all(write.done() for write in writes)
-    async with session_on(open_storage(f"sqlite:///{tmp_path / 'log.db'}")) as again:
+    async with session_on(open_storage(url)) as again:
         assert len(await again.window(1000)) == 11

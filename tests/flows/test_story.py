@@ -32,6 +32,7 @@ from acms.view import View
 from tests.core.counters import COUNTERS
 from tests.core.provider import check_valid
 from tests.flows.talk import log_of, seen
+from tests.servers.stores import another
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 WORDS = ["orders", "database", "Decision: cache", "数据库", "x" * 60, "  indented\n", "thanks", "🙂"]
@@ -229,6 +230,12 @@ def test_a_story_in_memory(told: list[tuple[Any, ...]], counter: Any) -> None:
 def test_a_story_in_a_file(told: list[tuple[Any, ...]], counter: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tell(f"sqlite:///{Path(folder) / 'log.db'}?durability=relaxed", told, counter)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(told=st.lists(steps, min_size=1, max_size=25), counter=st.sampled_from(COUNTERS))
+def test_a_story_on_postgres(told: list[tuple[Any, ...]], counter: Any, postgres_home: str) -> None:
+    tell(another(postgres_home), told, counter)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from acms.errors import (
 )
 from acms.events import Event, JobFailed, JobFinished
 from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
-from acms.protocols import StorageBackend
+from acms.protocols import Handle, StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import ManualClock
@@ -112,7 +112,8 @@ async def test_draining_works_off_everything_that_is_due(storage: Storage) -> No
     assert await effects(storage, context) == [*"abcd"]
     assert [job.state for job in await jobs(storage)] == [JobState.DONE] * 4 + [JobState.READY] * 2
     assert events == [
-        JobFinished(context_id=context.id, job_id=str(n), kind="k", attempt=1) for n in range(1, 5)
+        JobFinished(context_id=context.id, job_id=job.id, kind="k", attempt=1)
+        for job in (await jobs(storage))[:4]
     ]
 
 
@@ -326,7 +327,7 @@ async def test_what_a_listener_raises_changes_nothing(
     assert names == ["job_finished", "on_event_failed"] * 2
     assert caplog.records[0].__dict__["acms"] == {
         "context_id": context.id,
-        "job_id": "1",
+        "job_id": (await jobs(storage))[0].id,
         "kind": "k",
         "attempt": 1,
     }
@@ -586,8 +587,8 @@ async def test_what_is_claimed_while_a_worker_is_told_to_stop_is_handed_back(sto
     ]
 
 
-def test_an_event_loop_that_ends_hands_its_jobs_back(tmp_path: Path) -> None:
-    storage = SQLiteStorage(tmp_path / "a.db")
+def test_an_event_loop_that_ends_hands_its_jobs_back(url: str) -> None:
+    storage = open_storage(url)
 
     async def begin() -> None:
         context = await new(storage)
@@ -669,11 +670,9 @@ async def test_a_store_that_stays_broken_ends_the_worker() -> None:
 # ── several workers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_several_workers_share_the_jobs_out(tmp_path: Path, kind: str) -> None:
-    stores: list[Any] = [MemoryStorage()] * 3
-    if kind == "sqlite":
-        stores = [SQLiteStorage(tmp_path / "a.db") for _ in range(3)]
+async def test_several_workers_share_the_jobs_out(any_url: str) -> None:
+    shared = any_url == "memory://"
+    stores = [open_storage(any_url)] * 3 if shared else [open_storage(any_url) for _ in range(3)]
     context = await new(stores[0])
     names = [str(n) for n in range(60)]
     await ask(stores[0], context, *names)
@@ -735,10 +734,14 @@ class Heard(list[Event]):
 
 
 @pytest.fixture
-async def handle(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
-    store = SQLiteStorage(tmp_path / "b.db")
+async def handle(url: str) -> AsyncIterator[Handle]:
+    store = open_storage(url)
     yield store
     await store.aclose()
+
+
+def is_open(handle: Any) -> bool:
+    return handle._state is not None if isinstance(handle, SQLiteStorage) else handle._opened
 
 
 def made(session: ACMS) -> Background:
@@ -749,7 +752,7 @@ def tasks() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "acms-background"]
 
 
-async def test_the_background_works_while_there_is_work_and_no_longer(handle: SQLiteStorage) -> None:
+async def test_the_background_works_while_there_is_work_and_no_longer(handle: Handle) -> None:
     heard = Heard()
     async with ACMS("a", handle, config=ACMSConfig(on_event=heard)) as session:
         await session.ingest("user", "hello")
@@ -767,11 +770,11 @@ async def test_the_background_works_while_there_is_work_and_no_longer(handle: SQ
         made(session).poke()
         await heard.wait(2)
     assert tasks() == []
-    assert handle._state is None, "closed with its last user"
+    assert not is_open(handle), "closed with its last user"
     assert (await effects(handle, context))[1:] == ["one", "two"]
 
 
-async def test_the_background_comes_back_for_a_retry(handle: SQLiteStorage) -> None:
+async def test_the_background_comes_back_for_a_retry(handle: Handle) -> None:
     heard = Heard()
     retry = RetryConfig(base_delay=0.01, jitter=False)
     async with ACMS("a", handle, config=ACMSConfig(on_event=heard, retry=retry)) as session:
@@ -787,7 +790,7 @@ async def test_the_background_comes_back_for_a_retry(handle: SQLiteStorage) -> N
     assert (await effects(handle, context))[1:] == ["d"]
 
 
-async def test_a_poke_that_comes_while_it_ends_is_not_lost(handle: SQLiteStorage) -> None:
+async def test_a_poke_that_comes_while_it_ends_is_not_lost(handle: Handle) -> None:
     context = await new(handle)
     heard = Heard()
     own = Background(handle, WorkerConfig(), RetryConfig(), heard)
@@ -802,7 +805,7 @@ async def test_a_poke_that_comes_while_it_ends_is_not_lost(handle: SQLiteStorage
     assert len(await effects(handle, context)) == 60
 
 
-async def test_only_the_last_session_of_a_handle_stops_its_background(handle: SQLiteStorage) -> None:
+async def test_only_the_last_session_of_a_handle_stops_its_background(handle: Handle) -> None:
     heard = Heard()
     one = ACMS("one", handle, config=ACMSConfig(on_event=heard))
     two = ACMS("two", handle)
@@ -821,11 +824,11 @@ async def test_only_the_last_session_of_a_handle_stops_its_background(handle: SQ
     await asyncio.sleep(0)
     hall.leave.set()
     await closing
-    assert (tasks(), handle._state) == ([], None)
+    assert (tasks(), is_open(handle)) == ([], False)
     assert (await effects(handle, context))[1:] == ["d"]
 
 
-async def test_a_block_around_a_session_that_closed_stops_the_background_too(handle: SQLiteStorage) -> None:
+async def test_a_block_around_a_session_that_closed_stops_the_background_too(handle: Handle) -> None:
     async with handle:
         async with ACMS("a", handle) as session:
             await session.ingest("user", "hello")
@@ -837,12 +840,12 @@ async def test_a_block_around_a_session_that_closed_stops_the_background_too(han
             await hall.entered.wait()
         assert tasks() == ["acms-background"]
         asyncio.get_running_loop().call_later(0.01, hall.leave.set)
-    assert (tasks(), handle._state) == ([], None)
+    assert (tasks(), is_open(handle)) == ([], False)
     assert (await effects(handle, context))[1:] == ["d"]
 
 
 async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
-    handle: SQLiteStorage,
+    handle: Handle,
 ) -> None:
     one = ACMS("one", handle)
     await one.ingest("user", "hello")
@@ -863,14 +866,14 @@ async def test_a_session_that_comes_while_the_background_stops_keeps_the_handle(
     made(two).poke()
     hall.leave.set()
     await closing
-    assert handle._state is not None
+    assert is_open(handle)
     while (await handle.head(context.id)).version < 3:
         await asyncio.sleep(0)
     await two.close()
-    assert (tasks(), handle._state) == ([], None)
+    assert (tasks(), is_open(handle)) == ([], False)
 
 
-async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: SQLiteStorage) -> None:
+async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: Handle) -> None:
     context = await new(handle)
     hall = Hall()
     own = Background(handle, WorkerConfig(), RetryConfig())
@@ -885,7 +888,7 @@ async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: 
 
 
 async def test_a_background_that_is_switched_off_does_nothing_until_a_session_allows_it(
-    handle: SQLiteStorage,
+    handle: Handle,
 ) -> None:
     context = await new(handle)
     heard = Heard()
@@ -902,9 +905,9 @@ async def test_a_background_that_is_switched_off_does_nothing_until_a_session_al
     assert await effects(handle, context) == ["d"]
 
 
-async def test_two_backgrounds_on_one_file_have_one_effect_of_each_job(tmp_path: Path) -> None:
+async def test_two_backgrounds_on_one_file_have_one_effect_of_each_job(url: str) -> None:
     heard = Heard()
-    handles = [open_storage(f"sqlite:///{tmp_path / 'log.db'}") for _ in range(2)]
+    handles = [open_storage(url) for _ in range(2)]
     sessions = [ACMS("a", store, config=ACMSConfig(on_event=heard)) for store in handles]
     await sessions[0].ingest("user", "hello")
     await sessions[1].ingest("user", "hello")
@@ -922,7 +925,7 @@ async def test_two_backgrounds_on_one_file_have_one_effect_of_each_job(tmp_path:
 
 
 async def test_a_background_whose_store_is_broken_says_so(
-    handle: SQLiteStorage, caplog: pytest.LogCaptureFixture
+    handle: Handle, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultyStorage(MemoryStorage())
     store.fail("claim", 1, StorageReadOnlyError("no"))
@@ -937,8 +940,8 @@ async def test_a_background_whose_store_is_broken_says_so(
     assert caplog.records[0].__dict__["acms"] == {"error": "STORAGE_READ_ONLY: no"}
 
 
-def test_a_background_starts_again_on_the_next_event_loop(tmp_path: Path) -> None:
-    storage = SQLiteStorage(tmp_path / "a.db")
+def test_a_background_starts_again_on_the_next_event_loop(url: str) -> None:
+    storage = open_storage(url)
 
     async def once(name: str, close: bool) -> None:
         heard = Heard()

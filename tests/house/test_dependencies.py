@@ -149,3 +149,18 @@ except ConfigurationError as error:
     )
     expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_the_postgresql_store_names_its_extra() -> None:
+    done = _without(
+        {"psycopg"},
+        """
+from acms import ConfigurationError, open_storage
+try:
+    open_storage("postgresql://host/acms")
+except ConfigurationError as error:
+    print(error)
+""",
+    )
+    expected = "psycopg is not installed: pip install 'acms-engine[postgres]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

@@ -81,15 +81,15 @@ def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
 
 
 #: What only one dialect asks. SQLite has one writer, so its append is many small statements inside a transaction, and
-#: its keys lie in a table of their own; PostgreSQL appends in one statement and locks rows.
+#: its keys lie in a table of their own; PostgreSQL appends in one statement, locks rows and searches by indexes.
 _OWN = {
     "sqlite": {
         "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key", "insert_job",
         "insert_key", "jobs_ahead", "key_version", "live", "root_itself", "said",
     },
     "postgres": {
-        "append", "append_with_jobs", "cited", "feed", "hint", "horizon", "keyed", "lock_context", "lock_root",
-        "lock_tree", "written",
+        "append", "append_with_jobs", "cited", "count_searchable", "feed", "hint", "horizon", "keyed", "lock_context",
+        "lock_root", "lock_tree", "nearest", "places", "searchable_at", "searchable_vectors_at", "written",
     },
 }  # fmt: skip
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner, Result
 from acms import ACMS, HeuristicTokenCounter, State, View, open_storage
 from acms.cli import base
 from acms.cli.commands import app
-from acms.storage import SQLiteStorage
 
 COMMANDS = (
     "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export", "fork",
@@ -41,8 +40,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    return base.file_url(tmp_path / "test.db")
+def db(url: str) -> str:
+    return url
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -145,6 +144,7 @@ def test_an_unknown_session_is_an_error(demo: str, arguments: tuple[str, ...]) -
     run(arguments[0], "demo", *arguments[2:], "--db", demo, "--namespace", "other", code=1)
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_typed_errors(demo: str, tmp_path: Path) -> None:
     error = json.loads(run("window", "demo", "--db", demo, "--at", "999", "--json", code=1).stderr)["error"]
     assert (error["code"], error["field"]) == ("VALIDATION", "at")
@@ -474,6 +474,7 @@ def test_export_and_restore_are_verbatim(demo: str, tmp_path: Path) -> None:
     assert call("verify", "--db", other)["ok"]
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_backup(demo: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     value = call("backup", str(copy), "--db", demo)
@@ -482,6 +483,7 @@ def test_backup(demo: str, tmp_path: Path) -> None:
     assert "bytes" in run("backup", str(tmp_path / "second.db"), "--db", demo).stdout
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_verify(demo: str, tmp_path: Path) -> None:
     value = call("verify", "--db", demo)
     assert value["ok"]
@@ -502,6 +504,7 @@ def test_verify(demo: str, tmp_path: Path) -> None:
     assert [problem["version"] for problem in value["sessions"][0]["problems"]] == [13]
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_verify_looks_at_the_file(demo: str, tmp_path: Path) -> None:
     connection = apsw.Connection(str(tmp_path / "test.db"))
     connection.pragma("writable_schema", True)
@@ -605,9 +608,8 @@ def test_a_reader_that_goes_away_is_no_error_message(demo: str) -> None:
 
 
 async def test_storage_stays_usable_beside_the_cli(demo: str) -> None:
-    """A command in another process reads and writes a file that this one has open."""
+    """A command in another process reads and writes a store that this one has open."""
     storage = open_storage(demo)
-    assert isinstance(storage, SQLiteStorage)
     async with ACMS("demo", storage) as session:
         await session.ingest("user", "written here")
         done = await asyncio.to_thread(shell, "window", "demo", "--budget", "20", "--db", demo)

@@ -9,24 +9,22 @@ import pty
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, Branch, HeuristicTokenCounter, Tree, open_storage
-from acms.cli import base
 from acms.cli.branching import ASCII, BOXES, Notes, drawn
 from acms.cli.commands import app
 from acms.testing.logs import WHEN, put, summed_up, taken_back
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     for name in ("ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ACMS_DB", base.file_url(tmp_path / "test.db"))
+    monkeypatch.setenv("ACMS_DB", url)
 
 
 def run(*arguments: str, code: int = 0, **options: Any) -> Result:
@@ -50,6 +48,7 @@ def on_store(work: Callable[[Any], Awaitable[None]]) -> None:
     async def do() -> None:
         async with open_storage(os.environ["ACMS_DB"]) as storage:
             await work(storage)
+        await storage.aclose()  # whatever session was left open
 
     asyncio.run(do())
 
@@ -66,6 +65,18 @@ def talk() -> None:
 
 
 pytestmark = pytest.mark.usefixtures("talk")
+
+
+def test_a_fork_can_be_a_copy_that_shares_nothing() -> None:
+    run("tag", "user_123", "early", "2")
+    told = "flat is a copy of user_123 up to v4\n"
+    assert run("fork", "user_123", "--at", "4", "--as", "flat", "--copy").stdout == told
+    assert run("fork", "user_123", "--at", "4", "--as", "flat", "--copy").stdout == told
+    found = call("fork", "user_123", "--at", "early", "--copy")
+    assert (found["parent"], found["fork"], found["version"]) == (None, None, 2)
+    assert call("tag", "flat")["tags"] == {"early": 2}
+    assert refused("fork", "user_123", "--at", "3", "--as", "flat", "--copy")["code"] == "CONFLICT"
+    assert call("verify", "flat")["ok"]
 
 
 def test_a_fork_goes_on_from_a_version_or_a_tag() -> None:

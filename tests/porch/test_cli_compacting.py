@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage
-from acms.cli import base
 from acms.cli.commands import app
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     for name in ("ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ACMS_DB", base.file_url(tmp_path / "test.db"))
+    monkeypatch.setenv("ACMS_DB", url)
 
 
 @pytest.fixture(autouse=True)

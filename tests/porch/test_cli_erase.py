@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage, policies
-from acms.cli import base
 from acms.cli.commands import app
 from acms.testing.logs import noted, put, summed_up
 
@@ -31,8 +30,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    return base.file_url(tmp_path / "test.db")
+def db(url: str) -> str:
+    return url
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -155,6 +154,7 @@ def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
     assert said(db)[0] == SECRET
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp_path: Path) -> None:
     reader = apsw.Connection(str(tmp_path / "test.db"))
     reader.execute("BEGIN; SELECT content FROM entries").fetchall()

@@ -22,7 +22,7 @@ from acms.cli import base
 from acms.cli.commands import app
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Append, Failed, JobDraft, JobQuery
-from acms.storage import MemoryStorage, SQLiteStorage
+from acms.protocols import Handle
 from acms.testing.logs import new, put
 
 LISTED = ACMSConfig(worker=WorkerConfig(enabled=False))
@@ -67,16 +67,17 @@ async def add(db: str, *kinds: str) -> None:
 
 async def give_up(db: str, *errors: str) -> None:
     """Let the oldest jobs that are due fail."""
-    async with SQLiteStorage(db.removeprefix("sqlite:///")) as storage:
+    async with open_storage(db) as storage:
         for error in errors:
             (lease,) = await storage.claim(["compact", "other"], lease=timedelta(minutes=1))
             await storage.settle(lease, Failed(error=error))
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store with one session and three jobs: one that failed, one that waits, and one nobody can do."""
-    url = base.file_url(tmp_path / "test.db")
+    fresh = request.param == "postgres"  # its own database, so that its jobs have the numbers 1 to 3
+    url = request.getfixturevalue("postgres_url") if fresh else base.file_url(tmp_path / "test.db")
     asyncio.run(add(url, "compact", "compact", "other"))
     asyncio.run(give_up(url, "PROVIDER: overloaded"))
     return url
@@ -171,32 +172,33 @@ def test_an_unknown_job_is_an_error(db: str) -> None:
         assert error["options"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStorage | SQLiteStorage:
-    return MemoryStorage() if request.param == "memory" else SQLiteStorage(tmp_path / "a.db")
+@pytest.fixture
+def store(any_url: str) -> Handle:
+    return open_storage(any_url)
 
 
-async def test_operators_cannot_do_what_makes_no_sense(store: MemoryStorage | SQLiteStorage) -> None:
+async def test_operators_cannot_do_what_makes_no_sense(store: Handle) -> None:
     async with store:
         context = await new(store)
         draft = JobDraft(kind="k", dedupe="d")
         await put(store, context, jobs=(draft,))
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
+        one = lease.job.id
         with pytest.raises(ConflictError, match="runs already"):
-            await operations.retry(store, "1")
-        assert (await operations.cancel(store, "1")).state is JobState.CANCELLED
-        assert (await operations.cancel(store, "1")).state is JobState.CANCELLED
+            await operations.retry(store, one)
+        assert (await operations.cancel(store, one)).state is JobState.CANCELLED
+        assert (await operations.cancel(store, one)).state is JobState.CANCELLED
         await put(store, context, jobs=(draft,))
-        with pytest.raises(ConflictError, match="job 2 is to do the work of job 1"):
-            await operations.retry(store, "1")
+        with pytest.raises(ConflictError, match=rf"job \d+ is to do the work of job {one}"):
+            await operations.retry(store, one)
         (lease,) = await store.claim(["k"], lease=timedelta(minutes=1))
         await put(store, context, finish=lease)
         for change in (operations.retry, operations.cancel):
             with pytest.raises(ConflictError, match="is done"):
-                await change(store, "2")
+                await change(store, lease.job.id)
             with pytest.raises(NotFoundError):
                 await change(store, "no number")
-        assert (await operations.retry(store, "1")).state is JobState.READY
+        assert (await operations.retry(store, one)).state is JobState.READY
 
 
 def test_every_installation_can_do_the_same_kinds_of_job() -> None:
@@ -230,7 +232,7 @@ def test_a_worker_does_only_the_kinds_it_was_given(db: str) -> None:
 
 def test_a_job_that_fails_is_told_with_its_error(db: str) -> None:
     async def delete() -> None:
-        async with SQLiteStorage(db.removeprefix("sqlite:///")) as storage:
+        async with open_storage(db) as storage:
             context = await storage.context("talk")
             await storage.settings(context.id, {"deleted": True}, rev=context.settings_rev)
 

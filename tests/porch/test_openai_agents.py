@@ -39,10 +39,9 @@ ITEMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ACMSSession]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/agents.db"
-    found = ACMSSession("s", open_storage(url))
+@pytest.fixture
+async def session(any_url: str) -> AsyncIterator[ACMSSession]:
+    found = ACMSSession("s", open_storage(any_url))
     yield found
     await found.close()
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -36,8 +35,8 @@ def test_constructors_take_the_same_arguments() -> None:
     assert inspect.signature(sync.ACMS) == inspect.signature(AsyncACMS)
 
 
-def test_a_session_without_await(tmp_path: Path) -> None:
-    storage = open_storage(f"sqlite:///{tmp_path}/memory.db")
+def test_a_session_without_await(url: str) -> None:
+    storage = open_storage(url)
     with sync.ACMS("user_123", storage) as session, sync.ACMS("other", storage) as other:
         id = session.ingest("user", "We chose PostgreSQL for the orders service.")
         other.ingest("user", "hello")
@@ -56,8 +55,8 @@ def test_errors_arrive_typed() -> None:
         session.ingest("user", "")
 
 
-def test_many_threads_share_one_session(tmp_path: Path) -> None:
-    with sync.ACMS("s", open_storage(f"sqlite:///{tmp_path}/t.db")) as session:
+def test_many_threads_share_one_session(url: str) -> None:
+    with sync.ACMS("s", open_storage(url)) as session:
         threads = [
             threading.Thread(target=lambda n=n: [session.ingest("user", f"{n} {i}") for i in range(20)])
             for n in range(8)
@@ -77,15 +76,15 @@ async def test_refuses_to_block_a_running_event_loop() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_gets_a_portal_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_gets_a_portal_of_its_own(url: str) -> None:
     script = f"""
 import os, sys
 from acms import open_storage
 from acms.sync import ACMS
-with ACMS("parent", open_storage("sqlite:///{tmp_path}/p.db")) as session:
+with ACMS("parent", open_storage({url!r})) as session:
     session.ingest("user", "before")
 child = os.fork()
-with ACMS("child" if child == 0 else "parent", open_storage("sqlite:///{tmp_path}/p.db")) as session:
+with ACMS("child" if child == 0 else "parent", open_storage({url!r})) as session:
     session.ingest("user", "after")
 if child == 0:
     os._exit(0)

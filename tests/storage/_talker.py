@@ -8,9 +8,9 @@ import sys
 
 from acms.model import Append, Draft
 from acms.protocols import StorageBackend
-from acms.storage.sqlite import SQLiteStorage
 from acms.testing.checker import RecordingStorage, dump
 from acms.testing.logs import fork, new, said
+from tests.faults._work import open_at
 
 TASKS = 6
 TALKS = 3
@@ -76,7 +76,7 @@ async def record(inner: StorageBackend, seed: int, operations: int) -> Recording
 
 async def main(path: str, seed: str, operations: str) -> None:
     """Talk and write the history to stdout."""
-    async with SQLiteStorage(path, durability="relaxed") as store:
+    async with open_at(path, durability="relaxed") as store:
         print("ready", flush=True)
         sys.stdin.readline()
         found = await record(store, int(seed), int(operations))

@@ -3,7 +3,7 @@
     python -m tests.storage.mutations
 
 plants one fault after the other in a store, runs the whole suite and a short story against it, prints which test found
-it, and exits with 1 when a fault survived both.
+it, and exits with 1 when a fault survived both. Those of PostgreSQL are in `mutations_postgres`; a server is started.
 """
 
 from __future__ import annotations
@@ -46,11 +46,16 @@ from acms.storage import (
     sqlite_erase,
     sqlite_file,
 )
+from acms.storage.postgres import PostgresStorage
 from acms.testing import ManualClock, StorageBackendTests, run_story
+from tests.servers.postgres import Databases, Server
+from tests.servers.stores import another
+
+from . import mutations_postgres
 
 TIMEOUT = 60
 #: How many stories are told: as many as seconds allow.
-EXAMPLES = {"memory": 250, "cached": 150, "sqlite": 100}
+EXAMPLES = {"memory": 250, "cached": 150, "sqlite": 100, "postgres": 20}
 
 _numbers = itertools.count()
 
@@ -102,7 +107,8 @@ class Fault:
     name: str
     store: str
     plant: Plant
-    #: A test that must find it; "story" when only a story can.
+    #: A test that must find it; "story" when only a story can, "handles" or "wire" when it takes several handles or
+    #: a connection that is cut.
     found_by: str
 
 
@@ -355,14 +361,26 @@ FAULTS = [
 class Stores:
     """Fresh stores of one kind, each SQLite file with its own name."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, server: Databases | None = None) -> None:
         self.kind = kind
         self.folder = folder
+        self._server = server
+        self._home: str | None = None
+
+    def home(self) -> str:
+        """Return the URL of the database of these stores; its schema is made by its first user, faults and all."""
+        assert self._server is not None
+        if self._home is None:
+            self._home = self._server.create_database()
+        return self._home
 
     def make(self, **options: Any) -> AbstractAsyncContextManager[StorageBackend]:
         """Return a fresh store, to be entered."""
         if self.kind == "sqlite":
             return SQLiteStorage(self.folder / f"{next(_numbers)}.db", durability="relaxed", **options)
+        if self.kind == "postgres":
+            tenant = another("").removeprefix("?tenant=")
+            return PostgresStorage(self.home(), tenant=tenant, retry_seconds=5, **options)
         inner = MemoryStorage(**options)
         return CachedStorage(inner) if self.kind == "cached" else inner
 
@@ -376,9 +394,14 @@ class Stores:
                 "store": await stack.enter_async_context(self.make(clock=clock)),
             }
             if "other_tenant" in wanted:
-                if self.kind != "sqlite":
+                if self.kind not in ("sqlite", "postgres"):
                     pytest.skip("one tenant")
-                other = SQLiteStorage(found["store"].path, tenant="other")
+                store = found["store"]
+                other = (
+                    store.for_tenant("other")
+                    if self.kind == "postgres"
+                    else SQLiteStorage(store.path, tenant="other")
+                )
                 found["other_tenant"] = await stack.enter_async_context(other)
             yield {name: found[name] for name in wanted}
 
@@ -388,6 +411,12 @@ class Suite(StorageBackendTests):
 
     takes_clock = True
     crowd = (4, 40)
+
+
+class SuiteOfServer(Suite):
+    """The same on a store that goes by the clock of its server."""
+
+    takes_clock = False
 
 
 def tests() -> Iterator[str]:
@@ -405,7 +434,7 @@ def passes(name: str, stores: Stores) -> bool:
     """Run one test; return False when it fails or takes for ever."""
 
     async def run() -> None:
-        test = getattr(Suite(), name)
+        test = getattr(SuiteOfServer() if stores.kind == "postgres" else Suite(), name)
         async with stores.fixtures(set(inspect.signature(test).parameters)) as given:
             await asyncio.wait_for(test(**given), TIMEOUT)
 
@@ -442,51 +471,71 @@ def planted(fault: Fault | None) -> Iterator[None]:
         gc.collect()
 
 
-def short(folder: Path) -> list[str]:
+def check(name: str, stores: Stores) -> bool:
+    """Run what is named for a fault; return whether it found nothing."""
+    if name == "story":
+        return holds(stores)
+    if name in mutations_postgres.CHECKS:
+        return mutations_postgres.passes(name, stores.home())
+    return passes(name, stores)
+
+
+def everything() -> list[Fault]:
+    """Return the faults of all stores."""
+    postgres = [
+        Fault(name, "postgres", plant, found_by) for name, plant, found_by in mutations_postgres.faults(code)
+    ]
+    return [*FAULTS, *postgres]
+
+
+def short(folder: Path, server: Databases) -> list[str]:
     """Let each fault be found by the one test that is named for it; return the names of those that survived."""
     survivors: list[str] = []
-    for fault in FAULTS:
-        stores = Stores(fault.store, folder)
-        check = (
-            holds if fault.found_by == "story" else lambda stores, name=fault.found_by: passes(name, stores)
-        )
+    for fault in everything():
+        stores = Stores(fault.store, folder, server)
         with planted(fault):
-            if check(stores):
+            if check(fault.found_by, stores):
                 survivors.append(fault.name)
     return survivors
 
 
-def full(folder: Path, say: Callable[[str], object] = print) -> list[str]:
+def full(folder: Path, server: Databases, say: Callable[[str], object] = print) -> list[str]:
     """Run everything against each fault and print a table; return the names of those that survived."""
-    for kind in ("memory", "sqlite", "cached"):
-        stores = Stores(kind, folder)
+    for kind in ("memory", "sqlite", "cached", "postgres"):
+        stores = Stores(kind, folder, server)
         with planted(None):
             broken = [name for name in tests() if not passes(name, stores)]
             assert not broken, f"without a fault the {kind} store fails {broken}"
             assert holds(stores), f"without a fault the {kind} store contradicts the story"
+            for name in mutations_postgres.CHECKS if kind == "postgres" else ():
+                assert check(name, stores), f"without a fault {name} finds one"
     survivors: list[str] = []
-    say(f"{'fault':<50} {'store':<7} {'story':<6} {'tests':>5}  first test that finds it")
-    for fault in FAULTS:
-        stores = Stores(fault.store, folder)
+    say(f"{'fault':<50} {'store':<8} {'story':<6} {'tests':>5}  first test that finds it")
+    for fault in everything():
+        stores = Stores(fault.store, folder, server)
         with planted(fault):
             found = [name for name in tests() if not passes(name, stores)]
             told = not holds(stores)
-        if not (told if fault.found_by == "story" else fault.found_by in found):
+            named = told if fault.found_by == "story" else fault.found_by in found
+            if fault.found_by in mutations_postgres.CHECKS:
+                named = not check(fault.found_by, stores)
+        if not named:
             say(f"the next one is not found by {fault.found_by}, which is named for it")
             survivors.append(f"{fault.name} (not found by {fault.found_by})")
-        first = found[0].removeprefix("test_") if found else "-"
-        say(f"{fault.name:<50} {fault.store:<7} {'found' if told else '-':<6} {len(found):>5}  {first}")
+        first = found[0].removeprefix("test_") if found else fault.found_by if named else "-"
+        say(f"{fault.name:<50} {fault.store:<8} {'found' if told else '-':<6} {len(found):>5}  {first}")
     return survivors
 
 
 def main() -> int:
     """Run everything; return 1 when a fault survived."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        survivors = full(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Server() as server:
+        survivors = full(Path(folder), server)
     for name in survivors:
         print("SURVIVED:", name)
-    print(f"{len(FAULTS) - len(survivors)} of {len(FAULTS)} faults found in {time.monotonic() - start:.0f} s")
+    count = len(everything())
+    print(f"{count - len(survivors)} of {count} faults found in {time.monotonic() - start:.0f} s")
     return 1 if survivors else 0
 
 

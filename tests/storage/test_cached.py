@@ -4,9 +4,10 @@ import itertools
 import pytest
 
 from acms.model import Kind, State
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
+from tests.servers.stores import another
 
 
 class TestCachedMemory(StorageBackendTests):
@@ -30,6 +31,24 @@ class TestCachedSQLite(StorageBackendTests):
     async def other_tenant(self, tmp_path, store):
         async with CachedStorage(SQLiteStorage(tmp_path / "a.db", tenant="other")) as other:
             yield other
+
+
+class TestCachedPostgres(StorageBackendTests):
+    crowd = (8, 80)
+
+    @pytest.fixture
+    async def store(self, tenant_url):
+        async with CachedStorage(open_storage(tenant_url)) as store:
+            yield store
+
+    @pytest.fixture
+    async def other_tenant(self, store, tenant_url):
+        async with CachedStorage(open_storage(f"{tenant_url}-other")) as other:
+            yield other
+
+
+def test_a_cached_postgres_store_and_plain_lists_tell_the_same_story(postgres_home):
+    run_story(lambda: CachedStorage(open_storage(another(postgres_home))), max_examples=10, steps=30)
 
 
 def test_a_cached_memory_store_and_plain_lists_tell_the_same_story():

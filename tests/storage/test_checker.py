@@ -15,7 +15,7 @@ from acms.core.chain import entry_id
 from acms.errors import ACMSError, StorageError
 from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
 from acms.protocols import StorageBackend
-from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import sound
 from acms.testing.checker import Asked, Forked, Operation, Read, RecordingStorage, Wrote, check, dump, load
@@ -27,10 +27,14 @@ from ._talker import record
 PROCESSES = 4
 
 
-@pytest.fixture(params=["memory", "sqlite", "cached"])
+@pytest.fixture(params=["memory", "sqlite", "cached", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StorageBackend]:
     if request.param == "memory":
         yield MemoryStorage()
+        return
+    if request.param == "postgres":
+        async with open_storage(request.getfixturevalue("tenant_url")) as found:
+            yield found
         return
     async with SQLiteStorage(tmp_path / "a.db", durability="relaxed") as inner:
         yield CachedStorage(inner) if request.param == "cached" else inner
@@ -50,10 +54,10 @@ async def test_t49_the_history_of_many_tasks_has_no_anomaly(store: StorageBacken
     assert list(load(dump(recorder.history))) == recorder.history
 
 
-def together(path: Path, operations: int) -> list[Operation]:
+def together(where: str | Path, operations: int) -> list[Operation]:
     """Let several processes talk on one file; return what all of them were told."""
     each = str(operations // PROCESSES)
-    processes = [python("-m", "tests.storage._talker", str(path), str(n), each) for n in range(PROCESSES)]
+    processes = [python("-m", "tests.storage._talker", str(where), str(n), each) for n in range(PROCESSES)]
     history: list[Operation] = []
     for process in processes:
         assert process.stdout is not None
@@ -69,19 +73,18 @@ def together(path: Path, operations: int) -> list[Operation]:
     return history
 
 
-async def test_t49_the_history_of_several_processes_has_no_anomaly(tmp_path: Path) -> None:
-    history = together(tmp_path / "a.db", 1_600)
+async def test_t49_the_history_of_several_processes_has_no_anomaly(url: str) -> None:
+    history = together(url, 1_600)
     assert len(history) > 1_600
     assert check(history) == []
 
 
 @pytest.mark.slow
-async def test_t49_a_history_of_100_000_operations_has_no_anomaly(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    history = together(path, 100_000)
+async def test_t49_a_history_of_100_000_operations_has_no_anomaly(url: str) -> None:
+    history = together(url, 100_000)
     assert len(history) > 100_000
     assert check(history) == []
-    async with SQLiteStorage(path) as found:
+    async with open_storage(url) as found:
         for context in (await found.contexts(ContextQuery(limit=1000))).items:
             await sound(found, context.id)
 

@@ -5,7 +5,7 @@ import pytest
 from acms.errors import StorageBusyError, StorageError
 from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
 from acms.protocols import StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage
+from acms.storage import FaultyStorage, MemoryStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, put, said, stream
 
@@ -16,6 +16,15 @@ class TestFaultyWithoutFaults(StorageBackendTests):
     @pytest.fixture
     async def store(self, clock):
         async with FaultyStorage(MemoryStorage(clock=clock)) as store:
+            yield store
+
+
+class TestFaultyPostgresWithoutFaults(StorageBackendTests):
+    crowd = (8, 80)
+
+    @pytest.fixture
+    async def store(self, tenant_url):
+        async with FaultyStorage(open_storage(tenant_url)) as store:
             yield store
 
 

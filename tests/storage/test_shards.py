@@ -129,6 +129,22 @@ async def test_tenants_of_a_shard_share_its_connections(
     assert all(isinstance(store, Pool) and store.closed for store in stores)
 
 
+async def test_tenants_of_a_server_share_its_connections(
+    written: Callable[[str], Path], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACMS_SERVER", postgres_url)
+    async with Shards(written('default = "one"\n[shards]\none = "${ACMS_SERVER}"')) as shards:
+        for tenant in ("acme", "initech", "hooli"):
+            store = shards.of(tenant)
+            await put(store, await new(store, tenant), said(f"this is {tenant}"))
+        for tenant in ("acme", "initech", "hooli"):
+            assert await keys(shards.of(tenant)) == {tenant}
+        pools = {id(store._pool) for store in map(shards.of, ("acme", "initech", "hooli"))}  # type: ignore[attr-defined]
+        assert len(pools) == 1
+    async with open_storage(f"{shards.path}?tenant=acme") as store:
+        assert await keys(store) == {"acme"}
+
+
 async def test_a_tenant_moves_by_a_copy_and_one_line(written: Callable[[str], Path]) -> None:
     file = written(TWO)
     async with Shards(file) as before:
@@ -312,7 +328,8 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 def test_only_our_options_are_taken_out_of_a_url(
     url: str, dsn: str, tenant: str, durability: str | None
 ) -> None:
-    assert urls.postgres(url) == (dsn, tenant, durability)
+    found = urls.postgres(url)
+    assert (found.dsn, found.tenant, found.options.get("durability")) == (dsn, tenant, durability)
 
 
 def test_an_unknown_durability_is_refused() -> None:

@@ -7,10 +7,21 @@ from typing import Annotated
 
 import typer
 
-from acms.cli import branching, compacting, demo, erasing, jobs, moving, reading, reindexing
+from acms.cli import branching, compacting, demo, erasing, jobs, migrating, moving, reading, reindexing
 from acms.cli.base import app
 
-__all__ = ["app", "branching", "compacting", "demo", "erasing", "jobs", "moving", "reading", "reindexing"]
+__all__ = [
+    "app",
+    "branching",
+    "compacting",
+    "demo",
+    "erasing",
+    "jobs",
+    "migrating",
+    "moving",
+    "reading",
+    "reindexing",
+]
 
 
 def _version(wanted: bool) -> None:

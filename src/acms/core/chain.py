@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -66,6 +67,7 @@ def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
     return f"{_PREFIX[kind]}_{context[2:]}_{base32(version)}_{nonce}"
 
 
+@lru_cache(maxsize=8192)
 def locate(id: str) -> tuple[str, int] | None:
     """Return the context and version an entry id points to; None when it is not an entry id."""
     fields = id.split("_")

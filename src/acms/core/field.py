@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,14 @@ TERSE = 0.7
 """Exponent by which a speaker who is terse on average gains on one who is verbose."""
 
 
+class Sample(NamedTuple):
+    """Entries that stand for all, with their vectors in one space."""
+
+    places: Ints
+    #: Of each segment: which of them have vectors there, these vectors, and where those of each begin.
+    held: tuple[tuple[Ints, Floats, Ints], ...]
+
+
 class Field:
     """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
 
@@ -46,6 +54,7 @@ class Field:
         if cover or snapshot.odd():
             self._arrange()
         self._factors: dict[frozenset[str], Floats] = {}
+        self._sampled: dict[tuple[str, int], Sample] = {}
         self._before: Measures | None = None
         if before is not None and self.order is None and before.order is None and len(before) <= len(self):
             self._before = before.__dict__.get("measures")
@@ -146,6 +155,14 @@ class Field:
                     **self._factors,
                     named: found,
                 }  # recalls in threads read it beside each other
+        return found
+
+    def sampled(self, space: str, dimension: int, draw: Callable[[], Sample]) -> Sample:
+        """Return the sample of a space, drawn once: its vectors lie far apart, and to collect them takes long."""
+        found = self._sampled.get((space, dimension))
+        if found is None:
+            found = draw()
+            self._sampled = {(space, dimension): found}  # as above
         return found
 
     def postings(self, term: int) -> tuple[Ints, Floats]:

@@ -30,6 +30,10 @@ BULK = 512
 """From this many cards on a new segment is built by sorting instead of one card after another."""
 TOGETHER = 1024
 """Cards whose terms are unpacked at a time."""
+DOCS = 4096
+"""Documents of a segment that are kept as they were read."""
+DOC_BYTES = 500
+"""What each of them takes."""
 DAY = 1440
 """Minutes of a day."""
 
@@ -90,6 +94,8 @@ class Segment:
         #: Documents whose content was found to be gone.
         self.blanked: set[int] = set()
         self._bytes = 0
+        #: Documents as they were read last, by place: the same ones are read by one recall after another.
+        self.docs: dict[int, Doc] = {}
 
     @property
     def bytes(self) -> int:
@@ -100,6 +106,7 @@ class Segment:
             + self._starts.nbytes
             + self._frozen.nbytes
         )
+        arrays += DOC_BYTES * len(self.docs)
         return arrays + self._bytes + sum(vectors.bytes for vectors in self.spaces.values())
 
     def extend(self, cards: Sequence[bytes | None]) -> None:
@@ -424,13 +431,21 @@ class Snapshot:
     def doc(self, document: int) -> Doc:
         """Return a document."""
         owner, segment, place = self.where(document)
+        found = segment.docs.get(place)
+        if found is None:
+            if len(segment.docs) >= DOCS:
+                segment.docs.clear()
+            found = segment.docs[place] = self._doc(owner, segment, place, document + 1)
+        return found
+
+    def _doc(self, owner: str, segment: Segment, place: int, version: int) -> Doc:
         columns = segment.columns
         label = segment.labels[columns["label"].item(place)]
         group: int = columns["group"].item(place)
         nonce: str = columns["nonce"].item(place).decode()
         return Doc(
-            entry_id(label.kind, owner, document + 1, nonce),
-            document + 1,
+            entry_id(label.kind, owner, version, nonce),
+            version,
             label.kind,
             label.role,
             label.actor,

@@ -23,6 +23,10 @@ CUT = " […] "
 """Stands for what was left out of a text that did not fit."""
 
 
+COUNTED = 16_384
+"""Entries whose count is kept."""
+
+
 class TextFrame:
     """The frame of joined text: `speaker: ` before an item and a blank line after it."""
 
@@ -30,6 +34,10 @@ class TextFrame:
         self._count = counter.count
         self._separator = counter.count(SEPARATOR)
         self._known: dict[str | None, int] = {}
+        #: Whether the counts of paragraphs add up, and those of whole entries by id: of what is shown again nothing
+        #: has to be read, and counting reads a table of millions of bytes.
+        self._adds = bool(getattr(counter, "paragraphs", False))
+        self._counted: dict[str, int] = {}
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens of the speaker's name and the separator."""
@@ -38,6 +46,33 @@ class TextFrame:
         if cost is None:
             cost = self._known[name] = self._count(speak(name, "")) + self._separator
         return cost
+
+    def joined(self, items: Sequence[ContextItem]) -> int:
+        """Return the tokens of the joined text of some items, exactly."""
+        said = [item for item in items if item.content]
+        if not self._adds or not all(map(_begins_with_letter, said)):
+            return self._count(join(said))
+        known = self._counted
+        total = 0
+        for item in said[:-1]:
+            count = None if item.truncated else known.get(item.id)
+            if count is None:
+                count = self._count(_spoken(item) + SEPARATOR)
+                if not item.truncated:
+                    if len(known) >= COUNTED:
+                        known.clear()
+                    known[item.id] = count
+            total += count
+        return total + (self._count(_spoken(said[-1])) if said else 0)
+
+
+def _begins_with_letter(item: ContextItem) -> bool:
+    first = (item.actor_id or item.role or " ")[0]
+    return first.isascii() and first.isalpha()
+
+
+def _spoken(item: ContextItem) -> str:
+    return speak(item.actor_id or item.role, item.content)
 
 
 NO_PARTS: Mapping[str, float] = {}
@@ -209,7 +244,8 @@ def fit(
         if wanted:
             rows.update((yield wanted))
         items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
-        over = max(counter.count(join(items)), sum(item.token_count for item in items)) - budget
+        joined = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join(items))
+        over = max(joined, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
             return items, choices
         limit = max(-1, limit - over)
@@ -227,7 +263,7 @@ def finished(steps: Steps[T]) -> T:
 
 def join(items: Sequence[ContextItem]) -> str:
     """Join items as `speaker: content` paragraphs; those without content are left out."""
-    return SEPARATOR.join(speak(item.actor_id or item.role, item.content) for item in items if item.content)
+    return SEPARATOR.join([_spoken(item) for item in items if item.content])
 
 
 def present(

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import exp, isnan, log
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, sum_around
+from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, Sample, sum_around
 from acms.core.index import Segment
 from acms.core.terms import terms, words
 from acms.core.vectors import Floats, Ints, Vectors, signs
@@ -149,6 +149,7 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
             return Meaning(vectors.scored(query, count), True, count)
     cosine = np.full(len(field), np.nan, np.float32)
     code = signs(query[None, :])[:, 0]
+    by_signs = np.cos(np.arange(64 * len(code) + 1, dtype=np.float32) * np.float32(np.pi / len(query)))
     known = 0
     for segment, count, vectors, size in held:
         documents = vectors.documents[:size]
@@ -158,12 +159,7 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
             scored = vectors.scored(query, int(begin[-1]))
             best = scored if len(scored) == size else np.maximum.reduceat(scored, begin[:-1])
         else:
-            apart = vectors.apart(code, int(begin[-1]))
-            best = (apart if len(apart) == size else np.minimum.reduceat(apart, begin[:-1])).astype(
-                np.float32
-            )
-            best *= np.float32(np.pi / len(query))
-            np.cos(best, out=best)
+            best = by_signs.take(vectors.apart(code, size))
         if vectors.straight and field.place is None:
             count = min(count, size)
             cosine[segment.base : segment.base + count] = best[:count]
@@ -192,22 +188,33 @@ def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
     found = np.full(len(places), np.nan, np.float32)
     documents = field.documents(places)
     for held in field.snapshot.vectors(space, len(query)):
-        vectors = held[2]
-        own, slots = _slots(documents, *held)
-        if not len(own):
-            continue
-        order = np.argsort(slots)  # so that memory is gone through in one direction
-        own, slots = own[order], slots[order]
-        rows = vectors.begin[slots]
-        sizes = vectors.begin[slots + 1] - rows
-        total = int(sizes.sum())
-        if total == len(rows):
-            found[own] = vectors.products(rows, query)
-            continue
-        starts = np.cumsum(sizes) - sizes
-        rows = np.repeat(rows - starts, sizes) + np.arange(total)
-        found[own] = np.maximum.reduceat(vectors.products(rows, query), starts)
+        own, rows, starts = _rows(documents, *held)
+        if len(own):
+            found[own] = _greatest(held[2].products(rows, query), starts)
     return found
+
+
+def _rows(
+    documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return which of some documents have vectors in a segment, the places of these, and where those of each begin.
+
+    The places ascend.
+    """
+    own, slots = _slots(documents, segment, count, vectors, size)
+    order = np.argsort(slots)  # so that memory is gone through in one direction
+    own, slots = own[order], slots[order]
+    rows = vectors.begin[slots]
+    sizes = vectors.begin[slots + 1] - rows
+    starts = np.cumsum(sizes) - sizes
+    if len(rows) and int(sizes.max()) > 1:
+        rows = np.repeat(rows - starts, sizes) + np.arange(int(sizes.sum()))
+    return own, rows, starts
+
+
+def _greatest(products: Floats, starts: Ints) -> Floats:
+    """Return the greatest product of each entry, which begin at some places."""
+    return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
 
 
 def _slots(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
@@ -431,10 +438,25 @@ BELIEF = 20
 
 def _off(field: Field, space: str, query: Floats, cosine: Floats) -> float:
     """Return how much higher cosines are on average than what sign bits say; most for the best of several vectors."""
-    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
-    off = cosines(field, space, query, places) - cosine[places]
+    sample = field.sampled(space, len(query), partial(_sample, field, space, len(query)))
+    exact = np.full(len(sample.places), np.nan, np.float32)
+    for own, rows, starts in sample.held:
+        exact[own] = _greatest(np.einsum("ij,j->i", rows, query), starts)
+    off = exact - cosine[sample.places]
     off = off[~np.isnan(off)]
     return float(off.mean(dtype=np.float64)) if len(off) else 0.0
+
+
+def _sample(field: Field, space: str, dimension: int) -> Sample:
+    """Return entries, evenly spread, with their vectors: each recall compares them all."""
+    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
+    documents = field.documents(places)
+    held: list[tuple[Ints, Floats, Ints]] = []
+    for one in field.snapshot.vectors(space, dimension):
+        own, rows, starts = _rows(documents, *one)
+        if len(own):
+            held.append((own, one[2].rows(rows), starts))
+    return Sample(places, tuple(held))
 
 
 def _usual(cosine: Floats, off: float = 0.0) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,22 @@ AT_HAND = 256
 """Vectors that are brought in at a time."""
 THREE = 3
 """Rows of signs that are counted together: three times 64 is what a byte holds."""
+DOUBLINGS = 3
+"""Windows of 1, 2, 4 and 8 values are compared; a run is shorter than the next one would be."""
+
+
+class _Runs(NamedTuple):
+    """The vectors of documents as runs of a few, each covered by two windows of one size."""
+
+    #: Documents and vectors it was made for.
+    size: int
+    total: int
+    #: First and last window of each run, as places in a table of all windows: the first run of every document, then
+    #: those that some have beside it.
+    first: Ints
+    last: Ints
+    #: Documents of the latter.
+    more: Ints
 
 
 class Vectors:
@@ -37,6 +53,7 @@ class Vectors:
         self.slot = np.full(64, -1, np.int32)
         #: Whether every document up to the last one has vectors, in order.
         self.straight = True
+        self._runs: _Runs | None = None
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
@@ -110,7 +127,12 @@ class Vectors:
         start = 0
         for number, end in enumerate(ends):
             if start < end:
-                yield start, end, self.blocks[number][places[start:end] - number * BLOCK]
+                own = places[start:end] - number * BLOCK
+                yield (
+                    start,
+                    end,
+                    self.blocks[number].take(own, axis=0, mode="clip"),
+                )  # not checked, so not twice
             start = end
 
     def scored(self, query: Floats, size: int) -> Floats:
@@ -122,25 +144,61 @@ class Vectors:
         return found
 
     def apart(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
-        """Return the number of signs in which the first vectors differ from another one."""
-        found = np.zeros(size, np.int16)
-        mixed, counts = np.empty((len(code), BLOCK), np.uint64), np.empty((len(code), BLOCK), np.uint8)
-        for low, block in zip(range(0, size, BLOCK), self.signs, strict=False):
+        """Return the number of signs in which the vectors of the first documents differ from another one, at least."""
+        found = np.empty(int(self.begin[size]), np.int16)
+        # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is gone through
+        # whole, also when its last places hold nothing yet.
+        other = np.repeat(code[:, None], BLOCK, axis=1)
+        mixed = np.empty(other.shape, np.uint64)
+        counts = np.zeros((-(-len(code) // THREE), THREE, BLOCK), np.uint8)
+        counted = counts.reshape(-1, BLOCK)[: len(code)]
+        sums = np.empty((len(counts), BLOCK), np.uint8)
+        for low, block in zip(range(0, len(found), BLOCK), self.signs, strict=False):
+            np.bitwise_xor(block, other, out=mixed)
+            np.bitwise_count(mixed, out=counted)
+            np.add.reduce(counts, axis=1, dtype=np.uint8, out=sums)
             part = found[low : low + BLOCK]
-            some, bits = mixed[:, : len(part)], counts[:, : len(part)]
-            np.bitwise_xor(block[:, : len(part)], code[:, None], out=some)
-            np.bitwise_count(some, out=bits)
-            for row in range(0, len(bits), THREE):
-                for more in bits[row + 1 : row + THREE]:
-                    bits[row] += more
-                part += bits[row]
-        return found
+            np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
+        return found if len(found) == size else self._least(found, size)
+
+    def _least(self, values: NDArray[np.int16], size: int) -> NDArray[np.int16]:
+        """Return the least value of each document, in less than half the time of `np.minimum.reduceat`."""
+        runs = self._runs
+        if runs is None or runs.size != size or runs.total != len(values):
+            runs = self._runs = _divided(self.begin[: size + 1])
+        windows = np.empty((DOUBLINGS + 1, len(values)), np.int16)
+        windows[0] = values
+        for level in range(DOUBLINGS):
+            wide = 1 << level
+            # The last places have no whole window, and none is looked for there.
+            np.minimum(windows[level, :-wide], windows[level, wide:], out=windows[level + 1, :-wide])
+        table = windows.ravel()
+        found = np.minimum(table.take(runs.first), table.take(runs.last))
+        best = found[:size]
+        np.minimum.at(best, runs.more, found[size:])
+        return best
 
     @property
     def bytes(self) -> int:
         """What it takes in memory."""
         held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
-        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
+        runs = 0 if self._runs is None else self._runs.first.nbytes + self._runs.last.nbytes
+        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes + runs
+
+
+def _divided(begin: Ints) -> _Runs:
+    """Divide the vectors of documents, which begin at these places and have at least one each, into runs."""
+    sizes = np.diff(begin)
+    longest = (2 << DOUBLINGS) - 1
+    others = np.maximum(sizes - 1, 0) // longest
+    more = np.repeat(np.arange(len(sizes)), others)
+    number = np.arange(len(more)) - np.repeat(np.cumsum(others) - others, others) + 1
+    starts = np.concatenate([begin[:-1], begin[more] + number * longest])
+    lengths = np.minimum(np.concatenate([begin[1:], begin[more + 1]]) - starts, longest)
+    level = np.frexp(lengths)[1].astype(np.int64) - 1  # the power of two that is the widest window
+    total = int(begin[-1])
+    first = level * total + starts
+    return _Runs(len(sizes), total, first, first + lengths - (1 << level), more)
 
 
 def widened(halves: NDArray[np.int16], out: Floats) -> None:

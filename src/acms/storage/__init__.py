@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.protocols import Handle
 from acms.storage.cached import CachedStorage, CacheStats
-from acms.storage.faulty import FaultyStorage
-from acms.storage.memory import MemoryStorage
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma import ChromaVectors
+    from acms.storage.faulty import FaultyStorage
+    from acms.storage.memory import MemoryStorage
+    from acms.storage.postgres import PostgresStorage
     from acms.storage.shards import Shards
     from acms.storage.sqlite import SQLiteStorage
 
@@ -23,28 +25,30 @@ __all__ = [
     "ChromaVectors",
     "FaultyStorage",
     "MemoryStorage",
+    "PostgresStorage",
     "SQLiteStorage",
     "Shards",
     "WrapperStorage",
     "open_storage",
 ]
 
+_LATER = {
+    "ChromaVectors": "chroma",
+    "FaultyStorage": "faulty",
+    "MemoryStorage": "memory",
+    "PostgresStorage": "postgres",
+    "SQLiteStorage": "sqlite",
+    "Shards": "shards",
+}
+"""The rooms that are loaded only when they are used."""
+
 
 def __getattr__(name: str) -> Any:
     """Load a store only when it is used."""
-    if name == "ChromaVectors":
-        from acms.storage.chroma import ChromaVectors
-
-        return ChromaVectors
-    if name == "SQLiteStorage":
-        from acms.storage.sqlite import SQLiteStorage
-
-        return SQLiteStorage
-    if name == "Shards":
-        from acms.storage.shards import Shards
-
-        return Shards
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room = _LATER.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{room}"), name)
 
 
 def __dir__() -> list[str]:
@@ -62,7 +66,11 @@ def open_storage(url: str) -> Handle:
         sqlite:///notes.db?tenant=acme                 data of one owner, invisible to others
         postgresql://user@host/acms?tenant=acme        a database; needs the extra `postgres`
         postgresql://h1,h2/acms?target_session_attrs=read-write&durability=quorum
-                                                       options that are not ours are libpq's
+                                                       the node of several that takes writes
+        postgresql://host/acms?hints=on                wake `acms worker` at once
+        postgresql://host/acms?pool_size=20&retry_seconds=5
+                                                       connections of this process (10), and how long what passes by
+                                                       itself is tried again (30); other options are libpq's
         shards.toml?tenant=acme                        the store that holds a tenant, see `Shards`
 
     `ConfigurationError` for anything else; a password is never part of an error.
@@ -84,6 +92,8 @@ def open_storage(url: str) -> Handle:
         options = _options(parts.query)
         tenant = options.pop("tenant", "default")
         if scheme == "memory" and not options:
+            from acms.storage.memory import MemoryStorage
+
             return MemoryStorage(tenant=tenant)
         path = unquote(parts.path)[1:]
         mode = options.pop("mode", "rw")
@@ -126,9 +136,9 @@ def _postgres(url: str) -> Handle:
     found = urls.postgres(url)
     try:
         from acms.storage.postgres import PostgresStorage
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
+    except ImportError as missing:
+        package = (missing.name or "psycopg").partition(".")[0]  # it has no name when only libpq is missing
         if package != "psycopg":
             raise
         raise MissingExtraError("postgres", package) from None
-    return PostgresStorage(found.dsn, tenant=found.tenant, durability=found.durability)
+    return PostgresStorage(found.dsn, tenant=found.tenant, **found.options)

@@ -37,7 +37,7 @@ from acms.protocols import StorageBackend
 from acms.storage import chroma_client
 from acms.storage import log as lineages
 from acms.storage.chroma_client import READ, Chroma, Record, code
-from acms.storage.search import cosine
+from acms.storage.search import cosines
 from acms.storage.wrapper import WrapperStorage
 
 WRITE = 500
@@ -342,8 +342,9 @@ class ChromaVectors(WrapperStorage):
     ) -> tuple[list[Hit], list[str]]:
         """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
         scores: dict[str, float] = {}
-        for record in records:
-            scores[record.entry] = max(scores.get(record.entry, 0.0), cosine(vector, record.data))
+        query = Search(namespace=namespace, space="", vector=tuple(vector))
+        for (id, _), score in cosines(query, ((record.entry, 0, record.data) for record in records)):
+            scores[id] = max(scores.get(id, 0.0), score)
         live: dict[str, bool] = {}
         hits: list[Hit] = []
         for entry in await self.inner.get(list(scores)):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +14,12 @@ from acms.core.chain import Entropy, genesis, micros, verify
 from acms.core.wire import dump
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError
 from acms.logs import log as tell
-from acms.model import Context, Derived, Durability, Entry, Head, Hit, Kind, Search, State
-from acms.storage import log, search
+from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
+from acms.storage import log
 from acms.storage.kv_postgres import PostgresKV
-from acms.storage.postgres_feed import PostgresFeed
 from acms.storage.postgres_ops import COLUMNS
 from acms.storage.postgres_pool import Connection, Pool
+from acms.storage.postgres_search import PostgresSearch
 from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
 
 RESTORE_BATCH = 1000
@@ -28,7 +29,7 @@ RIDE_SECONDS = 0.02
 """How long derived rows that nobody waits for are gathered."""
 
 
-class PostgresStorage(PostgresFeed):
+class PostgresStorage(PostgresSearch):
     """A store in a PostgreSQL database (15 or newer), in the schema `acms`, which it makes where there is none.
 
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
@@ -63,6 +64,7 @@ class PostgresStorage(PostgresFeed):
         self._hints = hints
         self._riding: dict[str, list[Derived]] = {}
         self._ride: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     def for_tenant(self, tenant: str) -> PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
@@ -81,8 +83,7 @@ class PostgresStorage(PostgresFeed):
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections."""
-        if self._ride is not None:
-            await self._ride
+        await self._arrived()
         await super().aclose()
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,9 +138,14 @@ class PostgresStorage(PostgresFeed):
         if not wait:
             await self._open()
             self._riding.setdefault(context, []).extend(rows)
-            if self._ride is None:
-                self._ride = asyncio.ensure_future(self._bring())
+            if self._ride is None or self._ride.done():
+                self._hurry = asyncio.Event()
+                self._ride = asyncio.ensure_future(self._bring(self._hurry))
             return len(rows)
+        await self._arrived()
+        return await self._put_derived(context, rows)
+
+    async def _put_derived(self, context: str, rows: Sequence[Derived]) -> int:
         lineage = self._lineages.get(context)
         if lineage is None:
             _, lineage = await self._head_of(context)
@@ -166,17 +172,24 @@ class PostgresStorage(PostgresFeed):
         self._read_head(context, head)  # refuses a context that is deleted
         return int(counted[0][0])
 
-    async def _bring(self) -> None:
+    async def _bring(self, hurry: asyncio.Event) -> None:
         """Store what was gathered; what fails is missing, and computed again."""
-        await asyncio.sleep(RIDE_SECONDS)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
         while self._riding:
             context, rows = next(iter(self._riding.items()))
             del self._riding[context]
             try:
-                await self.put_derived(context, rows)
+                await self._put_derived(context, rows)
             except ACMSError as error:
                 tell(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
-        self._ride = None
+
+    async def _arrived(self) -> None:
+        """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""
+        ride = self._ride
+        if ride is not None and not ride.done():
+            self._hurry.set()
+            await asyncio.shield(ride)
 
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
@@ -217,7 +230,7 @@ class PostgresStorage(PostgresFeed):
                 found += [(id, version) for (version,) in rows]
         return found
 
-    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
+    # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
@@ -318,17 +331,6 @@ class PostgresStorage(PostgresFeed):
 
         await self._within(work)
         return (await self._head_of(context, deleted=True))[0]
-
-    async def search(self, query: Search) -> list[Hit]:
-        """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        rows = await self._one("searchable", {"namespace": query.namespace})
-        vectors: list[tuple[str, int, bytes]] = []
-        if query.vector is not None and query.space is not None:
-            values = {"namespace": query.namespace, "space": query.space}
-            vectors = [
-                (id, version, data) for id, version, data in await self._one("searchable_vectors", values)
-            ]
-        return await asyncio.to_thread(search.hits, query, rows, vectors)
 
 
 def _row(entry: Entry) -> dict[str, Any]:

@@ -348,7 +348,12 @@ class PostgresAppend(PostgresJobs):
                     entries = [entry for entry in stored if entry is not None]
                     return log.repeated(self._read_head(op.context, head)[0], entries, self.durability)
             if one.cited:
-                await self._check_cited(one.cited, connection)
+                try:
+                    await self._check_cited(one.cited, connection)
+                except GoneError:  # what was expected comes first: whoever made it decides again
+                    rows = await self._rows(connection, "head", {"context": op.context})
+                    log.check(op, self._read_head(op.context, rows)[0])
+                    raise
             if op.finish is not None:
                 await self._finish(op.finish, connection)
             row = (await self._advance([Group([one])], connection)).get(0)

@@ -10,9 +10,10 @@ from acms.core.chain import entry_id, locate
 from acms.core.validate import name
 from acms.core.wire import load_mapping
 from acms.errors import ConfigurationError, SessionNotFoundError, ValidationError
-from acms.model import Durability, Entry, Head, Kind
+from acms.model import Durability, Entry, Head, Kind, Migration
 from acms.storage import log
 from acms.storage.postgres_door import Door
+from acms.storage.postgres_migrate import migrate, plan
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.sql import VERSION_MASK, queries, read_entry, read_lineage
 
@@ -90,6 +91,21 @@ class PostgresBase:
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections; the last handle closes them."""
         await self._door.close()
+
+    # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema, also of an empty database."""
+        return await plan(self._pool, partitions=partitions)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Apply what is missing; return what was."""
+        if partitions is None:
+            return await migrate(self._pool, progress=progress)
+        await plan(self._pool, partitions=partitions)  # refuses them where there are some already
+        return await migrate(self._pool, partitions=partitions, progress=progress)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

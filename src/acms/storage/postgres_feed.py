@@ -66,9 +66,12 @@ class PostgresFeed(PostgresContexts):
         """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block.
 
         Only a hint: nothing is lost without it but the time until the next look. It takes a connection of its own,
-        and hears nothing through a pooler in transaction mode.
+        and is not even tried through a pooler in transaction mode, which would hand it to others.
         """
         await self._open()
+        if self._pool.pooled:
+            yield
+            return
         task = asyncio.ensure_future(self._listen(wake))
         try:
             yield

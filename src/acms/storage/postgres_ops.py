@@ -61,8 +61,9 @@ class Waiting:
         expect = self.op.expect
         return (
             self.op.finish is not None
-            or expect.last_message is not ANY
             or expect.version is not None
+            # What adds no message leaves the expected one the newest.
+            or (expect.last_message is not ANY and self.given["last"] is not None)
             or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
         )
 

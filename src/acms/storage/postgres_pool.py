@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import re
+import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
@@ -65,6 +66,11 @@ _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
+# What a server says before it lets anybody in has no code, only words.
+_REFUSED = re.compile(
+    r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
+    r"|permission denied for database|role .* is not permitted to log in)"
+)
 _SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
 
 _LOOK = (
@@ -145,6 +151,10 @@ class Pool:
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
         self.pooled = False
+        #: Whether the vectors of what is searched are indexed: known when a handle was opened.
+        self.vectors = False
+        #: What the last migration lacked for them, if that was only found out by trying.
+        self.lacks_vectors: str | None = None
         #: Handles that use it.
         self.users: set[object] = set()
         self._pid = 0
@@ -202,7 +212,7 @@ class Pool:
         self.bind()
         free = await self._turn()
         try:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._rested() or await self._connect()
             try:
                 yield connection
             finally:
@@ -213,6 +223,22 @@ class Pool:
                     self._idle.append(connection)
         finally:
             free.release()
+
+    def _rested(self) -> Link | None:
+        """Return an idle connection to which nothing happened.
+
+        A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
+        leaves no doubt about an append.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            poll = select.poll()
+            poll.register(connection.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return connection
+            self._all.discard(connection)
+            connection.pgconn.finish()
+        return None
 
     async def _connect(self) -> Link:
         connection = await self.dedicated()
@@ -361,13 +387,22 @@ def _durability(commit: str, standbys: str, fsync: str) -> Durability:
 def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
     """Return whether it may pass by itself, and whether it is known that nothing was written."""
     state = error.sqlstate
-    if state is None:  # of the connection: refused, cut, or timed out
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError), not reached
+    if state is None and not reached and _hopeless(error):
+        return False, True
+    if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
+        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return connection, not (connection and reached)
     if state in _AGAIN:
         return True, True
     if state in _LOST or state.startswith("08"):
         return True, not reached or state in ("25006", "57P03")
     return False, True
+
+
+def _hopeless(error: psycopg.Error) -> bool:
+    """Return whether every server that was asked refused this user or knows no such database."""
+    said = str(error)
+    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
 
 
 def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
@@ -380,6 +415,8 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
             f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
             options=("try again with the same idempotency key",),
         )
+    if not state and _hopeless(error):
+        return ConfigurationError(text, options=("check user, password and database",))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
     if state == "53100":

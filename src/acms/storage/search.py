@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import re
 from collections import Counter
-from collections.abc import Sequence
-from math import log, sqrt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, log, sqrt
+from typing import Any
 
 from acms.core.chain import entry_id
 from acms.core.terms import terms, words
@@ -12,14 +16,30 @@ from acms.model import Hit, Kind, Search
 
 _K1 = 1.2
 _B = 0.9
+_BLOCK = 4_096
+"""Vectors that are compared at a time."""
+_NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
+
+Places = Mapping[tuple[str, int], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of all entries of a namespace when only some of them are ranked."""
+
+    #: How many there are; those that are ranked when 0.
+    total: int = 0
+    #: In how many of them a term stands.
+    having: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 def hits(
     query: Search,
-    rows: Sequence[tuple[str, int, str, str, str]] | Sequence[Sequence[object]],
-    vectors: Sequence[tuple[str, int, bytes]] = (),
+    rows: Sequence[Sequence[object]],
+    vectors: Iterable[Sequence[object]] = (),
+    known: Known | None = None,
 ) -> list[Hit]:
-    """Rank rows of (context, version, kind, nonce, content); vectors are little-endian float32 or float16."""
+    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -28,33 +48,30 @@ def hits(
         contents.append(str(content))
     scores = dict.fromkeys(ids, 0.0)
     if query.terms:
-        for place, score in zip(ids, relevance(" ".join(query.terms), contents), strict=True):
+        found = relevance(" ".join(query.terms), contents, known or Known())
+        for place, score in zip(ids, found, strict=True):
             scores[place] = score
-    if query.vector is not None:
-        for context, version, data in vectors:
-            place = (context, version)
-            if place in scores:
-                scores[place] = max(scores[place], cosine(query.vector, data))
-    found = [
-        Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0
-    ]
-    return sorted(found, key=lambda hit: (-hit.score, hit.id))[: query.limit]
+    for place, score in cosines(query, vectors):
+        if place in scores:
+            scores[place] = max(scores[place], score)
+    best = [Hit(context=place[0], id=ids[place], score=score) for place, score in scores.items() if score > 0]
+    return sorted(best, key=lambda hit: (-hit.score, hit.id))[: query.limit]
 
 
-def relevance(query: str, documents: Sequence[str]) -> list[float]:
+def relevance(query: str, documents: Sequence[str], known: Known) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
     counts = [Counter(terms(words(text))) for text in documents]
     lengths = [sum(count.values()) for count in counts]
-    total = len(documents)
-    average = (sum(lengths) / total if total else 0) or 1.0
+    average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
+    total = max(known.total, len(documents))
     weights: dict[int, float] = {}
     for term in dict.fromkeys(terms(words(query))):
-        having = sum(term in count for count in counts)
+        having = max(sum(term in count for count in counts), min(known.having.get(term, 0), total))
         if having:
             weights[term] = log(1 + (total - having + 0.5) / (having + 0.5))
     best = sum(weights.values()) * (_K1 + 1)
     if not best:
-        return [0.0] * total
+        return [0.0] * len(documents)
     return [
         sum(
             weight * count[term] * (_K1 + 1) / (count[term] + _K1 * (1 - _B + _B * length / average))
@@ -66,19 +83,66 @@ def relevance(query: str, documents: Sequence[str]) -> list[float]:
     ]
 
 
-def cosine(one: Sequence[float], other: bytes) -> float:
-    """Return the cosine of a vector and a packed one, of float32 or float16 by its length.
+# ── vectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    0 when either is zero, the lengths differ, or it holds what is no number.
+
+def is_named(space: str, dimension: int) -> bool:
+    """Return whether a space says by its name model/dimension/number type/recipe that it has vectors of this length."""
+    said = _NAMED.search(space)
+    return said is not None and int(said[1]) == dimension
+
+
+def direction(vector: Sequence[float]) -> list[float] | None:
+    """Return a vector scaled to at most 1; None for one that points nowhere."""
+    biggest = max(map(abs, vector), default=0.0)
+    if not biggest or not isfinite(biggest) or not all(map(isfinite, vector)):
+        return None
+    return [value / biggest if abs(value) > biggest * 1e-8 else 0.0 for value in vector]
+
+
+def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> set[tuple[str, int]]:
+    """Return the places whose best vector is nearest."""
+    best: dict[tuple[str, int], float] = {}
+    for place, score in cosines(query, vectors):
+        best[place] = max(best.get(place, 0.0), score)
+    return set(heapq.nlargest(limit, best, key=lambda place: best[place]))
+
+
+def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
+    """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
+
+    Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
+    by itself, in 64 bits, so it does not depend on what else is compared.
     """
-    import numpy as np
+    if query.vector is None or query.space is None:
+        return
+    norm = sqrt(sum(value * value for value in query.vector))
+    if not norm:
+        return
+    import numpy as np  # asked for by whoever has vectors
 
-    if not isinstance(other, bytes) or len(other) not in (2 * len(one), 4 * len(one)):
-        return 0.0
-    values = np.frombuffer(other, "<f2" if len(other) == 2 * len(one) else "<f4")
-    if not np.isfinite(values).all():
-        return 0.0
-    values = values.astype(np.float64)
-    query = np.asarray(one, np.float64)
-    norm = sqrt(float(query @ query)) * sqrt(float(values @ values))
-    return float(query @ values) / norm if norm else 0.0
+    said = _NAMED.search(query.space)
+    kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
+    if said is not None:
+        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (said[2] == "f16")}
+    asked = np.array(query.vector, np.float64)
+    places: list[tuple[str, int]] = []
+    held: list[Any] = []
+
+    def compared() -> Iterator[tuple[tuple[str, int], float]]:
+        with np.errstate(all="ignore"):  # what is no number is near to nothing
+            block = np.array(held, np.float64)
+            norms = np.sqrt((block * block).sum(axis=1)) * norm
+            scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
+        yield from zip(places, scores.tolist(), strict=True)
+        places.clear()
+        held.clear()
+
+    for context, version, data in vectors:
+        if isinstance(data, bytes) and len(data) in kinds:
+            places.append((str(context), int(str(version))))
+            held.append(np.frombuffer(data, kinds[len(data)]))
+            if len(held) == _BLOCK:
+                yield from compared()
+    if held:
+        yield from compared()

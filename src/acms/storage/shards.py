@@ -82,6 +82,10 @@ class Shards:
             )
         return found
 
+    def names(self) -> list[str]:
+        """Return the names of all shards, sorted."""
+        return sorted(self._shards)
+
     def of(self, tenant: str) -> Handle:
         """Return the handle on a tenant's data, the same one each time."""
         if self._closed:
@@ -100,7 +104,12 @@ class Shards:
 
     def open(self, tenant: str) -> Handle:
         """Return a handle of its own on a tenant's data, which whoever asked for it closes."""
-        shard = self.shard(tenant)
+        return self.at(self.shard(tenant), tenant)
+
+    def at(self, shard: str, tenant: str = "default") -> Handle:
+        """Return a handle of its own on a shard by its name, whoever's data lies there: to look after the schema."""
+        if shard not in self._shards:
+            raise NotFoundError(f"there is no shard {shard!r}", options=tuple(self.names()[:20]))
         url = self._expanded(shard)
         relative = _RELATIVE.fullmatch(url)
         if relative is not None:

@@ -46,10 +46,10 @@ def queries(dialect: str) -> Mapping[str, str]:
     fragments: dict[str, str] = {}
     for what, name, body in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         text = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
-        if what == "fragment":
-            fragments[name] = text
-        else:
-            found[name] = re.sub(r"@(\w+)", lambda match: fragments[match[1]], text)
+        text = re.sub(
+            r"@(\w+)", lambda match: fragments[match[1]], text
+        )  # fragments stand before their users
+        (fragments if what == "fragment" else found)[name] = text
     return found
 
 

@@ -23,27 +23,22 @@ from typing import Any, TypeVar
 
 import apsw
 
-from acms.core.chain import (
-    micros,
-)
 from acms.errors import (
     ACMSError,
     ConflictError,
     HandleError,
-    SchemaVersionError,
     StorageError,
     StorageReadOnlyError,
     ValidationError,
 )
-from acms.model import Durability
+from acms.model import Durability, Migration
 from acms.storage import log
-from acms.storage.sql import migrations
+from acms.storage import sqlite_schema as schema
 from acms.storage.sqlite_guard import check_header, translated
 
 T = TypeVar("T")
 Row = Sequence[Any]
 
-APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
 GROUP = 1024
 """Operations one transaction may hold."""
 RIDE_SECONDS = 0.05
@@ -173,6 +168,8 @@ class SQLiteFile:
         self._clock = clock
         self._state: _State | None = None
         self._opening: asyncio.Task[_State] | None = None
+        #: Who is told each step of the schema, in the thread that applies it.
+        self._applied: Callable[[int], None] | None = None
         #: Two event loops run in two threads.
         self._guard = threading.Lock()
 
@@ -252,7 +249,7 @@ class SQLiteFile:
                 opened: list[apsw.Connection] = []
                 try:
                     first = self._connect_read_only(opened)
-                    self._check_schema(first)
+                    schema.check(first, self.path, read_only=True)
                     return first, self._connect_read_only(opened), self._connect_read_only(opened)
                 except BaseException:
                     for connection in opened:
@@ -267,7 +264,7 @@ class SQLiteFile:
             )
             try:
                 writer.set_busy_timeout(self._busy)
-                self._check_schema(writer)
+                schema.check(writer, self.path)
                 if writer.readonly("main"):
                     raise StorageReadOnlyError(
                         f"{self.path} cannot be written", options=("open it with ?mode=ro",)
@@ -276,7 +273,7 @@ class SQLiteFile:
                 writer.pragma("synchronous", "full" if self.durability == "disk" else "normal")
                 writer.pragma("trusted_schema", False)
                 writer.pragma("secure_delete", True)  # zeros over what is deleted, not only a free place
-                self._migrate(writer)
+                schema.migrate(writer, self._clock, self._applied)
                 return writer, self._connect_reader(), self._connect_reader()
             except BaseException:
                 # Closing would move the commits of a WAL into a file that was just refused.
@@ -348,61 +345,35 @@ class SQLiteFile:
                 finally:
                     connection.close()
 
-    def _check_schema(self, connection: apsw.Connection) -> None:
-        """Refuse a file of another application or of a newer release, before anything is written."""
-        known = len(migrations("sqlite"))
-        # One statement, so one snapshot: another process may be creating the file right now.
-        row: Any = connection.execute(
-            "SELECT (SELECT user_version FROM pragma_user_version),"
-            " (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
-        ).fetchall()[0]
-        version, application, tables = row
-        if application != APPLICATION_ID and (application or tables):
-            raise StorageError(
-                f"{self.path} is a database of another application; it was not touched",
-                options=("choose another path",),
-            )
-        if version > known:
-            raise SchemaVersionError(
-                f"{self.path} has schema {version}, this release knows up to {known}; it was not touched",
-                options=("upgrade acms-engine",),
-            )
-        rows: Any = connection.execute("SELECT version, checksum FROM migrations") if version else ()
-        applied = dict(rows)
-        for number, checksum, _ in migrations("sqlite"):
-            if applied.get(number, checksum) != checksum:
-                raise SchemaVersionError(
-                    f"{self.path} was migrated by a different release: its schema {number} is not the one this"
-                    " release has; it was not touched",
-                    options=("open it with the release that wrote it", "export there and restore here"),
-                )
-        if self.read_only and version < known:
-            raise SchemaVersionError(
-                f"{self.path} has schema {version}, this release reads {known}",
-                options=("open it writable once",),
-            )
+    # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _migrate(self, writer: apsw.Connection) -> None:
-        """Apply what is missing, each migration in its own transaction; another process may win the race."""
-        known = migrations("sqlite")
-        if writer.pragma("user_version") == len(known):
-            return
-        for version, checksum, script in known:
-            writer.execute("BEGIN IMMEDIATE").fetchall()
-            try:
-                if int(writer.pragma("user_version")) < version:
-                    for _ in writer.execute(script):
-                        pass
-                    writer.execute(
-                        "INSERT INTO migrations VALUES (?, ?, ?)", (version, checksum, micros(self._clock()))
-                    ).fetchall()
-                    writer.pragma("application_id", APPLICATION_ID)
-                    writer.pragma("user_version", version)
-                writer.execute("COMMIT").fetchall()
-            except BaseException:
-                with suppress(apsw.Error):
-                    writer.execute("ROLLBACK").fetchall()
-                raise
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema; the file is read, or left alone where there is none."""
+        schema.check_partitions(partitions)
+        return await asyncio.to_thread(schema.steps, self.path)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Open the file, which applies what is missing; return what was."""
+        missing = {
+            step.version: step for step in await self.migrations(partitions=partitions) if not step.applied
+        }
+        if missing and self.read_only:
+            raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
+        done: list[Migration] = []
+
+        def applied(version: int) -> None:
+            done.append(missing[version])
+            if progress is not None:
+                progress(missing[version])
+
+        self._applied = applied
+        try:
+            await self._open()
+        finally:
+            self._applied = None
+        return done
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from acms.errors import ConfigurationError
@@ -12,6 +13,8 @@ from acms.model import Durability
 _PASSWORD = re.compile(
     r"(?:(?<=://)|^(?!\w+://))(?P<user>[^/?#@:]*):.*@|(?P<option>[?&](?:password|sslpassword)=)[^&]*"
 )
+MOST_CONNECTIONS = 1000
+MOST_SECONDS = 86_400
 _DURABILITIES: dict[str, Durability] = {"disk": "disk", "quorum": "quorum", "relaxed": "relaxed"}
 
 
@@ -21,8 +24,8 @@ class PostgresUrl(NamedTuple):
     #: For libpq, which reads it as it was written: several hosts, sockets, certificates.
     dsn: str
     tenant: str
-    #: None leaves it to the server.
-    durability: Durability | None
+    #: Arguments of the store that the URL names, by their names.
+    options: dict[str, Any]
 
 
 def shown(url: str) -> str:
@@ -35,22 +38,51 @@ def shown(url: str) -> str:
 def postgres(url: str) -> PostgresUrl:
     """Take our options out of the URL of a PostgreSQL database; all others are libpq's."""
     place, _, query = url.partition("?")
-    ours: dict[str, str] = {}
+    ours: dict[str, Any] = {}
     rest: list[str] = []
     for option in filter(None, query.split("&")):
-        name, _, value = option.partition("=")
-        if name in ("tenant", "durability"):
-            ours[name] = unquote_plus(value)
+        name, _, written = option.partition("=")
+        if name == "tenant" or name in _POSTGRES:
+            ours[name] = unquote_plus(written)
         else:
             rest.append(option)
-    durability = ours.get("durability")
-    if durability is not None and durability not in _DURABILITIES:
-        raise ConfigurationError(
-            f"{shown(url)!r}: durability must be one of {', '.join(_DURABILITIES)}",
-            options=("leave it out: the server's own setting holds, and the receipts say which it is",),
-        )
-    return PostgresUrl(
-        place + ("?" + "&".join(rest) if rest else ""),
-        ours.get("tenant", "default"),
-        None if durability is None else _DURABILITIES[durability],
-    )
+    tenant = ours.pop("tenant", "default")
+    for name, value in ours.items():
+        read, wanted, advice = _POSTGRES[name]
+        try:
+            ours[name] = read(value)
+        except (KeyError, ValueError):
+            raise ConfigurationError(
+                f"{shown(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
+            ) from None
+    return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
+
+
+def _size(value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= MOST_CONNECTIONS):
+        raise ValueError
+    return int(value)
+
+
+def _seconds(value: str) -> float:
+    found = float(value)
+    if not 0 <= found <= MOST_SECONDS:  # nor not a number
+        raise ValueError
+    return found
+
+
+_POSTGRES: Mapping[str, tuple[Callable[[str], Any], str, str]] = {
+    "durability": (
+        _DURABILITIES.__getitem__,
+        f"one of {', '.join(_DURABILITIES)}",
+        "the server's own setting holds, and the receipts say which it is",
+    ),
+    "hints": ({"on": True, "off": False}.__getitem__, "on or off", "workers look for jobs every few seconds"),
+    "pool_size": (_size, f"from 1 to {MOST_CONNECTIONS}", "a process has up to 10 connections"),
+    "retry_seconds": (
+        _seconds,
+        f"from 0 to {MOST_SECONDS}",
+        "what passes by itself is tried again for 30 seconds",
+    ),
+}
+"""What a URL may say besides the tenant: how it is read, what it must be, what holds without it."""

@@ -40,7 +40,11 @@ class WrapperStorage:
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
         self.tenant = inner.tenant
-        self.durability: Durability = inner.durability
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged append survives: a server says so when the handle is opened."""
+        return self.inner.durability
 
     async def __aenter__(self) -> Self:
         """Keep the handle open until the block ends."""

@@ -18,6 +18,9 @@ j.id, j.kind, j.dedupe, j.context_id, j.payload, j.state, j.attempt, j.not_befor
 -- fragment: now
 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- fragment: xact
+pg_current_xact_id()::text::bigint
+
 -- name: context_by_id
 SELECT @context
 FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
@@ -111,7 +114,8 @@ WITH given AS (
       before = CASE WHEN g.n = 0 THEN c.before ELSE c.chain END,
       chain = CASE WHEN g.chain IS NOT NULL THEN decode(g.chain, 'hex') WHEN g.n = 0 THEN c.chain
                    ELSE sha256(c.chain || decode(g.prefix, 'hex')) END,
-      tail = CASE WHEN g.keep THEN c.tail ELSE g.tail END
+      tail = CASE WHEN g.keep THEN c.tail ELSE g.tail END,
+      xact = CASE WHEN g.n = 0 THEN c.xact ELSE greatest(c.xact, @xact) END
   FROM given g
   WHERE c.tenant_id = %(tenant)s AND c.context_id = ANY(%(contexts)s::text[]) AND c.context_id = g.context
     AND c.deleted_at IS NULL AND g.reach <= c.version AND c.version + g.n <= 4294967295
@@ -121,15 +125,18 @@ WITH given AS (
     AND (g.expect_version IS NULL OR g.expect_version = c.version)
     AND (g.expect_chain IS NULL OR decode(g.expect_chain, 'hex') = c.chain)
   RETURNING g.op, c.context_id, c.version - g.n AS base, c.messages - g.said AS said, c.tokens - g.tokens AS total,
-            c.before, c.chain, c.last_version, c.last_nonce, c.rewrites, c.tail, c.lineage, c.root, c.derived, c.epoch
+            c.before, c.chain, c.last_version, c.last_nonce, c.rewrites, c.tail, c.lineage, c.root, c.derived, c.epoch,
+            c.xact, c.namespace
 ), e AS (
   INSERT INTO acms.entries (tenant_id, context_id, version, kind, position, nonce, batch, total, created_at, tokens,
          origin, privacy, role, actor, markers, detected, episode, closes, grp, covers, replaces, sources, data, metadata,
-         salt, digest, chain, key, parts, content)
+         salt, digest, chain, key, parts, found_in, content, xact)
   SELECT %(tenant)s, u.context_id, u.base + d.k, d.kind, u.said + d.position, d.nonce, u.base + d.batch, u.total + d.total,
          d.created_at, d.tokens, d.origin, d.privacy, d.role, d.actor, d.markers, d.detected, d.episode, d.closes, d.grp,
          d.covers, d.replaces, d.sources, d.data, d.metadata, decode(d.salt, 'hex'), decode(d.digest, 'hex'),
-         coalesce(decode(d.chain, 'hex'), sha256(u.before || decode(d.prefix, 'hex'))), d.key, d.parts, d.content
+         coalesce(decode(d.chain, 'hex'), sha256(u.before || decode(d.prefix, 'hex'))), d.key, d.parts,
+         CASE WHEN d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL) THEN u.namespace END,
+         d.content, u.xact
   FROM u JOIN json_to_recordset(%(drafts)s::json) AS d (op int, k int, batch int, kind text, position int, nonce text,
          total bigint, created_at bigint, tokens bigint, origin text, privacy text, role text, actor text, markers text, detected bool,
          episode bigint, closes text, grp text, covers text, replaces text, sources text, data text, metadata text,
@@ -181,11 +188,15 @@ ORDER BY e.context_id, e.version FOR SHARE OF e;
 -- name: insert_entry
 INSERT INTO acms.entries (tenant_id, context_id, version, kind, position, nonce, batch, total, created_at, tokens, origin,
        privacy, role, actor, markers, detected, episode, closes, grp, covers, replaces, sources, data, metadata, state,
-       salt, digest, chain, key, parts, content)
+       salt, digest, chain, key, parts, found_in, content, xact)
 SELECT %(tenant)s, %(context)s, d.version, d.kind, d.position, d.nonce, d.batch, d.total, d.created_at, d.tokens, d.origin,
        d.privacy, d.role, d.actor, d.markers, d.detected, d.episode, d.closes, d.grp, d.covers, d.replaces, d.sources,
        d.data, d.metadata, d.state, decode(d.salt, 'hex'), decode(d.digest, 'hex'), decode(d.chain, 'hex'), d.key,
-       d.parts, d.content
+       d.parts,
+       CASE WHEN d.state IS NULL AND (d.kind IN ('fact', 'summary') OR (d.kind = 'message' AND d.markers IS NOT NULL))
+            THEN (SELECT c.namespace FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s) END,
+       d.content,
+       greatest(@xact, (SELECT c.xact FROM acms.contexts c WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s))
 FROM json_to_recordset(%(drafts)s::json) AS d (version bigint, kind text, position bigint, nonce text, batch bigint,
        total bigint, created_at bigint, tokens bigint, origin text, privacy text, role text, actor text, markers text,
        detected bool, episode bigint, closes text, grp text, covers text, replaces text, sources text, data text,
@@ -194,7 +205,7 @@ FROM json_to_recordset(%(drafts)s::json) AS d (version bigint, kind text, positi
 -- name: advance_restored
 UPDATE acms.contexts SET version = %(version)s, messages = %(messages)s, tokens = %(tokens)s,
        last_version = %(last_version)s, last_nonce = %(last_nonce)s, rewrites = %(rewrites)s, before = chain,
-       chain = %(chain)s, tail = NULL
+       chain = %(chain)s, tail = NULL, xact = greatest(xact, @xact)
 WHERE tenant_id = %(tenant)s AND context_id = %(context)s;
 
 -- name: entries_at
@@ -245,7 +256,7 @@ WHERE e.tenant_id = %(tenant)s AND e.context_id = %(context)s AND e.replaces IS 
 -- name: blank_entry
 UPDATE acms.entries e
 SET state = %(state)s, content = '', parts = NULL, data = NULL, metadata = NULL, salt = NULL,
-    key = CASE WHEN %(state)s = 'erased' THEN NULL ELSE e.key END,
+    found_in = NULL, key = CASE WHEN %(state)s = 'erased' THEN NULL ELSE e.key END,
     actor = CASE WHEN %(state)s = 'erased' THEN NULL ELSE e.actor END
 WHERE e.tenant_id = %(tenant)s AND e.context_id = %(context)s AND e.version = ANY(%(versions)s::bigint[])
   AND e.state IS DISTINCT FROM %(state)s AND e.state IS DISTINCT FROM 'erased'
@@ -352,17 +363,60 @@ WHERE e.tenant_id = %(tenant)s AND e.context_id = %(context)s AND e.version BETW
                     AND d.version = e.version)
 ORDER BY e.version LIMIT %(limit)s;
 
+-- name: count_searchable
+SELECT count(*) FROM (SELECT FROM acms.entries e WHERE e.tenant_id = %(tenant)s AND e.found_in = %(namespace)s LIMIT %(limit)s) n;
+
+-- fragment: in_namespace
+FROM acms.entries e
+JOIN acms.contexts c ON c.tenant_id = e.tenant_id AND c.context_id = e.context_id AND c.deleted_at IS NULL
+
 -- name: searchable
 SELECT e.context_id, e.version, e.kind, e.nonce, e.content
-FROM acms.contexts c JOIN acms.entries e ON e.tenant_id = c.tenant_id AND e.context_id = c.context_id
-WHERE c.tenant_id = %(tenant)s AND c.namespace = %(namespace)s AND c.deleted_at IS NULL AND e.state IS NULL
-  AND (e.kind IN ('fact', 'summary') OR (e.kind = 'message' AND e.markers IS NOT NULL))
+@in_namespace
+WHERE e.tenant_id = %(tenant)s AND e.found_in = %(namespace)s
 ORDER BY e.context_id, e.version;
 
 -- name: searchable_vectors
 SELECT d.context_id, d.version, d.data
-FROM acms.contexts c JOIN acms.derived d ON d.tenant_id = c.tenant_id AND d.context_id = c.context_id
-WHERE c.tenant_id = %(tenant)s AND c.namespace = %(namespace)s AND c.deleted_at IS NULL AND d.space = %(space)s
+@in_namespace
+JOIN acms.derived d ON d.tenant_id = e.tenant_id AND d.context_id = e.context_id AND d.space = %(space)s
+                   AND d.version = e.version
+WHERE e.tenant_id = %(tenant)s AND e.found_in = %(namespace)s
+ORDER BY d.context_id, d.version, d.part;
+
+-- Where the rarest of some words stand.
+-- name: places
+SELECT context_id, version, counts
+FROM acms.places(%(tenant)s, %(namespace)s, %(words)s::text[], %(counted)s::integer, %(limit)s::integer);
+
+-- What lies nearest to a vector.
+-- name: nearest
+SELECT context_id, version
+FROM acms.nearest(%(tenant)s, %(namespace)s, %(space)s, %(vector)s::real[], %(exact)s::integer, %(limit)s::integer);
+
+-- Each by its key, whatever is known of the namespace.
+-- fragment: places
+unnest(%(contexts)s::text[], %(versions)s::bigint[]) AS w (context, version)
+CROSS JOIN LATERAL (
+  SELECT e.tenant_id, e.context_id, e.version, e.kind, e.nonce, e.content, e.found_in FROM acms.entries e
+  WHERE e.tenant_id = %(tenant)s AND e.context_id = w.context AND e.version = w.version OFFSET 0
+) e
+
+-- name: searchable_at
+SELECT e.context_id, e.version, e.kind, e.nonce, e.content
+FROM @places
+JOIN acms.contexts c ON c.tenant_id = e.tenant_id AND c.context_id = e.context_id AND c.deleted_at IS NULL
+WHERE e.found_in = %(namespace)s
+ORDER BY e.context_id, e.version;
+
+-- name: searchable_vectors_at
+SELECT d.context_id, d.version, d.data
+FROM @places
+CROSS JOIN LATERAL (
+  SELECT d.context_id, d.version, d.part, d.data FROM acms.derived d
+  WHERE d.tenant_id = e.tenant_id AND d.context_id = e.context_id AND d.space = %(space)s AND d.version = e.version OFFSET 0
+) d
+WHERE e.found_in = %(namespace)s
 ORDER BY d.context_id, d.version, d.part;
 
 -- name: finish_job

@@ -30,6 +30,7 @@ CREATE TABLE acms.contexts (
     chain        bytea  NOT NULL,
     before       bytea  NOT NULL,                       -- the chain before the newest append
     tail         text,
+    xact         bigint NOT NULL DEFAULT 0,             -- of its newest entry
     PRIMARY KEY (tenant_id, context_id),
     CHECK ((parent IS NULL) = (fork IS NULL))
 ) WITH (fillfactor = 75);                               -- room for the next head on the same page
@@ -69,19 +70,48 @@ CREATE TABLE acms.entries (
     chain      bytea   NOT NULL,
     key        text    COLLATE "C",
     parts      text,
+    found_in   text    COLLATE "C",                     -- namespace in which it is searched; NULL for what is not
     content    text    NOT NULL,
-    -- The transaction that wrote it, by which the feed knows what is still to come. Summarised by blocks, so that a
-    -- message pays nothing for it; a sorted index would cost 70 bytes.
-    xact       bigint  NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    -- The transaction that wrote it, or a later one that wrote before it to the same log: by this the feed knows what is
+    -- still to come. Indexed by blocks, so that a message pays next to nothing for it.
+    xact       bigint  NOT NULL,
     PRIMARY KEY (tenant_id, context_id, version)
 ) PARTITION BY HASH (context_id);
 CREATE INDEX entries_xact ON acms.entries USING brin (xact) WITH (pages_per_range = 16, autosummarize = on);
 CREATE UNIQUE INDEX entries_key ON acms.entries (tenant_id, context_id, key) WHERE key IS NOT NULL;
 CREATE INDEX entries_other ON acms.entries (tenant_id, context_id, version) WHERE kind <> 'message';
 CREATE INDEX entries_replacing ON acms.entries (tenant_id, context_id, version) WHERE replaces IS NOT NULL;
--- What is searched across contexts: about one entry in six.
-CREATE INDEX entries_searchable ON acms.entries (tenant_id, context_id, version)
-    WHERE state IS NULL AND (kind IN ('fact', 'summary') OR (kind = 'message' AND markers IS NOT NULL));
+-- What is searched across contexts, about one entry in six: live facts, summaries and marked messages.
+CREATE INDEX entries_searchable ON acms.entries (tenant_id, found_in, context_id, version) WHERE found_in IS NOT NULL;
+
+-- Words as they are counted: stemmed, none left out.
+CREATE TEXT SEARCH DICTIONARY acms.stem (TEMPLATE = snowball, Language = english);
+CREATE TEXT SEARCH CONFIGURATION acms.words (COPY = pg_catalog.simple);
+ALTER TEXT SEARCH CONFIGURATION acms.words
+    ALTER MAPPING FOR asciiword, word WITH acms.stem;
+
+-- The words of a text, as numbers: an index keeps its keys when the rows they came from are erased, and must not keep
+-- words. Punctuation goes first, for the parser would read paths, addresses and tags as one word or none. No tsvector may
+-- pass a megabyte, and none of 200,000 characters does.
+CREATE FUNCTION acms.word_keys(content text) RETURNS integer[]
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT pg_catalog.hashtext(word COLLATE "C")
+        FROM pg_catalog.unnest(pg_catalog.tsvector_to_array(pg_catalog.to_tsvector('acms.words',
+            pg_catalog.regexp_replace(pg_catalog.left(content, 200000), '[!-/:-@[-`{-~]+', ' ', 'g')))) AS word
+    );
+END $$;
+
+-- With the namespace as one more key, so that the rows of others are never looked at.
+CREATE FUNCTION acms.keys(tenant text, namespace text, content text) RETURNS integer[]
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 10000 AS $$
+BEGIN
+    RETURN acms.word_keys(content) OPERATOR(pg_catalog.||) pg_catalog.hashtext(
+        pg_catalog.concat(pg_catalog.length(tenant), ' ', tenant, namespace) COLLATE "C");
+END $$;
+CREATE INDEX entries_words ON acms.entries USING gin (acms.keys(tenant_id, found_in, content))
+    WITH (fastupdate = off) WHERE found_in IS NOT NULL;
 
 CREATE TABLE acms.derived (
     tenant_id  text   COLLATE "C" NOT NULL,
@@ -164,3 +194,56 @@ GRANT USAGE ON SCHEMA acms TO acms_app;
 GRANT SELECT, INSERT, UPDATE, DELETE ON acms.contexts, acms.entries, acms.derived, acms.jobs, acms.kv TO acms_app;
 GRANT SELECT, INSERT ON acms.audit TO acms_app;
 GRANT SELECT ON acms.migrations TO acms_app;
+
+-- Row-level security keeps every index of words from being used: what overlaps is not proven to leak nothing. So one
+-- function runs as a role that sees all tenants, and gives back no more than where the words of one tenant stand.
+GRANT USAGE ON SCHEMA acms TO acms_search;
+GRANT SELECT ON acms.contexts, acms.entries TO acms_search;
+CREATE POLICY search ON acms.contexts FOR SELECT TO acms_search USING (true);
+CREATE POLICY search ON acms.entries FOR SELECT TO acms_search USING (true);
+
+-- The places that match the rarest of some words, best first, and for each word in how many places it stands, counted up
+-- to `counted`. A word that the parser divides stands where all of its pieces do. A plan made for any tenant and any words is
+-- thirty times as slow as one that is made anew (2 ms).
+CREATE FUNCTION acms.places(tenant text, namespace text, words text[], counted integer, most integer)
+RETURNS TABLE (context_id text, version bigint, counts bigint[])
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    IF tenant IS DISTINCT FROM current_setting('acms.tenant', true) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'a search of another tenant than that of the transaction';
+    END IF;
+    RETURN QUERY
+    WITH asked AS MATERIALIZED (
+        SELECT w.n, acms.word_keys(w.word) AS found, acms.keys(places.tenant, places.namespace, w.word) AS wanted
+        FROM unnest(places.words) WITH ORDINALITY AS w (word, n)
+    ), matching AS MATERIALIZED (
+        SELECT a.n, m.context_id, m.version
+        FROM asked a CROSS JOIN LATERAL (
+            SELECT e.context_id, e.version
+            FROM acms.entries e
+            WHERE e.found_in IS NOT NULL AND acms.keys(e.tenant_id, e.found_in, e.content) @> a.wanted
+              AND e.tenant_id = places.tenant AND e.found_in = places.namespace
+              AND EXISTS (SELECT FROM acms.contexts c
+                          WHERE c.tenant_id = e.tenant_id AND c.context_id = e.context_id AND c.deleted_at IS NULL)
+            LIMIT places.counted
+        ) m
+        WHERE a.found <> '{}'
+    ), weights AS (
+        SELECT m.n, count(*) AS matches FROM matching m GROUP BY m.n
+    ), best AS (
+        SELECT m.context_id, m.version FROM matching m JOIN weights w USING (n)
+        GROUP BY m.context_id, m.version
+        ORDER BY sum(ln(1 + places.counted / w.matches::float8)) DESC, m.version DESC, m.context_id
+        LIMIT places.most
+    )
+    SELECT b.context_id, b.version,
+           ARRAY(SELECT coalesce(w.matches, 0) FROM asked a LEFT JOIN weights w USING (n) ORDER BY a.n)
+    FROM best b;
+END $$;
+REVOKE ALL ON FUNCTION acms.places FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION acms.places TO acms_app;
+GRANT CREATE ON SCHEMA acms TO acms_search;
+ALTER FUNCTION acms.places OWNER TO acms_search;
+REVOKE CREATE ON SCHEMA acms FROM acms_search;

@@ -72,35 +72,7 @@ WHERE c.tenant = ? AND c.id = ?;
 
 -- The append. SQLite has one writer, so inside BEGIN IMMEDIATE the head is read, checked and written:
 --   head, key_versions, insert_entry per entry, insert_key per key, advance, insert_job per job, finish_job.
--- PostgreSQL does the same in one statement that locks the context row; the client sends digests, and per draft the
--- prefix SHA-256(d1 ‖ … ‖ dk), so the chain needs no recursion and no version has to be known beforehand:
---
---   WITH given AS (                                   -- one row per draft: ordinal, nonce, digest, prefix, columns …
---     SELECT * FROM unnest($drafts) WITH ORDINALITY
---   ), u AS (
---     UPDATE contexts SET version = version + $n, messages = messages + $m, tokens = tokens + $t,
---            last_message = …, rewrites = rewrites + $r, tail = coalesce($tail, tail),
---            chain = sha256(chain || $last_prefix)
---     WHERE tenant_id = $tenant AND context_id = $context AND deleted_at IS NULL
---       AND ($any_last OR last_message IS NOT DISTINCT FROM $expect_last)
---       AND ($any_rewrites OR rewrites = $expect_rewrites) AND ($any_version OR version = $expect_version)
---       AND NOT EXISTS (SELECT 1 FROM entries WHERE tenant_id = $tenant AND context_id = $context AND key = ANY($keys))
---     RETURNING version - $n AS base, messages - $m AS said, tokens - $t AS total, $old_chain AS head
---   ), e AS (
---     INSERT INTO entries SELECT $tenant, $context, u.base + ordinal, …, sha256(u.head || given.prefix) FROM u, given
---     RETURNING version, chain
---   ), j AS (
---     INSERT INTO jobs SELECT … FROM u, unnest($jobs) ON CONFLICT DO NOTHING
---   ), f AS (
---     UPDATE jobs SET state = 'done' FROM u WHERE tenant_id = $tenant AND id = $job AND attempt = $attempt
---       AND state = 'running' RETURNING 1
---   )
---   SELECT e.*, CASE WHEN $job IS NOT NULL AND (SELECT count(*) FROM f) = 0 THEN 1 / 0 END FROM e ORDER BY version;
---
--- (`$old_chain` is `chain` before the update: RETURNING OLD.chain from PostgreSQL 18, a locking sub-select before.)
--- No row back means refused: the client reads the head and the keys to say why. A unique index on
--- (tenant_id, context_id, key) makes two concurrent first uses of a key one row and one violation, which is re-read.
--- Lock order everywhere: contexts, then jobs.
+-- PostgreSQL does the same in one statement that locks the context row: `append` in postgres.sql.
 
 -- name: key_version
 SELECT version FROM keys WHERE ref = ? AND key = ?;

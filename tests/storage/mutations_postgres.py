@@ -1,0 +1,259 @@
+"""Seeded faults of the PostgreSQL store, run by `python -m tests.storage.mutations`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from acms.model import Append, Expect, Receipt
+from acms.storage import (
+    postgres_append,
+    postgres_base,
+    postgres_migrate,
+    postgres_ops,
+    postgres_pool,
+)
+from acms.storage.postgres import PostgresStorage
+from acms.testing import sound
+from acms.testing.logs import new, put, said
+from tests.faults._proxy import Wire
+from tests.servers.stores import another
+
+Plant = Callable[[ExitStack], None]
+TENANT = r"\b(?:\w+\.)?tenant_id = %\(tenant\)s"
+
+
+# ── planting ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def query(name: str, old: str, new: str) -> Plant:
+    """Replace a pattern in a query, or in all of them when the name is empty."""
+
+    def plant(stack: ExitStack) -> None:
+        right = postgres_base.queries("postgres")
+        wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
+        assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
+        stack.enter_context(patch.object(postgres_base, "queries", lambda dialect: wrong))
+
+    return plant
+
+
+def schema(old: str, new: str) -> Plant:
+    """Replace a text in the schema; it takes a database of its own."""
+
+    def plant(stack: ExitStack) -> None:
+        right = postgres_migrate.known()
+        wrong = [(version, needs, sum, script.replace(old, new)) for version, needs, sum, script in right]
+        assert wrong != right, f"the schema has no {old!r} any more: bring this fault up to date"
+        stack.enter_context(patch.object(postgres_migrate, "known", lambda: wrong))
+
+    return plant
+
+
+def preamble(old: str, new: str) -> Plant:
+    """Replace a text in what every transaction is told first."""
+
+    def plant(stack: ExitStack) -> None:
+        wrong = postgres_pool.PREAMBLE.replace(old, new)
+        assert wrong != postgres_pool.PREAMBLE, f"the preamble has no {old!r} any more"
+        stack.enter_context(patch.object(postgres_pool, "PREAMBLE", wrong))
+
+    return plant
+
+
+def both(*plants: Plant) -> Plant:
+    def plant(stack: ExitStack) -> None:
+        for one in plants:
+            one(stack)
+
+    return plant
+
+
+def always(owner: Any, name: str) -> Plant:
+    """Let a property be true whatever it is asked."""
+    return lambda stack: stack.enter_context(patch.object(owner, name, True))
+
+
+def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
+    """Yield name, fault, and what must find it."""
+    append = postgres_append.PostgresAppend
+    yield (
+        "a key is not unique",
+        schema("CREATE UNIQUE INDEX entries_key", "CREATE INDEX entries_key"),
+        "test_repeating_an_append_with_its_keys_changes_nothing",
+    )
+    yield (
+        "a session's name is not unique",
+        schema("CREATE UNIQUE INDEX contexts_key", "CREATE INDEX contexts_key"),
+        "test_t02_many_writers_of_many_contexts_share_one_context_per_key",
+    )
+    yield (
+        "jobs of one name are many",
+        schema("CREATE UNIQUE INDEX jobs_dedupe", "CREATE INDEX jobs_dedupe"),
+        "test_a_job_is_enqueued_with_its_append_and_once_per_name",
+    )
+    yield (
+        "the chain goes on from the wrong head",
+        query("append", r"sha256\(c\.chain \|\|", "sha256(c.before ||"),
+        "test_appends_take_the_next_versions_and_messages_the_next_positions",
+    )
+    yield (
+        "the newest message is not locked with its head",
+        query("append", r"\(NOT g\.expect_last OR", "(TRUE OR"),
+        "test_t03_of_two_appends_on_the_same_head_one_is_refused",
+    )
+    yield (
+        "expected rewrites are not asked of the row",
+        query("append", r"g\.expect_rewrites = c\.rewrites", "TRUE"),
+        "test_expected_rewrites_are_not_disturbed_by_new_messages",
+    )
+    yield (
+        "a deleted log takes appends",
+        query("append", r"AND c\.deleted_at IS NULL AND", "AND"),
+        "test_a_deleted_context_is_hidden_from_every_read_and_append",
+    )
+    yield (
+        "a group is put behind any head",
+        query("append", r"decode\(g\.expect_chain, 'hex'\) = c\.chain", "TRUE"),
+        "handles",
+    )
+    yield (
+        "a group is one batch",
+        code(postgres_ops.Group, "drafts", ('"batch": n + 1', '"batch": 1')),
+        "handles",
+    )
+    yield (
+        "what cannot be known again is sent twice",
+        always(postgres_ops.Waiting, "repeatable"),
+        "wire",
+    )
+    yield (
+        "a lost append is taken for refused",
+        code(append, "_why", ("if unknown:", "if False:")),
+        "wire",
+    )
+    yield (
+        "a stale lease is accepted (postgres)",
+        query("finish_job", r"AND attempt = %\(attempt\)s", ""),
+        "test_a_stale_lease_is_fenced_off",
+    )
+    yield (
+        "a claim locks nothing",
+        query("claim_job", r"FOR NO KEY UPDATE OF j SKIP LOCKED", ""),
+        "test_a_job_is_claimed_by_one_of_many_workers",
+    )
+    yield (
+        "a lease never runs out (postgres)",
+        query("claim_job", r"OR \(j\.state = 'running' AND j\.lease <= t\.now\)", ""),
+        "test_a_stale_lease_is_fenced_off",
+    )
+    yield (
+        "a transaction does not name its tenant",
+        preamble("set_config('acms.tenant', %s, true)", "set_config('acms.else', %s, true)"),
+        "test_appends_take_the_next_versions_and_messages_the_next_positions",
+    )
+    yield (
+        "queries ignore tenants and nothing is below them",
+        both(query("", TENANT, "TRUE"), preamble("set_config('role', 'acms_app', true)", "1")),
+        "test_t33_two_tenants_see_nothing_of_each_other",
+    )
+    yield (
+        "a lineage is remembered without its parent",
+        code(
+            postgres_base.PostgresBase,
+            "_read_head",
+            ("self._lineages[context] = segments", "self._lineages[context] = segments[1:]"),
+        ),
+        "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
+    )
+    yield (
+        "derived rows are counted per context (postgres)",
+        query(
+            "put_derived",
+            r"AND context_id = \(SELECT c\.root .*?%\(context\)s\)",
+            "AND context_id = %(context)s",
+        ),
+        "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
+    )
+    yield (
+        "an erasure is counted in no fork",
+        query("count_rewrite", r"= ANY\(%\(contexts\)s::text\[\]\)", "= (%(contexts)s::text[])[1]"),
+        "test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch",
+    )
+    yield (
+        "an erasure keeps the salt (postgres)",
+        query("blank_entry", "salt = NULL,", ""),
+        "test_expiring_deletes_the_content_and_keeps_the_rest",
+    )
+    yield (
+        "namespaces are ignored by search (postgres)",
+        query("searchable", r"c\.namespace = %\(namespace\)s", "TRUE"),
+        "test_a_search_stays_in_its_namespace",
+    )
+
+
+# ── what it takes more than one handle to find ──────────────────────────────────────────────────────────────────────
+
+
+async def _handles(home: str) -> None:
+    """Let three handles write on one log, at once."""
+    place, _, tenant = another(home).partition("?tenant=")
+    async with AsyncExitStack() as stack:
+        stores = [
+            await stack.enter_async_context(PostgresStorage(place, tenant=tenant, retry_seconds=5))
+            for _ in range(3)
+        ]
+        context = await new(stores[0])
+
+        async def write(number: int) -> None:
+            for n in range(8):
+                receipt = await put(stores[number % 3], context, said(f"{number}.{n}"), tail={"by": number})
+                (entry,) = await stores[(number + 1) % 3].get(receipt.ids)
+                assert entry is not None
+                assert (entry.content, entry.batch) == (f"{number}.{n}", receipt.versions[0])
+
+        await asyncio.gather(*(write(number) for number in range(9)))
+        assert len(await sound(stores[0], context.id)) == 72
+
+
+async def _wire(home: str) -> None:
+    """Cut an append at every message; it is there once, or said to be unknown."""
+    place, _, tenant = another(home).partition("?tenant=")
+    port = int(place.rpartition(":")[2].partition("/")[0])
+    async with (
+        Wire(port) as wire,
+        PostgresStorage(place, tenant=tenant) as direct,
+        PostgresStorage(wire.url(place), tenant=tenant, retry_seconds=5) as store,
+    ):
+        context = await new(direct)
+        await store.head(context.id)
+        for nth in range(1, 30):
+            expected = Expect(version=(await direct.head(context.id)).version) if nth % 2 else Expect()
+            wire.arm("server", nth // 2 + 1, forwarded=False)
+            op = Append(context=context.id, drafts=(said(f"m{nth}"),), expect=expected)
+            (result,) = await store.append([op])
+            wire.disarm()
+            stored = [entry.content for entry in await direct.read(context.id)].count(f"m{nth}")
+            if nth % 2:
+                assert isinstance(result, Receipt), "it can be known again"
+            assert stored == 1 if isinstance(result, Receipt) else stored <= 1
+
+
+CHECKS: dict[str, Callable[[str], Awaitable[None]]] = {"handles": _handles, "wire": _wire}
+
+
+def passes(name: str, home: str) -> bool:
+    """Run one of the checks; return False when it fails or takes for ever."""
+
+    async def run() -> None:
+        await asyncio.wait_for(CHECKS[name](home), 60)
+
+    try:
+        asyncio.run(run())
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Recall on PostgreSQL is recall on SQLite: the same entries in the same order with the same scores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms.imports import read_chat
+from acms.protocols import StorageBackend
+from acms.storage.postgres import PostgresStorage
+from acms.storage.sqlite import SQLiteStorage
+from acms.testing import HashEmbedder
+from acms.testing.logs import WHEN, carry
+from tests.faults._process import python
+
+from ._recaller import NAMESPACE, Lines, ask, tell
+
+QUESTIONS = (
+    "What did we decide about invoices and RabbitMQ?",
+    "Which service broke after the deploy?",
+    "src/acms/core.py",
+    "Where do backups go?",
+    "Note 17",
+)
+
+
+def talk(seed: int, count: int = 90) -> list[dict[str, Any]]:
+    """Make a talk about a few subjects, one line in nine a decision."""
+    chance = random.Random(seed)
+    subjects = ("invoices", "orders", "payroll", "search", "the deploy", "the queue", "login", "backups")
+    verbs = ("go through", "wait for", "broke", "were moved to", "depend on", "were tested with")
+    things = ("RabbitMQ", "PostgreSQL 18", "src/acms/core.py", "Redis", "the old host", "E2E-7", "a cron job")
+    lines: list[dict[str, Any]] = []
+    for number in range(count):
+        text = f"{chance.choice(subjects)} {chance.choice(verbs)} {chance.choice(things)}"
+        lead = "Decision: " if number % 9 == 0 else ""
+        line = {"role": ("user", "assistant")[number % 2], "content": f"{lead}{text}. Note {number}."}
+        lines.append({**line, "created_at": (WHEN + timedelta(minutes=number)).isoformat()})
+    return lines
+
+
+@pytest.fixture
+async def stores(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[StorageBackend, StorageBackend]]:
+    async with PostgresStorage(postgres_url) as one, SQLiteStorage(tmp_path / "log.db") as other:
+        yield one, other
+
+
+async def compare(
+    stores: tuple[StorageBackend, StorageBackend],
+    talks: dict[str, Lines],
+    questions: Sequence[str],
+    embedder: HashEmbedder | None,
+) -> None:
+    """Tell talks to one store, move them to the other with all their ids, and ask both."""
+    here, there = stores
+    for key, lines in talks.items():
+        await tell(there, key, lines, embedder)
+        await carry(there, here, await there.context(key, namespace=NAMESPACE))
+        await tell(here, key, (), embedder)  # its vectors do not move: they are computed again
+    for key in talks:
+        mine, theirs = [await ask(store, key, questions, embedder) for store in stores]
+        assert any(len(found) > 3 for found in mine)
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("embedder", [None, HashEmbedder()], ids=["words", "vectors"])
+async def test_recall_is_the_same_as_on_sqlite(
+    stores: tuple[StorageBackend, StorageBackend], embedder: HashEmbedder | None
+) -> None:
+    talks: dict[str, Lines] = {f"talk-{seed}": talk(seed) for seed in range(3)}
+    await compare(stores, talks, QUESTIONS, embedder)
+
+
+@pytest.mark.parametrize("embedder", [None, HashEmbedder()], ids=["words", "vectors"])
+async def test_real_conversations_are_recalled_as_on_sqlite(
+    stores: tuple[StorageBackend, StorageBackend], data_dir: Path, embedder: HashEmbedder | None
+) -> None:
+    files = sorted((data_dir / "locomo-dev").glob("conv-*.json"))[:2]
+    if not files:
+        pytest.skip(f"no LoCoMo conversations in {data_dir}")
+    talks: dict[str, Lines] = {file.stem: list(read_chat(file)) for file in files}
+    asked = [one["question"] for one in json.loads(files[0].read_text())[0]["qa"][:15]]
+    await compare(stores, talks, asked, embedder)
+
+
+async def test_two_processes_on_one_context_recall_as_one(postgres_url: str, tmp_path: Path) -> None:
+    """What another process wrote is in the index of this one, and the other way round."""
+    lines, embedder = talk(1, 60), HashEmbedder()
+    async with SQLiteStorage(tmp_path / "log.db") as alone:
+        await tell(alone, "talk", lines, embedder)
+        expected = await ask(alone, "talk", QUESTIONS, embedder)
+    async with PostgresStorage(postgres_url) as here:
+        await tell(here, "talk", lines[:30], embedder)
+        await ask(here, "talk", QUESTIONS, embedder)  # an index that is short from now on
+        process = python("-m", "tests.storage._recaller", postgres_url, "talk")
+        task = json.dumps({"lines": lines[30:], "questions": QUESTIONS})
+        said, _ = await asyncio.to_thread(process.communicate, task)
+        assert process.returncode == 0
+        mine = await ask(here, "talk", QUESTIONS, embedder)
+    assert json.loads(said) == mine
+    assert [[one[1:] for one in found] for found in mine] == [
+        [one[1:] for one in found] for found in expected
+    ]
