@@ -255,9 +255,8 @@ async def test_t17_what_a_connection_swallows_is_sent_again_on_another(
 
 async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: str, hole: Hole) -> None:
     """Nobody is kept until a server that hangs has heard that it may stop: no further connection asks it to."""
-    async with warm(hole.url(url), statement_seconds=600) as store:
+    async with warm(hole.url(url), statement_seconds=600) as store, store.kv() as values:
         context = await new(store, "key")
-        values = store.kv()
         await values.set("a", 1)
         calls = (
             lambda: store.head(context.id),

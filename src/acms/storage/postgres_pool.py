@@ -352,7 +352,7 @@ class Pool:
                     # One that copies another may become the primary; one that was told to take no writes will not.
                     passing = link.info.parameter_status("in_hot_standby") == "on"
                 left = deadline - loop.time()
-                if left <= 0 and tries == 1 and error.sqlstate is None:  # a silent one ate the patience
+                if self.patience and left <= 0 and tries == 1 and error.sqlstate is None:  # silence ate it
                     left = FIRST_WAIT
                 if not passing or left <= 0 or not (known or again):
                     if error.sqlstate in _LOST:
