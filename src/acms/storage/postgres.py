@@ -16,6 +16,7 @@ from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNot
 from acms.logs import log as tell
 from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
 from acms.storage import log
+from acms.storage.kv_postgres import PostgresKV
 from acms.storage.postgres_ops import COLUMNS
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.postgres_search import PostgresSearch
@@ -75,6 +76,10 @@ class PostgresStorage(PostgresSearch):
             clock=self._clock,
             entropy=self._entropy,
         )
+
+    def kv(self) -> PostgresKV:
+        """Return the key-value memory of this tenant, over the connections of this handle."""
+        return PostgresKV(self._pool, tenant=self.tenant, clock=self._clock, entropy=self._entropy)
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections."""

@@ -24,6 +24,7 @@ from acms.errors import (
     GoneError,
     SessionNotFoundError,
     StorageBusyError,
+    StorageUnavailableError,
     ValidationError,
 )
 from acms.model import Append, Entry, Head, JobState, Kind, Lease, Receipt, State
@@ -192,25 +193,24 @@ class PostgresAppend(PostgresJobs):
     async def _commit(self, batch: Sequence[Group]) -> None:
         """Answer every operation of a batch."""
         if len(batch) == 1 and len(batch[0].members) == 1:
-            one = batch[0].members[0]
-            answer(one, await self._alone(one))
-            if self._hints and one.jobs:
+            await self._each(batch[0].members)
+            if self._hints and batch[0].members[0].jobs:
                 self._hint_soon()
             return
         try:
             rows = await self._advance(batch)
         except Exception as error:  # one of them spoiled it: each for itself
-            lost = error if isinstance(error, UnknownOutcomeError) else None
-            for group in batch:
-                for one in group.members:
-                    answer(one, await self._alone(one, lost=lost))
+            ones = [one for group in batch for one in group.members]
+            if type(error) is StorageUnavailableError:
+                self._give_up(ones)
+            else:
+                await self._each(ones, lost=error if isinstance(error, UnknownOutcomeError) else None)
             return
         for number, group in enumerate(batch):
             row = rows.get(number)
             if row is None:
                 self._heads.pop(group.context, None)
-                for one in group.members:
-                    answer(one, await self._alone(one))
+                await self._each(group.members)
             elif group.chain is None:
                 answer(group.members[0], self._receipt(group.members[0], row))
             else:
@@ -221,6 +221,34 @@ class PostgresAppend(PostgresJobs):
                     self._heads[group.context] = head
         if self._hints and any(one.jobs for group in batch for one in group.members):
             self._hint_soon()
+
+    async def _each(self, ones: Sequence[Waiting], *, lost: UnknownOutcomeError | None = None) -> None:
+        """Answer operations one by one, until the server is gone."""
+        loop = asyncio.get_running_loop()
+        for one in ones:
+            begun = loop.time()
+            result = await self._alone(one, lost=lost)
+            answer(one, result)
+            if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._pool.patience:
+                self._give_up(ones, lost)
+                return
+
+    def _give_up(self, ones: Sequence[Waiting], lost: UnknownOutcomeError | None = None) -> None:
+        """Answer everything that waits: patience ended once, and each would have to wait as long again."""
+        gone = StorageUnavailableError(
+            "the server does not answer; this append was not sent",
+            options=("repeat the call", "check that the server is running and reachable"),
+        )
+        for one in ones:
+            answer(one, lost or gone)
+        lanes = self._lanes
+        for queue in lanes.waiting.values():
+            for one in queue:
+                answer(one, gone)
+            queue.clear()
+        for context in lanes.ready:
+            del lanes.waiting[context]
+        lanes.ready.clear()
 
     def _hint_soon(self) -> None:
         """Say that there are jobs, once for all that come within a moment."""
@@ -297,7 +325,7 @@ class PostgresAppend(PostgresJobs):
         self, error: ACMSError, one: Waiting, lost: UnknownOutcomeError
     ) -> Receipt | ACMSError:
         """Return what became of a try that was lost, when a later one is refused: perhaps because of it."""
-        if isinstance(error, StorageBusyError):  # nobody could look
+        if isinstance(error, StorageBusyError | StorageUnavailableError):  # nobody could look
             return lost
         try:
             return await self._written(one) or error
@@ -386,7 +414,7 @@ class PostgresAppend(PostgresJobs):
                     entries = [entry for entry in stored if entry is not None]
                     return log.repeated(head, entries, self.durability)
             log.check(op, head)
-        except StorageBusyError:
+        except (StorageBusyError, StorageUnavailableError):
             raise
         except ACMSError as error:
             return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, LiteralString, Self, TypeVar, cast
 
@@ -13,7 +12,8 @@ from acms.core.wire import load_mapping
 from acms.errors import ConfigurationError, SessionNotFoundError, ValidationError
 from acms.model import Durability, Entry, Head, Kind, Migration
 from acms.storage import log
-from acms.storage.postgres_migrate import check, migrate, plan
+from acms.storage.postgres_door import Door
+from acms.storage.postgres_migrate import migrate, plan
 from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.sql import VERSION_MASK, queries, read_entry, read_lineage
 
@@ -53,8 +53,7 @@ class PostgresBase:
         #: What an acknowledged append survives: read from the server when the handle is opened.
         self.durability: Durability = durability or "disk"
         self._sql = queries("postgres")
-        self._opening: asyncio.Task[None] | None = None
-        self._opened = False
+        self._door = Door(self._pool, self._accept)
         self._lineages: dict[str, Lineage] = {}
 
     async def __aenter__(self) -> Self:
@@ -73,46 +72,25 @@ class PostgresBase:
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _open(self) -> None:
-        self._pool.bind()
-        if self._opened:
-            return
-        if self._opening is None or self._opening.get_loop() is not asyncio.get_running_loop():
-            self._opening = asyncio.ensure_future(self._start())
-        opening = self._opening
-        try:
-            await asyncio.shield(opening)
-        finally:
-            if opening.done() and self._opening is opening:
-                self._opening = None
+        await self._door.open()
 
-    async def _start(self) -> None:
-        try:
-            await check(self._pool)
-            wanted, offered = self._wanted, self._pool.durability
-            if wanted == "quorum" and offered != "quorum":
-                raise ConfigurationError(
-                    "durability=quorum needs a server with synchronous standbys",
-                    options=("set synchronous_standby_names there", "leave durability out"),
-                )
-            if wanted == "disk" and offered == "relaxed":
-                raise ConfigurationError(
-                    "durability=disk needs a server with fsync and synchronous_commit on",
-                    options=("turn them on there", "durability=relaxed"),
-                )
-            self.durability = wanted or offered
-        except BaseException:
-            if not self._pool.users:
-                await self._pool.close()
-            raise
-        self._pool.users.add(self)
-        self._opened = True
+    def _accept(self) -> None:
+        wanted, offered = self._wanted, self._pool.durability
+        if wanted == "quorum" and offered != "quorum":
+            raise ConfigurationError(
+                "durability=quorum needs a server with synchronous standbys",
+                options=("set synchronous_standby_names there", "leave durability out"),
+            )
+        if wanted == "disk" and offered == "relaxed":
+            raise ConfigurationError(
+                "durability=disk needs a server with fsync and synchronous_commit on",
+                options=("turn them on there", "durability=relaxed"),
+            )
+        self.durability = wanted or offered
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of the connections; the last handle closes them."""
-        self._opened = False
-        self._pool.users.discard(self)
-        if not self._pool.users:
-            await self._pool.close()
+        await self._door.close()
 
     # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
 

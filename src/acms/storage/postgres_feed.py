@@ -85,6 +85,7 @@ class PostgresFeed(PostgresContexts):
             try:
                 async with await self._pool.dedicated() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
+                    connection.limit = None  # it may be quiet for long
                     async for told in connection.notifies():
                         if told.payload == self.tenant:
                             wake()

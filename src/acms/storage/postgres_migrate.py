@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from acms.storage.sql import migrations
 OLDEST_VECTOR = (0, 8, 2)
 """The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
 
+MAKING = 60.0
+"""Seconds the server may take for a statement while a handle that finds no schema makes it."""
 SEARCH_ROLE = "acms_search"
 """The role of the one function that looks into the index of words, which row-level security would keep closed."""
 ROLES = (ROLE, SEARCH_ROLE)
@@ -173,13 +176,15 @@ async def migrate(
     partitions: int = PARTITIONS,
     vectors: bool = True,
     progress: Callable[[Migration], None] | None = None,
+    limit: float = math.inf,
 ) -> list[Migration]:
     """Apply what is missing, each migration in a transaction of its own; return those that were applied.
 
     What the server lacks something for is left out, and with `vectors=False` all that wants pgvector.
 
     One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
-    again. Needs the right to create a schema and roles where they are not there yet; later, to own the schema.
+    again. A statement may take `limit` seconds. Needs the right to create a schema and roles where they are not there
+    yet; later, to own the schema.
     """
     _check_partitions(partitions, ())
     done: list[Migration] = []
@@ -208,7 +213,7 @@ async def migrate(
                 progress(step)
         return done
 
-    return await pool.retry(work, again=True)
+    return await pool.retry(work, again=True, limit=limit)
 
 
 _LOCK = "LOCK TABLE acms.migrations IN EXCLUSIVE MODE"
@@ -318,7 +323,7 @@ async def check(pool: Pool) -> None:
     fresh = not any(step.applied for step in steps)
     if unused and not all(step.applied or step.waits_for for step in steps):
         try:
-            await migrate(pool)
+            await migrate(pool, limit=MAKING)
         except ConfigurationError:
             if fresh:
                 raise

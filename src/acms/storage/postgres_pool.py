@@ -13,24 +13,28 @@ import os
 import random
 import re
 import select
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.waiting import wait_async
 
 from acms.errors import (
     ACMSError,
     ConfigurationError,
     ConflictError,
+    CorruptRecordError,
     HandleError,
     SchemaVersionError,
     StorageBusyError,
     StorageError,
     StorageFullError,
     StorageReadOnlyError,
+    StorageUnavailableError,
     ValidationError,
 )
 from acms.logs import log as tell
@@ -47,10 +51,21 @@ FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 """Seconds between two tries, doubling, each drawn from half of it to all of it."""
 PREPARE_AFTER = 3
 """Executions after which a statement is prepared on a direct connection."""
+SLACK = 1.0
+"""Seconds, and a tenth more, that an answer may take beyond the time the server gives a statement."""
+_CONNECT: Mapping[str, Any] = {
+    "connect_timeout": 5,  # a server that hangs must not eat the patience
+    # A host or a network that is gone says nothing: the kernel finds out within 20 seconds.
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "acms",
+}
 
 _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
-_AGAIN = {"40001", "40P01", "55P03", "57014", "53300", "53400"}
+_AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
 """Nothing was written, and a later try may succeed."""
 # What a server says before it lets anybody in has no code, only words.
 _REFUSED = re.compile(
@@ -66,15 +81,53 @@ _LOOK = (
 )
 
 
-class UnknownOutcomeError(StorageBusyError):
-    """The connection was lost while an answer was due."""
+class UnknownOutcomeError(StorageUnavailableError):
+    """The connection was lost, or given up, while an answer was due."""
+
+
+class Link(psycopg.AsyncConnection[Any]):
+    """A connection that is given up when an answer takes too long or nobody waits for it any more.
+
+    psycopg would ask the server to cancel, and wait up to ten seconds for a server that hangs.
+    """
+
+    #: Seconds an answer may take; None is for ever.
+    limit: float | None = None
+    #: Whether its user stopped waiting.
+    left = False
+
+    async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait for an answer; without one the connection is closed."""
+        if self.left:  # only what cleans up behind a user who was cancelled gets here
+            raise asyncio.CancelledError
+        limit = self.limit if timeout is None else timeout
+        try:
+            return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=limit)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            self.left = True
+            self._give_up(gen)
+            raise
+        except psycopg.OperationalError as error:
+            if error.sqlstate is not None:
+                raise
+            silent = self.pgconn.status == ConnStatus.OK
+            self._give_up(gen)
+            if silent and timeout is None:
+                raise psycopg.OperationalError(f"no answer within {limit:g} seconds") from error
+            raise
+
+    def _give_up(self, gen: PQGen[T]) -> None:
+        self.pgconn.finish()
+        with suppress(psycopg.Error):  # what it would put in order is gone
+            gen.close()
 
 
 class Pool:
     """At most `size` connections, bound to one event loop of one process.
 
     A statement that fails because the server or the connection went away, or because of another transaction, is tried
-    again for up to `patience` seconds where that is safe.
+    again for up to `patience` seconds where that is safe. A server that says nothing is waited for a little longer than
+    it may take for a statement, then the connection is closed; that is tried again once even when patience ended.
     """
 
     def __init__(self, dsn: str, *, size: int, patience: float, statement_seconds: float) -> None:
@@ -90,14 +143,17 @@ class Pool:
                 "the port of a PostgreSQL server must be a number",
                 options=("postgresql://user@host:5432/database",),
             )
-        # On several hosts the one that takes writes is meant; a connection that hangs must not eat the patience.
-        defaults = {"target_session_attrs": "read-write", "connect_timeout": 5, "application_name": "acms"}
-        self._conninfo = make_conninfo("", **{**defaults, **given})
+        # On several hosts the one that takes writes is meant.
+        self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
+        primary = {"target_session_attrs": "read-write"} if self._several else {}
+        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **given})
         #: Where it leads, without what is secret.
         self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
         self.size = size
         self.patience = patience
-        self.statement_ms = str(int(statement_seconds * 1000))
+        self.statement_ms = str(max(1, int(statement_seconds * 1000)))  # 0 would be for ever
+        #: Seconds an answer may take.
+        self.limit = statement_seconds * 1.1 + SLACK
         #: What a commit survives, as the server was set when the newest connection was made.
         self.durability: Durability = "disk"
         #: Whether a pooler stands between.
@@ -110,21 +166,16 @@ class Pool:
         self.users: set[object] = set()
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[Connection] = []
-        self._all: set[Connection] = set()
+        self._idle: list[Link] = []
+        self._all: set[Link] = set()
         self._free = asyncio.Semaphore(size)
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def bind(self) -> None:
         """Refuse another process or event loop; start anew where the old loop is gone."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop and self._pid == os.getpid():
+        if self.here():
             return
-        if self._pid == os.getpid() and self._loop is not None and not self._loop.is_closed():
-            raise HandleError(
-                "this handle belongs to another event loop", options=("open one handle per event loop",)
-            )
         if self._pid == os.getpid():
             for connection in self._all:  # of a loop that ended without `aclose`
                 connection.pgconn.finish()
@@ -133,14 +184,41 @@ class Pool:
                 "this handle was opened before os.fork(): two processes would talk on one connection",
                 options=("close it before os.fork() and open the store in the child process",),
             )
-        self._pid, self._loop = os.getpid(), loop
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
         self._idle, self._all, self._free = [], set(), asyncio.Semaphore(self.size)
 
+    def here(self) -> bool:
+        """Return whether it is bound to the running event loop; refuse one that is in use by another."""
+        if self._loop is None or self._pid != os.getpid() or self._loop.is_closed():
+            return False
+        if self._loop is not asyncio.get_running_loop():
+            raise HandleError(
+                "this handle belongs to another event loop", options=("open one handle per event loop",)
+            )
+        return True
+
+    async def _turn(self) -> asyncio.Semaphore:
+        """Wait for one of the connections to be free; return what to release."""
+        free = self._free
+        if not free.locked():
+            await free.acquire()  # at once
+            return free
+        try:
+            async with asyncio.timeout(self.limit):
+                await free.acquire()
+        except TimeoutError:
+            raise StorageBusyError(
+                f"none of {self.size} connections was free within {self.limit:g} seconds; nothing was sent",
+                options=("repeat the call", "a larger pool_size"),
+            ) from None
+        return free
+
     @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection]:
+    async def connection(self) -> AsyncGenerator[Link]:
         """Borrow a connection; one that does not come back clean is closed."""
         self.bind()
-        async with self._free:
+        free = await self._turn()
+        try:
             connection = self._rested() or await self._connect()
             try:
                 yield connection
@@ -150,8 +228,10 @@ class Pool:
                     connection.pgconn.finish()
                 else:
                     self._idle.append(connection)
+        finally:
+            free.release()
 
-    def _rested(self) -> Connection | None:
+    def _rested(self) -> Link | None:
         """Return an idle connection to which nothing happened.
 
         A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
@@ -167,8 +247,8 @@ class Pool:
             connection.pgconn.finish()
         return None
 
-    async def _connect(self) -> Connection:
-        connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+    async def _connect(self) -> Link:
+        connection = await self.dedicated()
         self._all.add(connection)
         try:
             connection.prepare_threshold = None
@@ -186,21 +266,20 @@ class Pool:
             raise
         return connection
 
-    async def dedicated(self) -> Connection:
+    async def dedicated(self) -> Link:
         """Return a connection that is not of the pool; whoever asked closes it."""
-        return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection = await Link.connect(self._conninfo, autocommit=True)
+        connection.limit = self.limit
+        return connection
 
     async def close(self) -> None:
         """Close every connection; a later call opens new ones."""
         if self._pid != os.getpid() or self._loop is None:
             return
+        self.here()
         closing, self._all, self._idle = self._all, set(), []
         for connection in closing:
-            if self._loop is asyncio.get_running_loop():
-                with suppress(psycopg.Error):
-                    await connection.close()
-            else:
-                connection.pgconn.finish()
+            connection.pgconn.finish()
         self._loop = None
 
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,23 +327,36 @@ class Pool:
 
         return await self.retry(attempt, again=again)
 
-    async def retry(self, work: Callable[[Connection], Awaitable[T]], *, again: bool) -> T:
-        """Call `work` with a connection, again after what passes by itself, until it succeeds or patience ends."""
+    async def retry(
+        self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
+    ) -> T:
+        """Call `work` with a connection, again after what passes by itself, until it succeeds or patience ends.
+
+        `limit` is how many seconds an answer may take; a little more than a statement when it is left out.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience
-        wait = FIRST_WAIT
+        wait, tries = FIRST_WAIT, 0
         while True:
-            reached = False
+            link: Link | None = None
+            tries += 1
             try:
                 async with self.connection() as connection:
-                    reached = True
+                    link, connection.limit = connection, self.limit if limit is None else limit
                     return await work(connection)
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
             except psycopg.Error as error:
-                passing, known = _passing(error, reached)
+                passing, known = _passing(error, link is not None)
+                if error.sqlstate == "25006" and link is not None and not self._several:
+                    # One that copies another may become the primary; one that was told to take no writes will not.
+                    passing = link.info.parameter_status("in_hot_standby") == "on"
                 left = deadline - loop.time()
+                if left <= 0 and tries == 1 and error.sqlstate is None:  # a silent one ate the patience
+                    left = FIRST_WAIT
                 if not passing or left <= 0 or not (known or again):
+                    if error.sqlstate in _LOST:
+                        self._drop()
                     raise translate(error, known=known or again) from error
                 if not known or error.sqlstate in _LOST:
                     self._drop()
@@ -368,10 +460,15 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
         return ValidationError(text)
-    if state in _AGAIN or state in _LOST or state.startswith("08"):
+    if state in _AGAIN:
         return StorageBusyError(text)
-    if not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return StorageBusyError(text, options=("check that the server is running and reachable",))
+    lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if lost or state in _LOST or state.startswith("08"):
+        return StorageUnavailableError(
+            text, options=("repeat the call", "check that the server is running and reachable")
+        )
+    if state in ("XX001", "XX002"):
+        return CorruptRecordError(text, options=("restore the database from a backup",))
     return StorageError(text)
 
 

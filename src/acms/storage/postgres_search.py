@@ -17,7 +17,7 @@ SMALL = 2_000
 CANDIDATES = 500
 """Entries that are looked at closely in a larger one, at least; and five times as many as are asked for."""
 EXACT = 50_000
-"""Vectors of a namespace up to which the server compares them one by one: a millisecond a thousand, none is missed."""
+"""Vectors of a namespace up to which the server compares them one by one, which misses none."""
 COUNTED = 20_000
 """Places of one word that are counted: a word in more of them tells little."""
 WORDS = 32

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log, sqrt
+from typing import Any
 
 from acms.core.chain import entry_id
 from acms.core.terms import terms, words
@@ -18,6 +19,8 @@ _B = 0.9
 _BLOCK = 4_096
 """Vectors that are compared at a time."""
 _NAMED = re.compile(r"/(\d{1,5})/(f16|f32)/[^/]*$")
+
+Places = Mapping[tuple[str, int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ def hits(
     vectors: Iterable[Sequence[object]] = (),
     known: Known | None = None,
 ) -> list[Hit]:
-    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, float32 or float16)."""
+    """Rank rows of (context, version, kind, nonce, content); vectors are (context, version, bytes)."""
     ids: dict[tuple[str, int], str] = {}
     contents: list[str] = []
     for context, version, kind, nonce, content in rows:
@@ -106,9 +109,10 @@ def nearest(query: Search, vectors: Iterable[Sequence[object]], limit: int) -> s
 
 
 def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tuple[tuple[str, int], float]]:
-    """Compare a vector with packed little-endian ones, of float32 or float16 by their length; others are left out.
+    """Compare a vector with packed little-endian ones of (context, version, bytes); other lengths are left out.
 
-    Each score is computed by itself, in 64 bits, so it does not depend on what else is compared.
+    Their numbers have 16 or 32 bits: what the name of the space says, else what fits the length. Each score is computed
+    by itself, in 64 bits, so it does not depend on what else is compared.
     """
     if query.vector is None or query.space is None:
         return
@@ -117,28 +121,28 @@ def cosines(query: Search, vectors: Iterable[Sequence[object]]) -> Iterator[tupl
         return
     import numpy as np  # asked for by whoever has vectors
 
+    said = _NAMED.search(query.space)
+    kinds = {np.dtype(kind).itemsize * len(query.vector): kind for kind in ("<f2", "<f4")}
+    if said is not None:
+        kinds = {size: kind for size, kind in kinds.items() if (kind == "<f2") == (said[2] == "f16")}
     asked = np.array(query.vector, np.float64)
-    kinds = {2 * len(asked): "<f2", 4 * len(asked): "<f4"}
-    held: dict[int, tuple[list[tuple[str, int]], list[bytes]]] = {size: ([], []) for size in kinds}
+    places: list[tuple[str, int]] = []
+    held: list[Any] = []
 
-    def compared(size: int) -> Iterator[tuple[tuple[str, int], float]]:
-        places, data = held[size]
-        if not data:
-            return
+    def compared() -> Iterator[tuple[tuple[str, int], float]]:
         with np.errstate(all="ignore"):  # what is no number is near to nothing
-            block = np.frombuffer(b"".join(data), kinds[size]).reshape(len(data), -1).astype(np.float64)
+            block = np.array(held, np.float64)
             norms = np.sqrt((block * block).sum(axis=1)) * norm
             scores = (block * asked).sum(axis=1) / np.where(norms > 0, norms, 1.0)
-        yield from zip(places, np.where(np.isfinite(scores), scores, 0.0).tolist(), strict=True)
+        yield from zip(places, scores.tolist(), strict=True)
         places.clear()
-        data.clear()
+        held.clear()
 
     for context, version, data in vectors:
-        if isinstance(data, bytes) and len(data) in held:
-            places, some = held[len(data)]
+        if isinstance(data, bytes) and len(data) in kinds:
             places.append((str(context), int(str(version))))
-            some.append(data)
-            if len(some) == _BLOCK:
-                yield from compared(len(data))
-    for size in held:
-        yield from compared(size)
+            held.append(np.frombuffer(data, kinds[len(data)]))
+            if len(held) == _BLOCK:
+                yield from compared()
+    if held:
+        yield from compared()

@@ -166,13 +166,25 @@ CREATE TABLE acms.audit (
     PRIMARY KEY (tenant_id, context_id, id)
 );
 
+-- Key-value memory: JSON under a key, for pins and stored summaries.
+CREATE TABLE acms.kv (
+    tenant_id  text   COLLATE "C" NOT NULL,
+    key        text   COLLATE "C" NOT NULL,
+    data       text   NOT NULL,                         -- JSON as it was written, byte for byte
+    metadata   text,                                    -- NULL when empty
+    created_at bigint NOT NULL,                         -- microseconds since 1970
+    updated_at bigint NOT NULL,
+    revision   text   COLLATE "C" NOT NULL,             -- random, new with every write
+    PRIMARY KEY (tenant_id, key)
+);
+
 -- The net under the tenant predicates of every query: a role that owns nothing sees the rows of one tenant, named by a
 -- setting of the transaction; without it there are none.
 DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['contexts', 'entries', 'derived', 'jobs', 'audit'] LOOP
+    FOREACH name IN ARRAY ARRAY['contexts', 'entries', 'derived', 'jobs', 'audit', 'kv'] LOOP
         EXECUTE format('ALTER TABLE acms.%I ENABLE ROW LEVEL SECURITY', name);
         EXECUTE format('ALTER TABLE acms.%I FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY tenant ON acms.%I USING (tenant_id = current_setting(''acms.tenant'', true))', name);
@@ -181,7 +193,7 @@ END $$;
 GRANT USAGE ON SCHEMA acms TO acms_app;
 -- Only what the queries do: a log is never deleted, and the record of erasures can be neither read nor changed.
 GRANT SELECT, INSERT, UPDATE ON acms.contexts, acms.entries, acms.jobs TO acms_app;
-GRANT SELECT, INSERT, UPDATE, DELETE ON acms.derived TO acms_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON acms.derived, acms.kv TO acms_app;
 GRANT INSERT ON acms.audit TO acms_app;
 GRANT SELECT ON acms.migrations TO acms_app;
 
