@@ -7,10 +7,11 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from acms.errors import ACMSError, SchemaVersionError, StorageBusyError
+from acms.errors import ACMSError, SchemaVersionError, SessionNotFoundError, StorageBusyError
 from acms.storage import postgres_migrate
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_migrate import known, migrate, status
@@ -61,15 +62,12 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
                 before = wire.cuts
                 wire.arm(side, nth, forwarded=nth % 2 == 0)
                 hasty = PostgresStorage(wire.url(url), retry_seconds=0)
-                try:
+                with suppress(StorageBusyError, SessionNotFoundError):  # cut, or answered before the cut
                     await hasty.head("c_none")
-                except StorageBusyError:
-                    pass
-                except ACMSError:
-                    assert wire.cuts == before, "a migration that was cut tells that it may be tried again"
                 wire.disarm()
                 await hasty.aclose()
                 await works(url)
+                await upgrade(url)  # what only adds speed is left to whoever migrates
                 assert schema(url) == wanted
                 postgres.drop_database(url)
                 if wire.cuts == before:
@@ -135,7 +133,8 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
         await asyncio.gather(*(works(url) for url in chosen for _ in range(4)))
         for url in urls:
             applied = inside(url, "SELECT version FROM acms.migrations")
-            assert applied == [(number,) for number, *_ in known()]
+            wanted = [(number,) for number, *_ in known()]
+            assert applied == (wanted[:1] if owner else wanted), "an owner may not create the extension"
     finally:
         for url in urls:
             postgres.drop_database(url)

@@ -94,7 +94,7 @@ def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_pa
     assert said(db)[0] == SECRET
     assert len(call("erase", "--actor", "Ana", "--yes", "--verify", "--db", db)["ids"]) == 4
     assert said(db) == ["", "hello default", "", "", ""]
-    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("test.db*"))
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("log.db*"))
     assert len(call("erase", "--namespace-all", "work", "--yes", "--db", db)["ids"]) == 3
     assert said(db, "user_456", "work") == ["", "", ""]
     run("erase", "user_123", "--all", "--yes", "--db", db)
@@ -156,11 +156,11 @@ def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp_path: Path) -> None:
-    reader = apsw.Connection(str(tmp_path / "test.db"))
+    reader = apsw.Connection(str(tmp_path / "log.db"))
     reader.execute("BEGIN; SELECT content FROM entries").fetchall()
     found = call("erase", "user_123", "--all", "--verify", "--yes", "--db", db, code=1)
     assert found["verified"]
-    assert all("test.db" in what for what in found["residue"])
+    assert all("log.db" in what for what in found["residue"])
     assert found["residue"]
     reader.close()
     assert said(db) == [""] * 5

@@ -135,8 +135,11 @@ async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Handl
             )
         if write and not db:
             storage.path.parent.mkdir(parents=True, exist_ok=True)
-    async with storage:
-        yield storage
+    try:
+        async with storage:
+            yield storage
+    finally:
+        await storage.aclose()  # a session that was left open ends with its command
 
 
 async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
