@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from acms.cli.commands import app
 from acms.config import WorkerConfig
-from acms.errors import ACMSError, ConfigurationError, SchemaVersionError, StorageBusyError
+from acms.errors import ACMSError, ConfigurationError, SchemaVersionError, StorageUnavailableError
 from acms.model import Done, JobDraft, State
 from acms.protocols import HasHints, HasMigrations
 from acms.storage import open_storage
@@ -140,7 +140,7 @@ async def test_a_worker_behind_a_pooler_does_not_listen(pgbouncer_url: str, post
 
 async def test_a_server_that_is_down_is_said_to_be(tmp_path: Path) -> None:
     error = await refused(f"postgresql://u:{WRITTEN}@127.0.0.1:1/db?retry_seconds=0")
-    assert isinstance(error, StorageBusyError)
+    assert isinstance(error, StorageUnavailableError)
     assert "server is running" in " ".join(error.options)
 
 
