@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from acms.errors import ACMSError, SchemaVersionError, SessionNotFoundError, StorageBusyError
+from acms.errors import ACMSError, SchemaVersionError, SessionNotFoundError, StorageUnavailableError
 from acms.storage import postgres_migrate
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_migrate import known, migrate, status
@@ -62,7 +62,9 @@ async def killed_everywhere(postgres: Databases, step: int) -> None:
                 before = wire.cuts
                 wire.arm(side, nth, forwarded=nth % 2 == 0)
                 hasty = PostgresStorage(wire.url(url), retry_seconds=0)
-                with suppress(StorageBusyError, SessionNotFoundError):  # cut, or answered before the cut
+                with suppress(
+                    StorageUnavailableError, SessionNotFoundError
+                ):  # cut, or answered before the cut
                     await hasty.head("c_none")
                 wire.disarm()
                 await hasty.aclose()

@@ -15,7 +15,13 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from acms.errors import ACMSError, ConfigurationError, StorageBusyError, StorageReadOnlyError
+from acms.errors import (
+    ACMSError,
+    ConfigurationError,
+    StorageBusyError,
+    StorageReadOnlyError,
+    StorageUnavailableError,
+)
 from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, JobState, Receipt
 from acms.storage.postgres import PostgresStorage
 from acms.storage.postgres_pool import UnknownOutcomeError
@@ -158,10 +164,10 @@ async def test_t18_a_server_that_is_away_is_a_retryable_error_once_the_patience_
         try:
             for key in ("k", None):
                 (result,) = await store.append([Append(context=context.id, drafts=(said("x", key=key),))])
-                assert isinstance(result, StorageBusyError)
+                assert isinstance(result, StorageUnavailableError)
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError), "nothing was sent"
-            with pytest.raises(StorageBusyError) as caught:
+            with pytest.raises(StorageUnavailableError) as caught:
                 await store.head(context.id)
             assert "postgres@" not in str(caught.value)
         finally:
@@ -282,7 +288,7 @@ async def test_t18_too_many_connections_are_waited_for() -> None:
                     except psycopg.OperationalError:
                         break
                 hasty = PostgresStorage(url, retry_seconds=0.2)
-                with pytest.raises(StorageBusyError) as caught:
+                with pytest.raises(StorageUnavailableError) as caught:
                     await hasty.head(context.id)
                 assert caught.value.retryable
                 tasks = [asyncio.ensure_future(put(patient, context, said(f"m{n}"))) for n in range(20)]
@@ -364,7 +370,7 @@ async def test_t17_nothing_is_written_to_an_old_primary_and_the_pool_finds_the_n
                 await asyncio.sleep(0.01)
             for key in ("k", None):
                 (result,) = await store.append([Append(context=context.id, drafts=(said("x", key=key),))])
-                assert isinstance(result, StorageReadOnlyError | StorageBusyError)
+                assert isinstance(result, StorageReadOnlyError | StorageUnavailableError)
                 assert result.retryable
                 assert not isinstance(result, UnknownOutcomeError)
             read_only(young, False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acms.errors import ACMSError, StorageBusyError
+from acms.errors import ACMSError, StorageUnavailableError
 from acms.model import (
     Append,
     Context,
@@ -145,7 +145,7 @@ async def test_t06_a_fact_that_expects_a_message_is_not_written_twice(line: Line
         if isinstance(result, Receipt):
             assert stored == 1
             return "acknowledged"
-        assert isinstance(result, StorageBusyError)
+        assert isinstance(result, StorageUnavailableError)
         assert stored <= 1
         return "unknown"
 
@@ -164,7 +164,7 @@ async def test_t06_an_append_that_cannot_be_known_again_is_written_once_or_told_
         if isinstance(result, Receipt):
             assert stored == 1
             return "acknowledged"
-        assert isinstance(result, StorageBusyError)
+        assert isinstance(result, StorageUnavailableError)
         assert "not known" in str(result)
         assert stored <= 1
         return "unknown"
@@ -185,7 +185,7 @@ async def test_t06_an_unknown_append_stays_unknown_while_nobody_can_look(
         line.wire.arm("client", 1, forwarded=True)
         line.wire.open = False
         (result,) = await hasty.append([Append(context=context.id, drafts=(said("one"),))])
-    assert isinstance(result, StorageBusyError)
+    assert isinstance(result, StorageUnavailableError)
     assert "not known" in str(result)
 
 
@@ -210,7 +210,7 @@ async def test_t06_appends_that_share_a_statement_keep_their_promises_each(line:
             entries = await sound(line.direct, place.id)
             stored = [entry.content for entry in entries].count(f"{name} {n}")
             versions[place.id] = len(entries)
-            if kind == "bare" and isinstance(result, StorageBusyError):
+            if kind == "bare" and isinstance(result, StorageUnavailableError):
                 assert stored <= 1
                 unknown += 1
             else:
