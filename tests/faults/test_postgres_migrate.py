@@ -123,11 +123,14 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     urls = [postgres.create_database() for _ in range(3)]
     name = f"migrator_{urls[0].rpartition('_')[2]}"
     postgres.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
-    for (role,) in postgres.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE 'acms\\_%'"):
-        postgres.execute(f"GRANT {role} TO {name} WITH ADMIN OPTION")
+    there = {role for (role,) in postgres.execute("SELECT rolname FROM pg_roles")}
+    for role in postgres_migrate.ROLES:
+        if role in there:
+            postgres.execute(f"GRANT {role} TO {name} WITH ADMIN OPTION")
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")
+            inside(url, "CREATE EXTENSION vector")
         chosen = [url.replace("postgres@", f"{name}@") if owner else url for url in urls]
         await asyncio.gather(*(works(url) for url in chosen for _ in range(4)))
         for url in urls:

@@ -54,6 +54,8 @@ _MADE = (
     psycopg.errors.DuplicateSchema,
 )
 """What it means that another migrator made it in this moment."""
+# Its size, since row-level security hides the rows: a migration that was interrupted is taken up by whoever comes next.
+_UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
 _FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
 
 
@@ -307,16 +309,25 @@ async def check(pool: Pool) -> None:
     """Refuse a database this release cannot work with; make the schema where there is none.
 
     Tells the pool whether vectors are indexed. What waits for the server, or for nothing but a `migrate`, and only adds
-    speed, is no reason to refuse.
+    speed, is no reason to refuse; where there is nothing to index yet, it is done at once.
     """
 
-    async def work(connection: Connection) -> list[Migration]:
-        return await status(connection)
+    async def look(connection: Connection) -> tuple[list[Migration], bool]:
+        steps = await status(connection)
+        if not any(step.applied for step in steps):
+            return steps, True
+        row = await (await connection.execute(_UNUSED)).fetchone()
+        return steps, bool(row and row[0])
 
-    steps = await pool.retry(work, again=True)
-    if not any(step.applied for step in steps):
-        await migrate(pool, limit=MAKING)
-        steps = await pool.retry(work, again=True)
+    steps, unused = await pool.retry(look, again=True)
+    fresh = not any(step.applied for step in steps)
+    if unused and not all(step.applied or step.waits_for for step in steps):
+        try:
+            await migrate(pool, limit=MAKING)
+        except ConfigurationError:
+            if fresh:
+                raise
+        steps, _ = await pool.retry(look, again=True)
     if not all(step.applied or _wants_vector(step.script) for step in steps):
         raise SchemaVersionError(
             f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",

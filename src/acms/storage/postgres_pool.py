@@ -39,6 +39,7 @@ from acms.errors import (
 )
 from acms.logs import log as tell
 from acms.model import Durability
+from acms.storage.urls import shown
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -71,6 +72,7 @@ _REFUSED = re.compile(
     r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
     r"|permission denied for database|role .* is not permitted to log in)"
 )
+_MISTAKEN = re.compile(r"\binvalid \w+ value: ")
 _SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
 
 _LOOK = (
@@ -133,9 +135,14 @@ class Pool:
             given = conninfo_to_dict(dsn)
         except psycopg.Error as error:
             raise ConfigurationError(
-                f"the address of the PostgreSQL server is not understood: {_clean(str(error))}",
+                f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
                 options=("postgresql://user@host:5432/database",),
             ) from None
+        if not re.fullmatch(r"\d*(,\d*)*", str(given.get("port") or "")):
+            raise ConfigurationError(
+                "the port of a PostgreSQL server must be a number",
+                options=("postgresql://user@host:5432/database",),
+            )
         # On several hosts the one that takes writes is meant.
         self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
         primary = {"target_session_attrs": "read-write"} if self._several else {}
@@ -400,9 +407,21 @@ def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
 
 
 def _hopeless(error: psycopg.Error) -> bool:
-    """Return whether every server that was asked refused this user or knows no such database."""
+    """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
     said = str(error)
+    if _MISTAKEN.search(said):
+        return True
     return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
+
+
+_ADVICE = (
+    ("database", "CREATE DATABASE there, or name another one in the URL"),
+    ("authentication", "check user and password of the URL, or of ~/.pgpass"),
+    ("pg_hba.conf", "let an administrator allow this user and host in pg_hba.conf"),
+    ("role", "CREATE ROLE there with LOGIN, or name another user in the URL"),
+    ("invalid", "correct the URL: postgresql://user@host:5432/database"),
+)
+"""Words in which a server refuses a connection, and what to do about it."""
 
 
 def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
@@ -416,16 +435,26 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
             options=("try again with the same idempotency key",),
         )
     if not state and _hopeless(error):
-        return ConfigurationError(text, options=("check user, password and database",))
+        return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
     if state == "53100":
         return StorageFullError(text)
     if state in ("42P01", "3F000", "42703"):
         return SchemaVersionError(text, options=("acms migrate",))
-    if state in ("42501", "28000", "28P01", "3D000", "0LP01") or (state == "22023" and ROLE in first):
+    if state == "22023" and ROLE in first:
+        roles = f"CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
         return ConfigurationError(
-            text, options=("check user, password and database", "run acms migrate as the owner")
+            text,
+            options=(f"let an administrator run: {roles}", "then restore the dump again, which grants to it"),
+        )
+    if state in ("42501", "28000", "28P01", "3D000", "0LP01"):
+        return ConfigurationError(
+            text,
+            options=(
+                f"let an administrator run: GRANT {ROLE} TO USER",
+                "run acms migrate as the owner of the schema",
+            ),
         )
     if state == "25006":
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
@@ -441,6 +470,14 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     if state in ("XX001", "XX002"):
         return CorruptRecordError(text, options=("restore the database from a backup",))
     return StorageError(text)
+
+
+def _without_secrets(error: psycopg.Error, dsn: str) -> str:
+    """Return a message of the parser, which may quote any part of the address, without what may not be shown of it."""
+    visible = shown(dsn)
+    return re.sub(
+        r'"([^"]*)"', lambda quoted: quoted[0] if quoted[1] in visible else '"…"', _clean(str(error))
+    )
 
 
 def _clean(text: str) -> str:

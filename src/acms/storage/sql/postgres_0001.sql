@@ -191,8 +191,10 @@ BEGIN
     END LOOP;
 END $$;
 GRANT USAGE ON SCHEMA acms TO acms_app;
-GRANT SELECT, INSERT, UPDATE, DELETE ON acms.contexts, acms.entries, acms.derived, acms.jobs, acms.kv TO acms_app;
-GRANT SELECT, INSERT ON acms.audit TO acms_app;
+-- Only what the queries do: a log is never deleted, and the record of erasures can be neither read nor changed.
+GRANT SELECT, INSERT, UPDATE ON acms.contexts, acms.entries, acms.jobs TO acms_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON acms.derived, acms.kv TO acms_app;
+GRANT INSERT ON acms.audit TO acms_app;
 GRANT SELECT ON acms.migrations TO acms_app;
 
 -- Row-level security keeps every index of words from being used: what overlaps is not proven to leak nothing. So one
