@@ -191,7 +191,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     )
     yield (
         "namespaces are ignored by search (postgres)",
-        query("searchable", r"c\.namespace = %\(namespace\)s", "TRUE"),
+        query("", r"e\.found_in = %\(namespace\)s", "e.found_in IS NOT NULL"),
         "test_a_search_stays_in_its_namespace",
     )
 
