@@ -248,7 +248,9 @@ async def _lacking(connection: Connection) -> list[str]:
         if may is None:
             found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
         if not superuser and (may is None or not may[0]):
-            found.append(f"GRANT {role} TO {quoted}")
+            # Whoever inherits from the role of the search function is shown the rows of all tenants.
+            apart = role == SEARCH_ROLE and connection.info.server_version >= 160000
+            found.append(f"GRANT {role} TO {quoted}{' WITH INHERIT FALSE, SET TRUE' if apart else ''}")
     if owner is None:
         found.append(f"CREATE SCHEMA acms AUTHORIZATION {quoted}")
     row = await (await connection.execute(_FIND)).fetchone()
