@@ -136,7 +136,7 @@ async def test_t46_of_many_that_open_an_empty_database_one_makes_the_schema_and_
     try:
         for url in urls:
             postgres.execute(f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}")
-            inside(url, "CREATE EXTENSION vector")
+            inside(url, "CREATE EXTENSION vector")  # which an owner may not
         chosen = [url.replace("postgres@", f"{name}@") if owner else url for url in urls]
         await asyncio.gather(*(works(url) for url in chosen for _ in range(4)))
         for url in urls:

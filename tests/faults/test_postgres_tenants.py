@@ -238,8 +238,11 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
                 for table in tables[:4]:  # who may not even ask for the record of erasures
                     assert connection.execute(f"SELECT * FROM acms.{table}").fetchall() == []  # type: ignore[arg-type]  # noqa: S608
             connection.execute("SET ROLE acms_app")
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):  # a partition by itself has no policy
-                connection.execute("SELECT * FROM acms.entries_0")
+            for table in tables[
+                4:
+            ]:  # nobody reads the record of erasures; a partition by itself has no policy
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(f"SELECT * FROM acms.{table}")  # type: ignore[arg-type]  # noqa: S608
         role = postgres.execute(
             "SELECT rolsuper, rolbypassrls, rolcanlogin, rolinherit FROM pg_roles WHERE rolname = 'acms_app'"
         )

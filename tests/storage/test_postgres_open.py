@@ -226,6 +226,9 @@ async def test_an_administrator_can_prepare_everything_for_an_owner_without_righ
     assert advice.startswith("let an administrator run in this database: ")
     town.run(*advice.partition(": ")[2].split("; "))
     await works(owner)
+    inherits = "SELECT pg_has_role('{}', '{}', 'USAGE')"
+    assert inside(town.admin, inherits.format(who(owner), "acms_app")) == [(True,)]
+    assert inside(town.admin, inherits.format(who(owner), "acms_search")) == [(False,)]
 
 
 async def test_a_member_works_with_what_the_owner_made_and_may_not_migrate_it(town: Town) -> None:
