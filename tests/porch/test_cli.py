@@ -23,9 +23,9 @@ from acms.cli import base
 from acms.cli.commands import app
 
 COMMANDS = (
-    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export", "fork",
-    "history", "import", "jobs", "log", "messages", "policy", "recall", "restore", "sessions", "stats", "tag", "undo",
-    "verify", "window", "worker",
+    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export",
+    "fork", "history", "import", "jobs", "log", "messages", "migrate", "policy", "recall", "reindex",
+    "restore", "sessions", "stats", "tag", "undo", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -489,7 +489,7 @@ def test_verify(demo: str, tmp_path: Path) -> None:
     assert value["ok"]
     assert [one["problems"] for one in value["sessions"]] == [[]]
     assert "sessions checked: 1, problems: 0" in run("verify", "demo", "--db", demo).stdout
-    connection = apsw.Connection(str(tmp_path / "test.db"))
+    connection = apsw.Connection(str(tmp_path / "log.db"))
     statement = (
         "UPDATE entries SET content = replace(content, 'PostgreSQL 18', 'PostgreSQL 19') WHERE position = 13"
     )
@@ -506,7 +506,7 @@ def test_verify(demo: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_verify_looks_at_the_file(demo: str, tmp_path: Path) -> None:
-    connection = apsw.Connection(str(tmp_path / "test.db"))
+    connection = apsw.Connection(str(tmp_path / "log.db"))
     connection.pragma("writable_schema", True)
     connection.execute("DELETE FROM sqlite_master WHERE name = 'contexts_parent'").fetchall()
     connection.close()

@@ -142,11 +142,6 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
         "test_a_stale_lease_is_fenced_off",
     )
     yield (
-        "a claim locks nothing",
-        query("claim_job", r"FOR NO KEY UPDATE OF j SKIP LOCKED", ""),
-        "test_a_job_is_claimed_by_one_of_many_workers",
-    )
-    yield (
         "a lease never runs out (postgres)",
         query("claim_job", r"OR \(j\.state = 'running' AND j\.lease <= t\.now\)", ""),
         "test_a_stale_lease_is_fenced_off",
