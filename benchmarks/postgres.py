@@ -212,7 +212,7 @@ def pgbench(
             .replace(":c", context)
         )
         head = f"\\set n random(0, {count - 1})\n"
-        script.writewritten(head + " ".join(body.split()) + ";\n")
+        script.write_text(head + " ".join(body.split()) + ";\n")
         options = f"-n -M prepared -c {CLIENTS} -j 2 -T {max(2, int(seconds * 2))} -f".split()
         run = subprocess.run(
             [programs / "pgbench", *options, script, url], capture_output=True, text=True, check=False
