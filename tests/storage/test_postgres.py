@@ -18,6 +18,15 @@ class TestPostgres(StorageBackendTests):
             yield other
 
 
+class TestPostgres15(TestPostgres):
+    """The oldest server, without pgvector."""
+
+    @pytest.fixture
+    async def store(self, postgres15_url):
+        async with PostgresStorage(postgres15_url) as store:
+            yield store
+
+
 def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres):
     def store():
         return PostgresStorage(postgres.create_database())
