@@ -398,7 +398,7 @@ class Stores:
                     pytest.skip("one tenant")
                 store = found["store"]
                 other = (
-                    store.for_tenant("other")
+                    store.for_tenant(another("").removeprefix("?tenant="))  # two tests share a database
                     if self.kind == "postgres"
                     else SQLiteStorage(store.path, tenant="other")
                 )
