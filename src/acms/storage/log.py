@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from acms.core.validate import name
 from acms.errors import (
     ACMSError,
     ConflictError,
+    CorruptRecordError,
     ForkDepthError,
     GoneError,
     IdempotencyMismatchError,
@@ -23,6 +24,7 @@ from acms.model import (
     ANY,
     EMPTY,
     Append,
+    Context,
     ContextDraft,
     Done,
     Draft,
@@ -42,6 +44,8 @@ from acms.model import (
 
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """What says something of its own: a retraction that names its target repeats nothing of it."""
+RESTORE_BATCH = 1000
+"""Entries of a restored log that are written at once, or the whole append if it is longer."""
 MAX_LINEAGE = 64
 """Segments a fork may inherit before it must be copied instead."""
 CLOCKS_DIFFER = timedelta(minutes=1)
@@ -240,3 +244,27 @@ def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple
 def inherited(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
     """Return the settings of a fork: what it takes over from its parent's, and its own."""
     return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
+
+
+async def whole_appends(
+    context: Context, head: Head, entries: AsyncIterator[Entry]
+) -> AsyncIterator[list[Entry]]:
+    """Yield what a restored log lacks behind a head, about a thousand entries at a time, no append divided.
+
+    `CorruptRecordError` for entries of another log, `ConflictError` when what is stored is not this one.
+    """
+    batch: list[Entry] = []
+    start = 1 if context.fork is None else context.fork + 1
+    async for entry in entries:
+        if entry.context != context.id or entry.version < start:
+            raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+        if entry.version <= head.version:
+            if entry.version == head.version and entry.chain != head.chain:
+                raise ConflictError(f"{context.id} holds another log")
+            continue
+        batch.append(entry)
+        if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
+            yield [entry for entry in batch if entry.batch != batch[-1].batch]
+            batch = [entry for entry in batch if entry.batch == batch[-1].batch]
+    if batch:
+        yield batch

@@ -22,7 +22,6 @@ from acms.storage.postgres_pool import Connection, Pool
 from acms.storage.postgres_search import PostgresSearch
 from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
 
-RESTORE_BATCH = 1000
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
 RIDE_SECONDS = 0.02
@@ -235,21 +234,7 @@ class PostgresStorage(PostgresSearch):
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
         head = await self._restore_context(context)
-        batch: list[Entry] = []
-        start = 1 if context.fork is None else context.fork + 1
-        async for entry in entries:
-            if entry.context != context.id or entry.version < start:
-                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
-            if entry.version <= head.version:
-                if entry.version == head.version and entry.chain != head.chain:
-                    raise ConflictError(f"{context.id} holds another log")
-                continue
-            batch.append(entry)
-            if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
-                whole = [entry for entry in batch if entry.batch != batch[-1].batch]
-                head = await self._restore_batch(context, whole)
-                batch = batch[len(whole) :]
-        if batch:
+        async for batch in log.whole_appends(context, head, entries):
             await self._restore_batch(context, batch)
 
     async def _restore_context(self, context: Context) -> Head:

@@ -285,12 +285,11 @@ class PostgresAppend(PostgresJobs):
             (rows,) = await self._ask((query, values), again=False)
         return {row[0]: row for row in rows}
 
-    async def _alone(
-        self, one: Waiting, *, refused: bool = False, lost: UnknownOutcomeError | None = None
-    ) -> Receipt | ACMSError:
+    async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
         """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._pool.patience
+        refused = False
         tries = 0
         while True:
             try:

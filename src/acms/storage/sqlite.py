@@ -54,7 +54,6 @@ Row = Sequence[Any]
 
 INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
-RESTORE_BATCH = 1000
 COVERAGE = 1024
 """Versions counted at once when looking for those without a derived row."""
 
@@ -345,21 +344,7 @@ class SQLiteStorage(SQLiteAppends):
     async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
         """Write a context verbatim, a batch a commit; resumes after the last stored version."""
         head = await self._write(lambda connection: self._restore_context(connection, context))
-        batch: list[Entry] = []
-        start = 1 if context.fork is None else context.fork + 1
-        async for entry in entries:
-            if entry.context != context.id or entry.version < start:
-                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
-            if entry.version <= head.version:
-                if entry.version == head.version and entry.chain != head.chain:
-                    raise ConflictError(f"{context.id} holds another log")
-                continue
-            batch.append(entry)
-            if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
-                whole = [entry for entry in batch if entry.batch != batch[-1].batch]
-                head = await self._restore_batch(context, whole)
-                batch = batch[len(whole) :]
-        if batch:
+        async for batch in log.whole_appends(context, head, entries):
             await self._restore_batch(context, batch)
 
     def _restore_context(self, connection: apsw.Connection, context: Context) -> Head:
