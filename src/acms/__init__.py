@@ -6,6 +6,7 @@ from acms.config import (
     CompactionPolicy,
     EpisodeBoundaryConfig,
     RecallConfig,
+    ReflectionConfig,
     RetryConfig,
     WorkerConfig,
 )
@@ -39,7 +40,8 @@ from acms.errors import (
     ValidationError,
     VectorsUnavailableError,
 )
-from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Rewritten
+from acms.events import EpisodeClosed, Event, Ingested, JobFailed, JobFinished, Planned, Reflected, Rewritten
+from acms.knowledge import Decision, Fact, Proposal, Reflection, Retired
 from acms.logs import JSONFormatter, correlation
 from acms.model import (
     Entry,
@@ -77,7 +79,16 @@ from acms.projections import (
     Tree,
     Verdict,
 )
-from acms.protocols import Embedder, StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
+from acms.protocols import (
+    Embedder,
+    ReflectionRequest,
+    Reflector,
+    StorageBackend,
+    Summarizer,
+    SummaryRequest,
+    TokenCounter,
+    Turn,
+)
 from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -98,6 +109,7 @@ __all__ = [
     "ContextItem",
     "ContextItems",
     "CorruptRecordError",
+    "Decision",
     "Delta",
     "Diff",
     "Embedder",
@@ -111,6 +123,7 @@ __all__ = [
     "EstimatingTokenCounter",
     "Event",
     "ExpiredError",
+    "Fact",
     "ForkDepthError",
     "GoneError",
     "HandleError",
@@ -137,11 +150,18 @@ __all__ = [
     "Origin",
     "Planned",
     "Privacy",
+    "Proposal",
     "ProviderError",
     "Raw",
     "Reasoning",
     "RecallConfig",
+    "Reflected",
+    "Reflection",
+    "ReflectionConfig",
+    "ReflectionRequest",
+    "Reflector",
     "ResolvedPolicy",
+    "Retired",
     "RetryConfig",
     "Rewritten",
     "Role",

@@ -35,7 +35,7 @@ def background(
 
 
 class Background:
-    """Works off the jobs that the sessions of one storage handle ask for, one at a time.
+    """Works off the jobs that the sessions of one storage handle ask for, a few at a time.
 
     Nothing is polled: it begins with the first `poke` and ends when nothing is due and nothing was put off. It is
     stopped before the handle is closed by its last user, and may begin again afterwards.
@@ -71,7 +71,12 @@ class Background:
             self._worker.poke()
             return
         self._worker = Worker(
-            self._storage, self._handlers, config=self._config, retry=self._retry, on_event=self._on_event
+            self._storage,
+            self._handlers,
+            config=self._config,
+            retry=self._retry,
+            concurrency=self._config.concurrency,
+            on_event=self._on_event,
         )
         self._task = loop.create_task(self._worker.drain(retries=True), name="acms-background")
         self._task.add_done_callback(_ended)

@@ -42,7 +42,7 @@ from acms.protocols import StorageBackend
 from acms.storage.log import segments
 
 if TYPE_CHECKING:
-    from acms.view import SharedSession
+    from acms.shared import SharedSession
 
 TAGS = "tags"
 MAX_TAGS = 1_000

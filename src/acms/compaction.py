@@ -62,7 +62,8 @@ from acms.providers.tokens import token_counter
 from acms.worker import Handler
 
 if TYPE_CHECKING:
-    from acms.view import SharedSession, View
+    from acms.shared import SharedSession
+    from acms.view import View
     from acms.writing import Writer
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)

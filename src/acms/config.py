@@ -22,6 +22,7 @@ __all__ = [
     "CompactionPolicy",
     "EpisodeBoundaryConfig",
     "RecallConfig",
+    "ReflectionConfig",
     "RetryConfig",
     "WorkerConfig",
 ]
@@ -126,6 +127,39 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionConfig:
+    """What becomes of a closed episode when there is a reflector."""
+
+    #: Whether the end of an episode asks for a reflection; `session.reflect()` always does.
+    enabled: bool = True
+    #: An ingest that ends an episode waits until it was reflected on, for at most `worker.call_seconds`.
+    inline: bool = False
+    #: Fewer messages wait for the next episode.
+    min_episode_turns: int = 2
+    #: Proposals a reflector is less sure of are passed over.
+    min_confidence: float = 0.7
+    #: Facts that one call of a reflector may add.
+    max_facts_per_call: int = 10
+    #: Tokens a fact may have.
+    max_fact_tokens: int = 200
+    #: Facts in force; beyond, the least sure and then the oldest are archived.
+    max_active_facts: int = 100
+    #: Messages and tokens that one call reads, unless one episode alone has more.
+    max_turns: int = 48
+    max_tokens: int = 6000
+
+    def __post_init__(self) -> None:
+        for name in ("min_episode_turns", "max_facts_per_call", "max_fact_tokens", "max_active_facts"):
+            _positive(getattr(self, name), f"reflection.{name}", 1)
+        for name in ("max_turns", "max_tokens"):
+            _positive(getattr(self, name), f"reflection.{name}", 1)
+        try:
+            fraction(self.min_confidence, "reflection.min_confidence")
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """How jobs are worked off in the background."""
 
@@ -137,14 +171,17 @@ class WorkerConfig:
     max_attempts: int = 5
     #: How often a worker with nothing to do looks for work that others asked for.
     poll_seconds: float = 1.0
-    #: How long one call of a summarizer may take.
+    #: How long one call of a summarizer or a reflector may take.
     call_seconds: float = 120.0
+    #: Jobs that the sessions of one storage handle run at a time.
+    concurrency: int = 4
 
     def __post_init__(self) -> None:
         _positive(self.lease_seconds, "worker.lease_seconds", 0.001)
         _positive(self.max_attempts, "worker.max_attempts", 1)
         _positive(self.poll_seconds, "worker.poll_seconds", 0.001)
         _positive(self.call_seconds, "worker.call_seconds", 0.001)
+        _positive(self.concurrency, "worker.concurrency", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +195,7 @@ class ACMSConfig:
     marker_weights: Mapping[str, float] = field(default_factory=dict)
     episodes: EpisodeBoundaryConfig = field(default_factory=EpisodeBoundaryConfig)
     recall: RecallConfig = field(default_factory=RecallConfig)
+    reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
     #: The service's level of the policy; a namespace and a context may say otherwise.
@@ -202,6 +240,7 @@ class ACMSConfig:
             "CACHE": CacheConfig,
             "RETRY": RetryConfig,
             "COMPACTION": CompactionPolicy,
+            "REFLECTION": ReflectionConfig,
             "WORKER": WorkerConfig,
         }
         values: dict[str, dict[str, Any]] = {}

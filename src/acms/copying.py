@@ -44,7 +44,7 @@ from acms.storage.wrapper import WrapperStorage
 from acms.transfer import PAGE, Problem, Progress
 
 if TYPE_CHECKING:
-    from acms.view import SharedSession
+    from acms.shared import SharedSession
 
 __all__ = ["Copied", "copy"]
 

@@ -1,9 +1,14 @@
-"""Events: frozen objects in the past tense, given to `ACMSConfig.on_event`. Ids and counts only, never message text."""
+"""Events: frozen objects in the past tense, given to `ACMSConfig.on_event`. Ids and counts only, never message text.
+
+`Reflected` is the exception: it is the trace of a reflection, and holds what was proposed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from acms.knowledge import Decision
 
 __all__ = [
     "Compacted",
@@ -13,6 +18,7 @@ __all__ = [
     "JobFailed",
     "JobFinished",
     "Planned",
+    "Reflected",
     "Rewritten",
 ]
 
@@ -78,6 +84,30 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reflected:
+    """Episodes were reflected on: what was read, what was proposed, and what became of it."""
+
+    context_id: str
+    job_id: str
+    #: Name of the reflector.
+    reflector: str
+    #: Ordinals of the episodes, and the versions of the messages that were read.
+    episodes: tuple[int, ...]
+    turns: tuple[int, ...]
+    #: Ids of the facts in force that the reflector was shown.
+    known: tuple[str, ...]
+    #: Every proposal in order, each with its outcome.
+    decisions: tuple[Decision, ...]
+    #: What of the answer could not be read.
+    unreadable: tuple[str, ...]
+    #: Versions of the first and last entry it appended; None when it appended none.
+    versions: tuple[int, int] | None
+    #: Seconds the reflector took, and all of it.
+    call_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinished:
     """A job is done."""
 
@@ -100,4 +130,6 @@ class JobFailed:
     error: str
 
 
-Event: TypeAlias = Ingested | EpisodeClosed | Planned | Rewritten | Compacted | JobFinished | JobFailed
+Event: TypeAlias = (
+    Ingested | EpisodeClosed | Planned | Rewritten | Compacted | Reflected | JobFinished | JobFailed
+)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from acms.errors import ACMSError
+from acms.knowledge import Fact, Reflection
 from acms.model import (
     Append,
     Context,
@@ -31,6 +32,7 @@ from acms.model import (
     KVEntry,
     Lease,
     Migration,
+    Origin,
     Page,
     Part,
     Receipt,
@@ -55,6 +57,8 @@ __all__ = [
     "HasMigrations",
     "HasSpaces",
     "KVMemory",
+    "ReflectionRequest",
+    "Reflector",
     "StorageBackend",
     "Summarizer",
     "SummaryRequest",
@@ -95,7 +99,7 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One message, or one earlier summary, as a summarizer reads it."""
+    """One message, or one earlier summary, as a summarizer or a reflector reads it."""
 
     #: Who spoke: the actor or the role; "summary" for an earlier summary.
     speaker: str
@@ -105,6 +109,10 @@ class Turn:
     version: int
     #: Whether it is an earlier summary.
     summary: bool = False
+    #: When it was said; None for what was put together from several.
+    created_at: datetime | None = None
+    #: Where the text came from, which decides what it may change.
+    origin: Origin = Origin.USER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,38 @@ class Summarizer(Protocol):
         """Return a text that can stand for the turns.
 
         What it raises, an empty text and one that is no shorter than the turns change nothing: the job is tried again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionRequest:
+    """Episodes to be distilled into facts, and the facts in force that they may change."""
+
+    #: Oldest first; at least one. Proposals cite them by `Turn.version`.
+    turns: tuple[Turn, ...]
+    #: Facts in force, those that have most to do with the turns first; proposals name them by id.
+    facts: tuple[Fact, ...] = ()
+    #: A summary in the answer should have at most this many tokens, counted by `counter`.
+    max_summary_tokens: int
+    counter: TokenCounter
+
+    def text(self) -> str:
+        """Return the turns as `[version] speaker: text` paragraphs."""
+        return "\n\n".join(f"[{turn.version}] {turn.speaker}: {turn.text}" for turn in self.turns)
+
+
+class Reflector(Protocol):
+    """Distils facts from episodes: proposes what to add, update, remove or keep; rules decide what becomes of it.
+
+    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One shaped like that
+    of seed 004, `reflect(episode, turns) -> list[Fact]`, is accepted too; its facts are all to be added.
+    """
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        """Return what the turns change about what is known.
+
+        What it raises changes nothing: the job is tried again. The same turns may be asked about twice.
         """
         ...
 

@@ -19,7 +19,6 @@ from acms.core.markers import detect
 from acms.core.plan import media_tokens
 from acms.core.policy import ResolvedPolicy
 from acms.errors import (
-    ConfigurationError,
     EpisodeNotFoundError,
     SessionNotFoundError,
     ValidationError,
@@ -43,9 +42,10 @@ from acms.model import (
     filling,
 )
 from acms.projections import Branch, Compaction, Erasure, IndexStats, MessageReceipt
-from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.shared import SharedSession
 from acms.storage.cached import CachedStorage, CacheStats
-from acms.view import SharedSession, View
+from acms.view import View
 from acms.writing import DETECTED, Writer
 
 __all__ = ["ACMS"]
@@ -67,7 +67,7 @@ class ACMS(View):
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
     session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
-    alone; with one also by meaning. `reflector` must be None in this release: facts are not distilled yet.
+    alone; with one also by meaning. With a `reflector` closed episodes are distilled into facts in the background.
     """
 
     def __init__(
@@ -76,18 +76,16 @@ class ACMS(View):
         storage: StorageBackend,
         embedder: Embedder | None = None,
         *,
-        reflector: None = None,
+        reflector: Reflector | None = None,
         summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
     ) -> None:
-        if reflector is not None:
-            raise ConfigurationError(
-                "this release has no use for a reflector", options=("leave reflector out",)
-            )
         self._begin(
-            SharedSession(session_id, storage, token_counter, config, namespace, embedder, summarizer)
+            SharedSession(
+                session_id, storage, token_counter, config, namespace, embedder, summarizer, reflector
+            )
         )
 
     def _begin(self, shared: SharedSession) -> None:

@@ -21,7 +21,7 @@ from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
 from acms.projections import Diff, IndexStats, MessageReceipt
-from acms.protocols import Embedder, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage.cached import CacheStats
 
 __all__ = ["ACMS", "View"]
@@ -121,7 +121,7 @@ class ACMS(View):
         storage: StorageBackend,
         embedder: Embedder | None = None,
         *,
-        reflector: None = None,
+        reflector: Reflector | None = None,
         summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,

@@ -17,7 +17,8 @@ from acms.core.plan import media_tokens
 from acms.errors import GoneError, ValidationError
 from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
 from acms.model import Draft, Embedded, Entry, Kind, Origin, Part, State, Text, ToolResult
-from acms.view import SharedSession, View
+from acms.shared import SharedSession
+from acms.view import View
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""

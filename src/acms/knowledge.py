@@ -1,0 +1,141 @@
+"""What is known: facts distilled from a log, what a reflector proposes to change about them, and what became of that.
+
+A `Fact` is an entry of the log as its readers see it. Its *address* is (subject, attribute), normalised: at an address
+of cardinality one at most one fact is in force, at one of cardinality many they add up (rule 1.16).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from acms.model import Origin
+
+__all__ = [
+    "Action",
+    "Cardinality",
+    "Decision",
+    "Fact",
+    "Outcome",
+    "Proposal",
+    "Reflection",
+    "Retired",
+    "Scope",
+]
+
+Cardinality: TypeAlias = Literal["one", "many"]
+"""Whether an address holds one value at a time, which a newer one replaces, or several."""
+
+Scope: TypeAlias = Literal["session", "namespace"]
+"""Whether a fact belongs to one conversation or to everything its namespace (a user, a project) talks about."""
+
+Action: TypeAlias = Literal["add", "update", "remove", "keep"]
+"""What a proposal asks for."""
+
+Outcome: TypeAlias = Literal[
+    "added", "updated", "removed", "kept", "duplicate", "overridden", "unknown_id", "low_confidence", "too_long",
+    "untrusted", "over_limit", "invalid",
+]  # fmt: skip
+"""What the rules made of a proposal: the first three changed something, the others did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """Why a fact is no longer in force."""
+
+    #: updated (a newer fact stands for it), removed (it is no longer so), archived (too many facts), revoked (what it
+    #: was made from was retracted or edited), or the word of whoever retracted it.
+    reason: str
+    #: Version and id of the entry that did it: taking that one back brings the fact back.
+    version: int
+    by: str
+    #: Ids of the entries that were the reason.
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A distilled statement, with its address, its evidence and how long it was in force."""
+
+    #: Empty for one that is not stored yet: what a seed-shaped reflector returns.
+    id: str = ""
+    version: int = 0
+    content: str
+    subject: str = ""
+    attribute: str = ""
+    value: str = ""
+    cardinality: Cardinality = "many"
+    #: decision, constraint, failure, goal, preference, event… Those that are markers weigh like them in recall.
+    fact_type: str = "fact"
+    #: In [0, 1], as the reflector sees it.
+    confidence: float = 1.0
+    #: It says that something is not so, or must not be done.
+    negative: bool = False
+    scope: Scope = "session"
+    #: When it is or was so, where that was said.
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    #: Where the least trusted of its sources came from.
+    trust: Origin = Origin.USER
+    #: Ids of the messages it was made from.
+    sources: tuple[str, ...] = ()
+    #: Ids of the facts it stands in for.
+    replaces: tuple[str, ...] = ()
+    #: Id of the context whose log it is in; the profile of the namespace for one of scope namespace.
+    context: str = ""
+    tokens: int = 0
+    created_at: datetime | None = None
+    #: None while it is in force.
+    retired: Retired | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One change to what is known, as a reflector proposes it; rules decide what becomes of it."""
+
+    action: Action = "add"
+    #: The statement, to be understood without the conversation; current state only.
+    content: str = ""
+    subject: str = ""
+    attribute: str = ""
+    value: str = ""
+    #: None leaves it to the address: what is in force there, else "many".
+    cardinality: Cardinality | None = None
+    fact_type: str = "fact"
+    confidence: float = 1.0
+    negative: bool = False
+    scope: Scope = "session"
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    #: Id of the known fact that an update replaces, a remove ends, or a keep confirms.
+    fact_id: str | None = None
+    #: Versions of the turns it was made from; all that were read when empty.
+    sources: tuple[int, ...] = ()
+    #: Why, in the reflector's words.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reflection:
+    """A reflector's answer: proposals in the order in which they apply, and a summary of what it read."""
+
+    proposals: tuple[Proposal, ...] = ()
+    #: What the turns were about; None leaves the extractive one.
+    summary: str | None = None
+    #: Parts of the answer that could not be read, in words; they were passed over.
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A proposal and what the rules made of it."""
+
+    proposal: Proposal
+    outcome: Outcome
+    #: The rule, in words.
+    reason: str = ""
+    #: Id of the fact it added, or of the one it ended, kept or repeats; None when there is none.
+    fact_id: str | None = None
+    #: Place of the draft it became among those of its append; None when it became none.
+    draft: int | None = None

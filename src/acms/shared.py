@@ -1,0 +1,272 @@
+"""What a session and its views have in common: the store, the counter, the indexes, the worker, and the log's id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from copy import copy
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from acms import assembly, handles
+from acms.config import ACMSConfig
+from acms.core import compact, validate
+from acms.core.episodes import Rules
+from acms.core.markers import freeze
+from acms.core.plan import TextFrame
+from acms.errors import ConfigurationError, SessionNotFoundError
+from acms.events import Event, Planned, Rewritten
+from acms.logs import correlation_id, log, logger
+from acms.mailbox import Watch
+from acms.model import Context, ContextDraft
+from acms.projections import ContextItems
+from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.providers.tokens import default_counter
+from acms.storage.cached import CachedStorage
+
+if TYPE_CHECKING:
+    from acms.background import Background
+    from acms.embedding import Embedding
+    from acms.indexing import Indexes
+
+__all__ = ["SharedSession"]
+
+
+class _Named:
+    """A token counter without a name, under its class name (seed-shaped counters)."""
+
+    def __init__(self, counter: Any) -> None:
+        self.name = type(counter).__name__
+        self.count = counter.count
+
+
+class SharedSession:
+    """What a session and its views have in common."""
+
+    def __init__(
+        self,
+        session_id: str,
+        storage: StorageBackend,
+        token_counter: TokenCounter | None,
+        config: ACMSConfig | None,
+        namespace: str,
+        embedder: Embedder | None = None,
+        summarizer: Summarizer | None = None,
+        reflector: Reflector | None = None,
+    ) -> None:
+        self.session_id = validate.session_name(session_id, "session_id")
+        self.namespace = validate.name(namespace, "namespace")
+        self.config = config or ACMSConfig()
+        self.handle = storage
+        self.storage = _in_front(storage, self.config)
+        counter: Any = token_counter if token_counter is not None else default_counter()
+        if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
+            raise ConfigurationError("token_counter must be an object with a method count(text)")
+        self.counter: TokenCounter = (
+            counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
+        )
+        self.frame = TextFrame(self.counter)
+        self.patterns = freeze(self.config.marker_patterns)
+        self.rules: Rules = self.config.episodes.rules()
+        self.embedder = None if embedder is None else _usable(embedder)
+        if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
+            raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
+        self.summarizer = summarizer
+        if reflector is not None and not callable(getattr(reflector, "reflect", None)):
+            raise ConfigurationError("reflector must be an object with an async method reflect(request)")
+        self.reflector = reflector
+        self._watch: Watch | None = None
+        self._embedding: Embedding | None = None
+        self._indexes: Indexes | None = None
+        self.context_id: str | None = None
+        self._creating: asyncio.Future[str] | None = None
+        self.retained = False
+
+    def sibling(self, context: Context) -> SharedSession:
+        """Return the same for another log of this namespace."""
+        found = copy(self)
+        found.session_id, found.context_id = context.key or context.id, context.id
+        found._embedding, found._creating, found.retained = None, None, False
+        return found
+
+    @property
+    def indexes(self) -> Indexes:
+        """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
+        if self._indexes is not None:
+            return self._indexes
+        from acms.indexing import Indexes
+
+        shared = handles.shared(self.handle)
+        if shared.indexes is None:
+            shared.indexes = Indexes(self.storage, self.config.cache.index_bytes)
+        self._indexes = found = shared.indexes
+        return found
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """Return the session's embedder at work on its storage handle; None without one."""
+        if self._embedding is None and self.embedder is not None:
+            from acms.embedding import Embedding
+
+            self._embedding = Embedding(self.handle, self.embedder)
+        return self._embedding
+
+    @property
+    def background(self) -> Background:
+        """Return the worker of the storage handle in this process; the first session hears what it does."""
+        from acms.background import background
+
+        return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
+
+    async def settle(self) -> None:
+        """Hand over what waits to be stored, and give up what is done in the background."""
+        indexes = handles.shared(self.handle).indexes
+        if indexes is not None:
+            await indexes.flush()
+        if self._embedding is not None:
+            await self._embedding.stop()
+
+    def reader(self) -> assembly.Reader:
+        """Return what reads need."""
+        return assembly.Reader(self.storage, self.indexes, self.embedding, self.counter, self.frame)
+
+    async def find(self) -> str | None:
+        """Return the id of the session's context; None when nothing was ever written."""
+        self.retain()
+        if self.context_id is None:
+            try:
+                context = await self.storage.context(self.session_id, namespace=self.namespace)
+            except SessionNotFoundError:
+                return None
+            self._check(context.counter)
+            self.context_id = context.id
+            self.namespace = context.namespace  # it may have been found by its id
+        return self.context_id
+
+    async def ensure(self) -> str:
+        """Return the id of the session's context, creating it on the first write."""
+        found = await self.find()
+        if found is None:
+            if self._creating is None:
+                self._creating = asyncio.ensure_future(self._create())
+            creating = self._creating
+            try:
+                found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
+            finally:
+                if creating.done() and self._creating is creating:
+                    self._creating = None
+        return found
+
+    async def _create(self) -> str:
+        context = await self.storage.create(
+            ContextDraft(
+                key=self.session_id,
+                namespace=self.namespace,
+                counter=self.counter.name,
+                created_at=datetime.now(UTC),
+            )
+        )
+        self._check(context.counter)
+        self.context_id = context.id
+        return context.id
+
+    def _check(self, name: str) -> None:
+        if name != self.counter.name:
+            raise ConfigurationError(
+                f"the messages of {self.session_id!r} were counted with {name!r}, not {self.counter.name!r}",
+                options=(f"open the session with a token counter named {name!r}",),
+            )
+
+    def retain(self) -> None:
+        """Count as a user of the storage handle, once."""
+        if not self.retained:
+            handles.retain(self.handle)
+            self.retained = True
+
+    def tell(self, event: Event) -> None:
+        """Give an event to whoever listens; a listener that fails changes nothing."""
+        if self.config.on_event is None:
+            return
+        try:
+            self.config.on_event(event)
+        except Exception:
+            about = {"acms": {"told": type(event).__name__}, "correlation_id": correlation_id.get()}
+            logger.warning("on_event_failed", exc_info=True, extra=about)
+
+    def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
+        """Report that something was put out of force."""
+        self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
+
+    def work(self) -> None:
+        """See to it that the jobs this process asked for are worked off."""
+        if not self.config.worker.enabled:
+            return
+        from acms import jobs
+
+        counters = handles.shared(self.handle).counters
+        counters.setdefault(self.counter.name, self.counter)
+        summarizers = () if self.summarizer is None else (self.summarizer,)
+        for kind, handler in jobs.handlers(self.config, summarizers, counters).items():
+            self.background.serve(kind, handler)
+        self.background.poke()
+
+    @property
+    def watch(self) -> Watch:
+        """Return how an append asks for a compaction."""
+        found = self._watch
+        if found is None:
+            kind = compact.kind_of(self.summarizer)
+            found = self._watch = Watch(self.namespace, self.config.compaction, kind)
+        return found
+
+    def show(self, verb: str, items: ContextItems) -> ContextItems:
+        """Report a plan."""
+        if self.config.on_event is not None:
+            event = Planned(
+                context_id=items.context,
+                verb=verb,
+                version=items.version,
+                budget=items.budget,
+                used_tokens=items.tokens,
+                items=len(items),
+                omitted=items.ledger.omitted,
+                warnings=items.ledger.warnings,
+            )
+            self.tell(event)
+        if items.ledger.warnings:
+            log(
+                logging.WARNING,
+                "plan_warning",
+                context=items.context,
+                verb=verb,
+                warnings=items.ledger.warnings,
+            )
+        log(
+            logging.DEBUG,
+            verb,
+            context=items.context,
+            version=items.version,
+            tokens=items.tokens,
+            items=len(items),
+        )
+        return items
+
+
+def _usable(embedder: Any) -> Embedder:
+    dimension = getattr(embedder, "dimension", None)
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise ConfigurationError("embedder.dimension must be a positive whole number")
+    if isinstance(embedder, type) or not callable(getattr(embedder, "embed", None)):
+        raise ConfigurationError("embedder must be an object with an async method embed(texts)")
+    found: Embedder = embedder
+    return found
+
+
+def _in_front(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
+    """Return the handle behind its one cache, which all sessions on it share; the first one sets its size."""
+    if not config.cache.enabled or isinstance(storage, CachedStorage):
+        return storage
+    shared = handles.shared(storage)
+    if shared.front is None:
+        shared.front = CachedStorage(storage, max_bytes=config.cache.max_bytes)
+    return shared.front
