@@ -1,4 +1,4 @@
-"""AI models behind a port: token counters, embedders, summarizers. What needs an extra is imported when asked for."""
+"""AI models behind a port: token counters, embedders, summarizers, reflectors. What needs an extra is imported when asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from acms.providers.extractive import ExtractiveSummarizer
     from acms.providers.local import LocalEmbedder
+    from acms.providers.offline import OfflineReflector
 
-__all__ = ["ExtractiveSummarizer", "LocalEmbedder"]
+__all__ = ["ExtractiveSummarizer", "LocalEmbedder", "OfflineReflector"]
 
-_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local"}
+_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local", "OfflineReflector": "offline"}
 
 
 def __getattr__(name: str) -> Any:
