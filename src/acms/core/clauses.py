@@ -46,7 +46,7 @@ _ANNOUNCE = frozenset(
 )
 
 HYPOTHETICAL = re.compile(
-    r"\b(?:if|could|might|may|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider|considering"
+    r"\b(?:if|could|might|(?-i:may)|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider|considering"
     r"|thinking (?:about|of)|think about|possibly|probably|potentially|hypothetically|hypothetical|unless|whether|either"
     r"|what about|how about|assume|assuming|unsure|not sure|undecided|proposal|propose[ds]?|proposing|suggest\w*"
     r"|recommend\w*|option|options|alternative|alternatively|ideally|in theory|tempted|leaning|hoping|hope|wish"

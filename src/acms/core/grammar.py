@@ -10,7 +10,7 @@ import re
 
 from acms.core.phrases import PROJECT, USER, Cut, Topic, cut, is_value, names, nature, pattern, person
 from acms.core.personal import PERSONAL
-from acms.core.said import CONSTRAINT, DECISION, FACT, GOAL, PREFERENCE, Made, Reading, Rule, about, state
+from acms.core.said import CONSTRAINT, DECISION, FACT, GOAL, PREFERENCE, Made, Reading, Rule, about, line, state
 
 #: Nouns whose value is worth keeping whatever it looks like.
 ATTRIBUTES = pattern(
@@ -26,7 +26,7 @@ ATTRIBUTES = pattern(
     |authentication|auth|deployment|service|server|cluster|environment|audience|address|phone|birthday|job|diet|team)"""
 )
 _DET = r"(?:the|our|my|this)[ ]"
-_NP = r"(?:[\w.+\#/'-]{1,40}[ ]){0,6}[\w.+\#/'-]{1,40}"
+_NP = r"(?:(?!from[ ])[\w.+\#/'-]{1,40}[ ]){0,6}(?!from[ ])[\w.+\#/'-]{1,40}"
 _AGENT = pattern(
     r"""(?:(?P<agent>we|i|our[ ]team|the[ ]team|my[ ]team|team|let's|let[ ]us
           |(?:the|our)[ ](?:final[ ])?(?:decision|choice|verdict|agreement|outcome)(?:[ ](?:is|was))(?:[ ]that)?(?:[ ]we)?
@@ -124,7 +124,7 @@ _IMPERATIVE = pattern(
     |keep(?:ing)?|drop(?:ped|ping)?)[ ](?P<t>(?:the|our|my)[ ]{_NP}?)(?:[ ](?:back|up|down|out|forward))?(?:[ ]from[ ](?P<a>.{{1,60}}?))?[ ](?:to|at|until|under|below|by[ ](?=\D))[ ]?(?P<v>.+)"""
 )
 _COPULA = pattern(
-    rf"""(?P<t>(?:(?:the|our|my|this)[ ])?{_NP}?)(?:[ ](?:(?:is|are)[ ]going[ ]to[ ]be|is|are|will[ ]be|shall[ ]be|remains?|stays?|becomes?|became|must[ ]be|should[ ]be|was[ ](?=set|fixed|capped|agreed|decided|called|named))|'s)[ ]
+    rf"""(?P<t>(?:(?:the|our|my|this)[ ])?{_NP}?)(?:[ ](?:(?:is|are)[ ]going[ ]to[ ]be|is|are|will[ ]be|shall[ ]be|remains?|stays?|becomes?|became|must[ ]be|should[ ]be|was[ ](?=set|fixed|capped|agreed|decided|called|named)))[ ]
     (?:(?:set|fixed|capped|limited|due|scheduled|planned|agreed|called|named|pinned|decided|restricted|configured|based)[ ])?(?:(?:to[ ](?:be[ ])?|at[ ](?=\S)|for[ ]|on[ ]|by[ ]|in[ ])(?=[\d$€£A-Z]|the[ ]end|next|end))?(?P<v>.+)"""
 )
 _INVERTED = pattern(
@@ -186,6 +186,8 @@ def _switched(reading: Reading) -> Made:
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
     offset = len(reading.text) - len(rest)
+    if not who and not reading.speaker.user and not reading.marker:
+        return None
     if (match := _DROP.match(rest)) or (match := _REPLACE.match(rest)):
         rule = match
         named = rule["a"]
@@ -225,7 +227,7 @@ def _dropped(reading: Reading) -> Made:
     agent = _AGENT.match(reading.text)
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
-    if (match := _END.match(rest)) and (who or rest[:1].lower() in "fsdr"):
+    if (match := _END.match(rest)) and (who or (reading.speaker.user and rest[:1].lower() in "fsdr")):
         if rest.lower().startswith(("don", "do not", "stop ")) and not (who and reading.change):
             return None
         named = match["a"]
@@ -255,14 +257,17 @@ def _used(reading: Reading) -> Made:
         return None
     if not who and not reading.marker and not reading.speaker.user:
         return None
-    if who == "i" and verb in ("take", "put", "pick", "run on"):
+    if who == "i" and verb in ("take", "put", "pick", "run on", "go with", "going with", "went with", "relying on"):
         return None
-    found = cut(match["v"], to=True)
-    if not is_value(found.value, most=6):
+    if not who and not decided and not reading.marker and verb != "use":
         return None
+    found = cut(match["v"], to=reading.speaker.user)
+    if not is_value(found.value, most=6) or re.match(r"(?:my|your|his|her|their) ", found.value, re.I):
+        return None
+    named = reading.speaker.name != reading.speaker.role
+    if named and who != "we" and not decided and nature(found.value) != "name":
+        return None  # people talking to each other mean their day, not a project
     of = about(reading, found.purpose) if found.purpose else None
-    if of is None and found.purpose and not found.role and len(found.purpose.split()) > 1 and verb == "use":
-        of = None
     end = match.start("v") + len(reading.text) - len(rest) + found.end
     kind = DECISION if decided or verb not in ("use", "uses", "using") else FACT
     if who.startswith("let"):
@@ -273,7 +278,7 @@ def _used(reading: Reading) -> Made:
         return [state(reading, of, found.value, found, fact_type=kind)], end
     if not who and not reading.marker:
         return None
-    if verb == "put" or nature(found.value) != "name":
+    if verb in ("put", "take", "run on") or (nature(found.value) != "name" and (kind == FACT or who not in ("we", "let's", "let us"))):
         return None
     if who == "i" and not (decided or reading.marker):
         return None
@@ -292,7 +297,9 @@ def _does(reading: Reading) -> Made:
     if not match:
         return None
     found = cut(match["v"])
-    if not is_value(found.value, most=5) or (nature(found.value) != "name" and not found.purpose and not reading.marker and not found.value.islower()):
+    if not is_value(found.value, most=5):
+        return None
+    if nature(found.value) != "name" and not reading.marker and not (match["t"] and len(found.value.split()) == 1):
         return None
     return _done(reading, match, found)
 
@@ -332,7 +339,7 @@ def _passive(reading: Reading) -> Made:
 
 def _y_uses(reading: Reading) -> Made:
     match = _Y_USES.fullmatch(reading.text)
-    if not match or not _SYSTEM.fullmatch(match["t"]):
+    if not match or not _SYSTEM.fullmatch(re.sub(r" (?:will|is going to)$", "", match["t"], flags=re.I)):
         return None
     found = cut(match["v"], to=match["verb"].startswith("use"))
     if not is_value(found.value, most=6):
@@ -357,7 +364,7 @@ def _y_uses(reading: Reading) -> Made:
             return None
         attribute = "technology" if "us" in verb else verb.rstrip("s")
         return [state(reading, Topic(bare, attribute), found.value, found, cardinality="many")], end
-    if "listen" in verb:
+    if "listen" in verb or found.value.lower().startswith("port "):
         return [state(reading, Topic(bare, "port"), found.value, found)], end
     if nature(found.value) not in ("name",) and not reading.marker:
         return None
@@ -373,6 +380,8 @@ def _set(reading: Reading) -> Made:
 
 def _imperative(reading: Reading) -> Made:
     agent = _AGENT.match(reading.text)
+    if not reading.speaker.user and not (agent and agent["agent"]):
+        return None
     match = _IMPERATIVE.fullmatch(reading.text, agent.end() if agent else 0)
     if not match:
         return None
@@ -607,7 +616,9 @@ def _bare(reading: Reading) -> Made:
         if nature(found.value) != "number" or len(found.value.split()) > 6:
             return None
         of = about(reading, f"{found.purpose} {word}") if found.purpose and word == "limit" else None
-        return [state(reading, of or Topic(PROJECT, word), found.value, found, fact_type=CONSTRAINT)], len(reading.text)
+        of = of or Topic(PROJECT, word)
+        content = line(of.subject, of.attribute, found.value, found.reason)
+        return [state(reading, of, found.value, found, content=content, fact_type=CONSTRAINT)], len(reading.text)
     if reading.marker != DECISION:
         return None
     found = cut(reading.text, to=True)
@@ -615,7 +626,8 @@ def _bare(reading: Reading) -> Made:
         return None
     of = about(reading, found.purpose) if found.purpose else None
     if of and (nature(found.value) == "name" or len(found.value.split()) <= 2):
-        return [state(reading, of, found.value, found)], len(reading.text)
+        content = line(of.subject, of.attribute, found.value, found.reason)
+        return [state(reading, of, found.value, found, content=content)], len(reading.text)
     return None
 
 
@@ -653,6 +665,7 @@ WHOLE: tuple[tuple[str, Rule], ...] = (
 RULES: tuple[tuple[str, Rule], ...] = (
     *PERSONAL["clause"],
     ("amount", _amount),
+    *PERSONAL["rule"],
     ("called", _called),
     ("goal", _goal),
     ("switch", _switched),

@@ -88,7 +88,8 @@ def _own(reading: Reading, attribute: str, value: str, more: str = "", **rest: o
     who = "The user" if me == USER else me
     content = more.format(who=who, v=value) if more else f"{who}'s {attribute} is {value}."
     made = state(reading, Topic(me, attribute), value, None, content=content, **rest)
-    return [made], len(reading.text)
+    place = reading.text.find(value)
+    return [made], place + len(value) if place >= 0 else len(reading.text)
 
 
 def _personal(reading: Reading) -> Made:
@@ -121,7 +122,7 @@ def _personal(reading: Reading) -> Made:
             return None
         if match["how"].lower() == "as":
             value = re.sub(r"^(?:a|an|the) ", "", found.value)
-            return _own(reading, "occupation", value, "{who} works as {v}.")
+            return _own(reading, "occupation", value)
         return _own(reading, "employer", found.value, "{who} works at {v}.")
     if match := _JOB.fullmatch(text):
         if len(match["rest"].split()) <= 8:
@@ -168,15 +169,21 @@ def _personal(reading: Reading) -> Made:
             whose = f"the user's {match['t']}" if me == "user" else f"{me}'s {match['t']}"
             return [state(reading, Topic(f"{me}'s {match['t']}", "name"), found.value, None,
                           content=f"{whose[:1].upper()}{whose[1:]} is called {found.value}.")], len(text)  # fmt: skip
-    if match := _ZONE.fullmatch(text):
+    if (match := _ZONE.fullmatch(text)) and match["v"][:2].isupper():
         return _own(reading, "time zone", match["v"])
     return None
+
+
+_NOT_TRIED = re.compile(r"\A(?:but|and|so|or|if|when|my best|our best|that|this|it)\b|\b(?:why|how|what|which)\b", re.I)
+_FAILS = re.compile(r"(?:just )?(?:fail|did|does|broke|crash|couldn|could not|timed|never|deadlock|leak)", re.I)
 
 
 def _failure(reading: Reading) -> Made:
     text = reading.text
     match = _TRIED.fullmatch(text) or _TRIED_FAILED.fullmatch(text) or _FAILED.fullmatch(text)
-    if not match or not is_value(match["v"].strip(), most=16):
+    if not match or not is_value(match["v"].strip(), most=16) or _NOT_TRIED.search(match["v"]):
+        return None
+    if " and " in text[match.end("v") : match.start("how")] and not _FAILS.match(match["how"]):
         return None
     named = re.sub(r"^(?:the|a|an|our) ", "", match["v"].strip(" `\""), flags=re.I)
     content = text[:1].upper() + text[1:] + "."
@@ -196,7 +203,7 @@ def _ruled(reading: Reading) -> Made:
         if not reading.marker:
             if first.startswith(("i", "you")) or reading.clause.exclaimed and not spoken or _IDLE.match(match["v"]) or not spoken:
                 return None
-            if re.search(r"\b(?:you|your|yourself|me|i)\b", match["v"], re.I) and not re.match(r"(?:me|show|give|ask|send)\b", match["v"]):
+            if re.search(r"\b(?:your|yourself|i)\b|(?<!before )(?<!after )(?<!when )(?<!unless )(?<!if )\byou\b", match["v"], re.I):
                 return None
             if first == "we" and how in ("always", "don't", "do not", "don’t"):
                 return None
@@ -233,6 +240,7 @@ def _rule(reading: Reading, value: str, content: str, negative: bool):
 
 PERSONAL: dict[str, tuple[tuple[str, Rule], ...]] = {
     "whole": (("tried", _failure),),
-    "clause": (("person", _personal), ("failure", _failure), ("rule", _ruled)),
+    "clause": (("person", _personal), ("failure", _failure)),
+    "rule": (("rule", _ruled),),
 }
 """Rules tried at the beginning of a sentence, and those tried where any clause begins."""

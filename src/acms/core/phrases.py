@@ -46,7 +46,7 @@ _NO_TOPIC = re.compile(
     re.I,
 )
 _INSIDE = re.compile(
-    r"\b(?:he|she|they|you|we|i|who|which|that|whose|his|her|their|your|is|are|was|were|has|have|had|does|did|said|says"
+    r"\b(?:he|she|they|you|we|i|it|them|us|me|this|that|each|why|how|what|who|which|that|whose|his|her|their|your|is|are|was|were|has|have|had|does|did|said|says"
     r"|will|would|not|read|saw|think|know|feels?|if|because|when|while)\b",
     re.I,
 )
@@ -85,9 +85,12 @@ def key(text: str) -> frozenset[int]:
     return (found - _GENERIC) or found
 
 
+_AUX = re.compile(r"(?: (?:is|are|was|were|will|shall|has|have|had|be|been|being|must|got|gets?|going|to))+\Z", re.I)
+
+
 def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
     """Return the topic that a noun phrase names; None for one that points elsewhere or belongs to others."""
-    raw = raw.strip(" ,;:\"“”`'*()")
+    raw = _AUX.sub("", raw.strip(" ,;:\"“”`'*()"))
     if not 1 < len(raw) <= 80 or len(raw.split()) > 8:
         return None
     mine = re.match(r"my ", raw, re.I) is not None
@@ -112,7 +115,8 @@ def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
         if owner.lower() not in ("project", "team", "app", "whole project"):
             return Topic(owner, parts["a"])
         return Topic(subject, "team size" if parts["a"].lower() == "size" else parts["a"])
-    return Topic(subject, bare)
+    first = bare.split()[0]
+    return Topic(subject, bare[0].lower() + bare[1:] if first[1:].islower() else bare)
 
 
 def _person(speaker: str, role: str) -> str:
@@ -150,7 +154,7 @@ _JOINT = pattern(
       | (?P<as>[ ]as)[ ](?:(?:the|our|a|an|my|its|their)[ ])?
       | (?P<for>,?[ ]for)[ ]
       | (?P<to>,?[ ](?:in[ ]order[ ])?to)[ ](?=[a-z])
-      | (?P<stop>[,;][ ]|:[ ]|[ ]-+[ ]|[ ]?[–—][ ]?|[ ]\(|[ ](?:but|so|which|that|where|while|when|if|unless|with|until
+      | (?P<stop>[,;][ ](?!\d{4}\b)|:[ ]|[ ]-+[ ]|[ ]?[–—][ ]?|[ ]\(|[ ](?:but|so|which|that|where|while|when|if|unless|with|until
           |in[ ]front|among|everywhere)[ ]
         |[ ]and[ ](?=(?:not|it|we|they|the|our|i|is|are|this|that|nobody|will|can|cannot|then|so|have|has|also|you|he|she
           |never|always|no|a)\b)|[ ](?:too|yet|soon|though|please|today|everywhere)$)"""

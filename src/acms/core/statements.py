@@ -19,11 +19,17 @@ from acms.core.phrases import mentions
 from acms.core.said import CONSTRAINT, DECISION, FACT, FAILURE, GOAL, MARKED, WEAK, Reading, Speaker, Statement
 from acms.model import MarkerType
 
+EXPLAINED = 800
+"""Characters from which on what an assistant says is an explanation: its examples and advice are no facts."""
+
+
 def statements(
     text: str, speaker: Speaker, *, markers: Sequence[str] = (), said: datetime | None = None, version: int = 0
 ) -> list[Statement]:
     """Return what a turn states, in order. `markers` are those the caller set; those in the text are found here."""
     found: list[Statement] = []
+    if not speaker.user and len(text) > EXPLAINED:
+        return []
     read = clauses(text)
     announced = any(clause.marker for clause in read)
     given = next((marker for marker in markers if not announced), None)
@@ -31,7 +37,8 @@ def statements(
         if clause.question:
             continue
         marker = clause.marker or given
-        stated = _sentence(clause, speaker, marker)
+        whole = clause.marker in (GOAL, FAILURE) or clause.key.lower() in ("must", "cannot")
+        stated = [] if whole else _sentence(clause, speaker, marker)
         if not stated and marker and (clause.marker or len(read) == 1):
             stated = [_whole(clause, speaker, marker)]
         for one in stated:
@@ -123,6 +130,8 @@ def _whole(clause: Clause, speaker: Speaker, marker: str) -> Statement:
         said = f"{clause.key[:1].upper()}{clause.key[1:].lower()} {text}."
     elif marker in (GOAL, FAILURE) or word in ("budget", "limit"):
         said = f"{clause.key or marker.capitalize()}: {text}."
+    elif marker == DECISION and len(text.split()) <= 3:
+        said = f"Decided: {text}."
     else:
         said = f"{text[:1].upper()}{text[1:]}."
     kind = marker if marker in tuple(MarkerType) else FACT
