@@ -16,7 +16,9 @@ LONGEST = 400
 """Characters of the longest sentence that is read, and how many sentences of one text are."""
 MOST = 200
 
-_CODE = re.compile(r"^[ \t]{0,20}(?P<fence>```|~~~)[^\n]*\n.*?(?:^[ \t]{0,20}(?P=fence)[^\n]*$|\Z)", re.M | re.S)
+_CODE = re.compile(
+    r"^[ \t]{0,20}(?P<fence>```|~~~)[^\n]*\n.*?(?:^[ \t]{0,20}(?P=fence)[^\n]*$|\Z)", re.M | re.S
+)
 _LINE = re.compile(r"[ \t]{0,40}(?:(?P<list>[-*+\u2022]|\d{1,3}[.)])[ \t]{1,8})?(?:\[[ xX]\] )?(?P<text>.*)")
 _PROGRAM = re.compile(
     r"[{}\[\]|<@]|(?:def|class|import|from \w+ import|return|const|let|var|SELECT|INSERT|UPDATE|CREATE|sudo|pip|npm"
@@ -26,7 +28,7 @@ _ODD = re.compile(r"=>|==|\(\)|\);|;\s*$|\{\s*$|^\s*\w+ = |</|::|&&|\|\|")
 _END = re.compile(r"(?<=[.!?…])[\"'”’)\]]{0,2}(?:\s+|$)|(?<=[。！？])")
 _SHORT = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|approx|no|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
-    r"|dec|\w)|(?:^|\s)\d{1,3})\.$",
+    r"|dec|\w)|\A\d{1,3})\.$",
     re.I,
 )
 _QUOTATION = re.compile(
@@ -61,7 +63,7 @@ HEARSAY = re.compile(
     r"|a|an|the|some)|reading|reads|apparently|supposedly|reportedly|rumou?rs?|allegedly|according to|popular|many"
     r" (?:teams|people|companies|developers)|most (?:teams|people|companies|developers)|some (?:people|teams|say"
     r"|companies)|article|blog|podcast|tutorial|documentation|docs say|forum|survey|in general"
-    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|example|sample|dreamed|dreamt|movie|novel"
+    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|(?:an|one|this) example|dreamed|dreamt|movie|novel"
     r"|fictional|character|previous(?:ly)?|formerly|originally|back then|last (?:year|month|week|job|company)|years ago"
     r"|in the past|at my old|old job|ex-\w+|competitors?"
     r"|ask(?:ed|s) (?:me|us|him|her|whether|about|for (?:a|my))|wrote (?:that|about))\b",
@@ -69,7 +71,7 @@ HEARSAY = re.compile(
 )
 
 _LEAD = re.compile(
-    r"(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep|sure|thanks|thank you|also|and|but"
+    r"please (?!note\b)|(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep|sure|thanks|thank you|also|and|but"
     r"|then|btw|by the way|fyi|please|note|please note|remember|keep in mind|just so you know|for the record|for context"
     r"|for your information|as a reminder|reminder|heads up|heads-up|to clarify|to be clear|in short|in summary"
     r"|hi|hello|hey|again|in the end|today|before we start|first|second|finally|anyway|by now|good news"
@@ -175,7 +177,7 @@ def _sentences(text: str) -> Iterator[str]:
     start = 0
     for match in _END.finditer(text):
         piece = text[start : match.end()]
-        if _SHORT.search(piece.rstrip()[-12:]):
+        if _SHORT.search(piece.rstrip()[-12:] if len(piece) > 5 else piece.rstrip()):
             continue
         if piece.strip() and len(piece) <= LONGEST:
             yield piece.strip()

@@ -40,14 +40,14 @@ _OWNER = re.compile(r"(?P<b>[\w .-]{1,40}?)['’]s? (?P<a>.{2,60})")
 _NO_TOPIC = re.compile(
     r"(?:it|its|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|them|who|which|what|when|where|why|how"
     r"|his|her|their|your|yours|another|other|others|some|someone|somebody|something|every|each|any|anything|anyone"
-    r"|nothing|no|one|ones|thing|things|everything|way|lot|kind|sort|reason|problem|problems|issue|issues|point|question"
-    r"|questions|answer|idea|truth|fact|people|guy|guys|most|many|much|more|few|several|all|and|or|but|because|so"
-    r"|\ufffc)(?:$|[ '’])",
+    r"|nothing|no|one|ones|thing|things|everything|most|many|much|more|few|several|all|and|or|but|because|so|\ufffc)(?:$|[ '’])"
+    r"|(?:way|lot|kind|sort|reason|problem|problems|issue|issues|point|question|questions|answer|idea|truth|fact|people"
+    r"|guy|guys)(?:$|['’]| (?:with|of|is|for|in|about|to)\b)",
     re.I,
 )
 _INSIDE = re.compile(
     r"\b(?:he|she|they|you|we|i|it|them|us|me|this|that|each|why|how|what|who|which|that|whose|his|her|their|your|is|are|was|were|has|have|had|does|did|said|says"
-    r"|will|would|not|read|saw|think|know|feels?|if|because|when|while)\b",
+    r"|will|would|since|as|not|read|saw|think|know|feels?|if|because|when|while)\b",
     re.I,
 )
 _OTHERS = re.compile(
@@ -85,7 +85,12 @@ def key(text: str) -> frozenset[int]:
     return (found - _GENERIC) or found
 
 
-_AUX = re.compile(r"(?: (?:is|are|was|were|will|shall|has|have|had|be|been|being|must|got|gets?|going|to))+\Z", re.I)
+_ABOUT_ONE = re.compile(
+    r"(?:full |last |first )?(?:name|birthday|job|age|email|phone|number|address|favou?rite .*)", re.I
+)
+_AUX = re.compile(
+    r"(?: (?:is|are|was|were|will|shall|has|have|had|be|been|being|must|got|gets?|going|to))+\Z", re.I
+)
 
 
 def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
@@ -94,7 +99,7 @@ def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
     if not 1 < len(raw) <= 80 or len(raw.split()) > 8:
         return None
     mine = re.match(r"my ", raw, re.I) is not None
-    if not mine and _NO_TOPIC.match(raw):
+    if raw[0].isdigit() or (not mine and _NO_TOPIC.match(raw)):
         return None
     bare = _ARTICLE.sub("", raw, count=1) if _ARTICLE.match(raw) else raw
     if not bare or _NO_TOPIC.match(bare) or _INSIDE.search(bare):
@@ -103,7 +108,7 @@ def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
         return None
     subject = _person(speaker, role) if mine else PROJECT
     if owned := _OWNER.fullmatch(bare):
-        if _OTHERS.search(owned["b"]) and not mine:
+        if _OTHERS.search(owned["b"]) and not (mine and _ABOUT_ONE.fullmatch(owned["a"])):
             return None
         owner = _ARTICLE.sub("", owned["b"], count=1)
         attribute = _ARTICLE.sub("", owned["a"], count=1)
@@ -164,7 +169,8 @@ _PRONOUN = re.compile(
     r"|everything|anything|someone|whatever|how|why|who|so|too|very|not|such|more|less|some|any|other|another|others|all"
     r"|pretty|quite|really|good|great|fine|ok|okay|bad|nice|cool|done|ready|well|wrong|right|true|false positive|open|up"
     r"|unclear|unknown|tbd|pending|undecided|missing|different|same|the same|important|amazing|awesome|perfect|beautiful"
-    r"|important|hard|easy|possible|impossible|necessary|better|worse|best|going|getting|being|doing|having|looking|making"
+    r"|important|hard|easy|possible|impossible|necessary|better|worse|best|going|getting|being|doing|having|looking|making|starting"
+    r"|the following|following|been|about|like|to|(?-i:[a-z]+ly)"
     r"|\ufffc)(?:$|[ ,'’])",
     re.I,
 )
@@ -207,10 +213,19 @@ def cut(text: str, *, to: bool = False, over: bool = False) -> Cut:
 
 def _value(text: str) -> str:
     text = text.strip(" \t,;:")
-    if len(text) > 1 and (text[0], text[-1]) in (('"', '"'), ("`", "`"), ("“", "”"), ("'", "'"), ("*", "*"), ("(", ")")):
+    if len(text) > 1 and (text[0], text[-1]) in (
+        ('"', '"'),
+        ("`", "`"),
+        ("“", "”"),
+        ("'", "'"),
+        ("*", "*"),
+        ("(", ")"),
+    ):
         text = text[1:-1]
-    text = text.strip("`\"“” ")
-    return text[2:] if text.startswith(("a ", "A ")) else text[3:] if text.startswith(("an ", "An ")) else text
+    text = text.strip('`"“” ')
+    return (
+        text[2:] if text.startswith(("a ", "A ")) else text[3:] if text.startswith(("an ", "An ")) else text
+    )
 
 
 def is_value(text: str, *, most: int = 10) -> bool:
@@ -239,7 +254,9 @@ def nature(value: str) -> str:
             return sort
     if _COUNT.match(value):
         return "number"
-    if value[:1].isupper() or any(kind in found for kind in ("name", "code", "id", "host", "path", "url", "version", "email")):
+    if value[:1].isupper() or any(
+        kind in found for kind in ("name", "code", "id", "host", "path", "url", "version", "email")
+    ):
         return "name"
     return "name" if len(value.split()) == 1 and value.isalpha() and any(c.isupper() for c in value) else ""
 
