@@ -43,41 +43,53 @@ _CHANGES = frozenset(
     "|small correction|one correction|quick correction|quick update|new decision".split("|")
 )
 _ANNOUNCE = frozenset(
-    "note|fyi|reminder|important|heads up|heads-up|remember|info|context|fact|for the record|decision made|final decision"
+    "note|fyi|reminder|important|heads up|heads-up|remember|info|context|fact|for the record|decision made"
+    "|final decision"
     "|agreed|conclusion|rule|policy|convention|preference".split("|")
 )
 
 HYPOTHETICAL = re.compile(
-    r"\b(?:if|could|might|(?-i:may)|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider|considering"
-    r"|thinking (?:about|of)|think about|possibly|probably|potentially|hypothetically|hypothetical|unless|whether|either"
+    r"\b(?:if|could|might|(?-i:may)|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider"
+    r"|considering"
+    r"|thinking (?:about|of)|think about|possibly|probably|potentially|hypothetically|hypothetical|unless"
+    r"|whether|either"
     r"|what about|how about|assume|assuming|unsure|not sure|undecided|proposal|propose[ds]?|proposing|suggest\w*"
     r"|recommend\w*|option|options|alternative|alternatively|ideally|in theory|tempted|leaning|hoping|hope|wish"
-    r"|want to|wanted to|planning to|plan to|plans to|like to|intend to|going to (?:try|look|see|check|think|discuss)"
+    r"|want to|wanted to|planning to|plan to|plans to|like to|intend to|going to (?:try|look|see|check|think"
+    r"|discuss)"
     r"|haven['’]t|hasn['’]t|have not|has not|not yet|used to|eventually|someday|some day|one day|should|pretend"
-    r"|let['’]s say|say we|in case|unlikely|likely|until we|as soon as|once (?:we|the|i|it)|was going to|were going to"
+    r"|let['’]s say|say we|in case|unlikely|likely|until we|as soon as|once (?:we|the|i|it)|was going to"
+    r"|were going to"
     r"|almost|nearly)\b",
     re.I,
 )
 HEARSAY = re.compile(
-    r"\b(?:heard|hear that|they say|people say|they said|said|says|told|tells|claims?|claimed|argues?|read (?:that|about"
+    r"\b(?:heard|hear that|they say|people say|they said|said|says|told|tells|claims?|claimed|argues?"
+    r"|read (?:that|about"
     r"|a|an|the|some)|reading|reads|apparently|supposedly|reportedly|rumou?rs?|allegedly|according to|popular|many"
     r" (?:teams|people|companies|developers)|most (?:teams|people|companies|developers)|some (?:people|teams|say"
     r"|companies)|article|blog|podcast|tutorial|documentation|docs say|forum|survey|in general"
-    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|(?:an|one|this) example|dreamed|dreamt|movie|novel"
-    r"|fictional|character|previous(?:ly)?|formerly|originally|back then|last (?:year|month|week|job|company)|years ago"
+    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|(?:an|one|this) example"
+    r"|dreamed|dreamt|movie|novel"
+    r"|fictional|character|previous(?:ly)?|formerly|originally|back then|last (?:year|month|week|job|company)"
+    r"|years ago"
     r"|in the past|at my old|old job|ex-\w+|competitors?"
     r"|ask(?:ed|s) (?:me|us|him|her|whether|about|for (?:a|my))|wrote (?:that|about))\b",
     re.I,
 )
 
 _LEAD = re.compile(
-    r"please (?!note\b)|(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep|sure|thanks|thank you|also|and|but"
-    r"|then|btw|by the way|fyi|please|note|please note|remember|keep in mind|just so you know|for the record|for context"
+    r"please (?!note\b)|(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep"
+    r"|sure|thanks|thank you|also|and|but"
+    r"|then|btw|by the way|fyi|please|note|please note|remember|keep in mind|just so you know|for the record"
+    r"|for context"
     r"|for your information|as a reminder|reminder|heads up|heads-up|to clarify|to be clear|in short|in summary"
     r"|hi|hello|hey|again|in the end|today|before we start|first|second|finally|anyway|by now|good news"
-    r"|no|nope|actually|sorry|wait|oops|scratch that|never ?mind that|correction|i mean|i meant|rather|hold on|my mistake"
+    r"|no|nope|actually|sorry|wait|oops|scratch that|never ?mind that|correction|i mean|i meant|rather"
+    r"|hold on|my mistake"
     r"|my bad|change of plans?|change of mind|update|quick update|on second thought|on reflection)"
-    r"(?: that)?(?:[,:;.!]+ ?|[ ]?[-–—] ?| (?=we\b|i\b|the\b|our\b|my\b|let|never\b|always\b|do\b|don|it\b|make\b)))",
+    r"(?: that)?(?:[,:;.!]+ ?|[ ]?[-–—] ?| (?=we\b|i\b|the\b|our\b|my\b|let|never\b|always\b|do\b|don|it\b"
+    r"|make\b)))",
     re.I,
 )
 _CHANGING = re.compile(
@@ -86,7 +98,8 @@ _CHANGING = re.compile(
     re.I,
 )
 _PHRASE = re.compile(
-    r"(?:^|[ ,]{1,2})(?P<new>from (?:now|today|tomorrow|here|this \w{1,20}|next \w{1,20}) on(?:wards?)?|going forward"
+    r"(?:^|[ ,]{1,2})(?P<new>from (?:now|today|tomorrow|here|this \w{1,20}|next \w{1,20}) on(?:wards?)?"
+    r"|going forward"
     r"|after all|as of (?:now|today|tomorrow|this \w{1,20}|next \w{1,20})|effective (?:immediately|today|now)"
     r"|instead(?! of)|any ?more)(?=[\s,.;:!]|$)"
     r"|(?:^|[ ,]{1,2})(?:for now|at the moment|these days|as always|for the time being|at present)(?=[\s,.;:!]|$)",
@@ -98,7 +111,8 @@ _FILLER = re.compile(
 )
 _STARTS = re.compile(
     r"(?:[,;:] (?:(?:and|but|so|because|that is why|which is why|therefore|hence) )?|[ ](?:so|but|and|[-–—]+) )"
-    r"(?=(?:the|our|my|we|i|we['’]re|we['’]ll|we['’]ve|i['’]m|i['’]ve|let['’]?s|never|always|don['’]t|do not|it|it['’]s"
+    r"(?=(?:the|our|my|we|i|we['’]re|we['’]ll|we['’]ve|i['’]m|i['’]ve|let['’]?s|never|always|don['’]t|do not"
+    r"|it|it['’]s"
     r"|please|use|in|on|for|as|from|there|make|use|set|team|[A-Z][\w.+#-]{1,30}"
     r"|(?:[a-z]{2,20} ){1,2}(?:is|are|was|were|moves?|moved|changes?|changed))\b)",
     re.I,
@@ -222,9 +236,12 @@ def plainly(text: str) -> tuple[str, bool]:
 
 
 _BEFORE = re.compile(
-    r"(?:(?:after|because of|in front of|due to|following|given|thanks to|per|based on|behind|on top of|before) [^,;]{2,60}?"
-    r"|(?:we|the team|our team|they|everyone|everybody)(?: have|['’]ve)?(?: finally| all| now)? (?:agreed|decided|settled|confirmed"
-    r"|concluded) that|(?:after .{2,40} )?it(?: is|['’]s) (?:now )?(?:clear|decided|agreed|settled|official|final|confirmed) that"
+    r"(?:(?:after|because of|in front of|due to|following|given|thanks to|per|based on|behind|on top of"
+    r"|before) [^,;]{2,60}?"
+    r"|(?:we|the team|our team|they|everyone|everybody)(?: have|['’]ve)?(?: finally| all| now)? (?:agreed"
+    r"|decided|settled|confirmed"
+    r"|concluded) that|(?:after .{2,40} )?it(?: is|['’]s) (?:now )?(?:clear|decided|agreed|settled|official"
+    r"|final|confirmed) that"
     r"|(?:i|we) (?:can |should |want to )?(?:confirm|mention|say|add|introduce myself)(?: that)?),? "
     r"(?=(?:we|our|my|the|[a-z]{3,20} (?:is|are))\b)",
     re.I,
