@@ -59,7 +59,7 @@ async def test_it_is_a_reflector_with_a_name() -> None:
 async def test_an_episode_becomes_facts_that_cite_their_turns() -> None:
     found = await reflect(
         [
-            "Hi! Decision: the cache layer is Redis.",
+            "Hi!\nDecision: the cache layer is Redis.",
             turn(2, "Noted, Redis it is.", Origin.ASSISTANT),
             "The budget is 40,000 dollars and the deadline is May 5.",
             turn(4, "Constraint: the deadline is May 9.", Origin.TOOL),
@@ -111,8 +111,14 @@ async def test_a_fact_says_only_what_is_so_now() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["The cache layer is Redis.", "We use Redis for caching.", "I'm allergic to nuts.", "Our budget is 40,000 dollars."]
-)  # fmt: skip
+    "text",
+    [
+        "The cache layer is Redis.",
+        "We use Redis for caching.",
+        "I'm allergic to nuts.",
+        "Our budget is 40,000 dollars.",
+    ],
+)
 async def test_what_is_known_already_is_not_proposed_again(text: str) -> None:
     assert await reflect([text], KNOWN) == []
 

@@ -367,10 +367,15 @@ def prefers(reading: Reading) -> Made:
     of = about(reading, found.purpose) if found.purpose else None
     attribute = f"{of.attribute} preference" if of else "preference"
     value = found.value if not found.old else f"{found.value} over {found.old}"
-    text = reading.text
+    content = f"{reading.text[:1].upper()}{reading.text[1:]}."
+    if who == "i":
+        content = f"{'The user' if subject == USER else subject} prefers {match['v']}."
     made = state(
-        reading, Topic(subject, attribute), value, None,
-        fact_type=PREFERENCE, cardinality="one" if of else "many", change=reading.change,
-        content=(f"The user prefers {match['v']}." if who == "i" and subject == USER else f"{subject} prefers {match['v']}." if who == "i" else f"{text[:1].upper()}{text[1:]}."),
-    )  # fmt: skip
+        reading,
+        Topic(subject, attribute),
+        value,
+        fact_type=PREFERENCE,
+        cardinality="one" if of else "many",
+        content=content,
+    )
     return [made], match.start("v") + len(match["v"])

@@ -17,7 +17,11 @@ USER = "user"
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern in which an apostrophe may be typographic; spaces and line ends do not count."""
+    """Compile a pattern in which case does not count but for `[A-Z]`, nor do spaces and line ends.
+
+    An apostrophe may be typographic.
+    """
+    text = text.replace("[A-Z]", "(?-i:[A-Z])")
     inside = re.sub(r"\[[^\]]*\]", lambda found: found[0].replace("'", "\0"), text)
     return re.compile(inside.replace("'", "['’]").replace("\0", "'’"), re.I | re.X)
 
@@ -58,7 +62,7 @@ _INSIDE = re.compile(
 _OTHERS = re.compile(
     r"\b(?:friend|brother|sister|mother|father|mom|mum|dad|cousin|neighbou?r|colleague|coworker|competitors?"
     r"|competition"
-    r"|startup|vendor|agency|bank|newspaper|airline|compan(?:y|ies)|departments?|marketing|sales|article|blog"
+    r"|startup|vendor|agency|bank|newspaper|airline|compan(?:y|ies)|departments?|article|blog"
     r"|forum|survey"
     r"|study|conference|auditor|intern|employer|supplier|partner|team|teams|people|guys|uncle|aunt|boss"
     r"|landlord|school"
@@ -72,7 +76,7 @@ _GENERIC = frozenset(
     for word in """layer system tool engine provider solution framework style method service choice technology stack
     target library platform main primary new current final default public overall whole official project value
     type software app application own full first one selected chosen preferred user data use server store setup product
-    initial name's programming team everything thing people""".split()
+    initial date name's programming team everything thing people""".split()
 ) - {0, term("data"), term("user"), term("team")}
 _SAME = {
     "db": "database", "databases": "database", "auth": "authentication", "authn": "authentication",

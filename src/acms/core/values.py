@@ -13,7 +13,7 @@ _COPULA = pattern(
         |shall[ ]be|remains?|stays?|becomes?|became|must[ ]be|should[ ]be|was[ ](?=set|fixed|capped|agreed
         |decided|called|named)))[ ]
     (?:(?:set|fixed|capped|limited|due|scheduled|planned|agreed|called|named|pinned|decided|restricted
-        |configured|based)[ ])?(?:(?:to[ ](?:be[ ])?|at[ ](?=\S)|for[ ]|on[ ]|by[ ]|in[ ])(?=[\d$€£A-Z]
+        |configured|based)[ ])?(?:(?:to[ ](?:be[ ])?|at[ ](?=\S)|for[ ]|on[ ]|by[ ]|in[ ])(?=[\d$€£]|[A-Z]
         |the[ ]end|next|end))?(?P<v>.+)"""
 )
 
