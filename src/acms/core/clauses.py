@@ -27,7 +27,7 @@ _PROGRAM = re.compile(
 _ODD = re.compile(r"=>|==|\(\)|\);|;\s*$|\{\s*$|^\s*\w+ = |</|::|&&|\|\|")
 _END = re.compile(r"(?<=[.!?…])[\"'”’)\]]{0,2}(?:\s+|$)|(?<=[。！？])")
 _SHORT = re.compile(
-    r"(?:\b(?:e\.g|i\.e|etc|vs|approx|no|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
+    r"(?:\b(?:e\.g|i\.e|etc|vs|approx|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
     r"|dec|\w)|\A\d{1,3})\.$",
     re.I,
 )
@@ -146,7 +146,7 @@ def clauses(text: str) -> list[Clause]:
         if len(found) >= MOST:
             break
         if line.strip():
-            found.extend(_line(line[: 4 * LONGEST].rstrip()))
+            found.extend(_line(line.rstrip()))
     return found[:MOST]
 
 
@@ -157,7 +157,7 @@ def _line(line: str) -> Iterator[Clause]:
     match = _LINE.match(line)
     said = (match["text"] if match else line).lstrip("#").strip()
     said = _EMPHASIS.sub("", said)
-    if not said or _PROGRAM.match(said) or _ODD.search(said):
+    if not said or _PROGRAM.match(said):
         return
     marker, key, change = None, "", False
     listed = False
@@ -189,16 +189,13 @@ def _line(line: str) -> Iterator[Clause]:
 
 def _sentences(text: str) -> Iterator[str]:
     start = 0
-    for match in _END.finditer(text):
-        piece = text[start : match.end()]
-        if _SHORT.search(piece.rstrip()[-12:] if len(piece) > 5 else piece.rstrip()):
+    for end in (*(match.end() for match in _END.finditer(text)), len(text)):
+        if end < len(text) and _SHORT.search(text[max(start, end - 14) : end].rstrip()):
             continue
-        if piece.strip() and len(piece) <= LONGEST:
-            yield piece.strip()
-        start = match.end()
-    rest = text[start:].strip()
-    if rest and len(rest) <= LONGEST:
-        yield rest
+        piece = text[start : min(end, start + LONGEST + 1)].strip() if end - start <= 2 * LONGEST else ""
+        if piece and len(piece) <= LONGEST and not _ODD.search(piece):
+            yield piece
+        start = end
 
 
 def _mask(text: str) -> str:

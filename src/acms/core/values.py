@@ -257,7 +257,7 @@ def bare(reading: Reading) -> Made:
     if reading.marker != DECISION:
         return None
     found = cut(reading.text, to=True)
-    if not is_value(found.value, most=4):
+    if not is_value(found.value, most=4) or re.search(r"\b(?:it|is|be|shall|will|are)\b", found.value):
         return None
     of = about(reading, found.purpose) if found.purpose else None
     if of and (nature(found.value) == "name" or len(found.value.split()) <= 2):
