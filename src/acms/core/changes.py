@@ -59,7 +59,7 @@ _GONE = pattern(
 )
 
 
-_MOVED = (
+MOVED = (
     r"set|fixed|moved|changed|raised|increased|lowered|reduced|cut|extended|pushed|postponed|bumped|updated"
     r"|switched"
     r"|shifted|delayed|dropped|decreased|doubled|adjusted|revised|brought|upgraded|downgraded|migrated|renamed"
@@ -69,7 +69,7 @@ _MOVED = (
 _SET = pattern(
     rf"""(?P<t>{NP}?)[ ](?:(?:is|are|was|were|will[ ]be|has[ ]been|have[ ]been|had[ ]to[ ]be|got|gets
         |is[ ]being|must[ ]be)[ ])?
-    (?P<verb>{_MOVED}|moves?|changes?|goes|went|grew|rose|shrank|switches|migrates?|slipped)(?:[ ](?:back|up
+    (?P<verb>{MOVED}|moves?|changes?|goes|went|grew|rose|shrank|switches|migrates?|slipped)(?:[ ](?:back|up
         |down|forward|out|over|again))?
     (?:[ ]from[ ](?P<a>.{{1,60}}?))?(?:[ ](?:back|up|down|over))?[ ](?:to[ ](?:be[ ])?|at[ ]|until[ ]|till[ ]
         |by[ ](?=\D))(?P<v>.+)"""

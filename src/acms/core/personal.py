@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from acms.core.phrases import PROJECT, USER, Topic, cut, is_value, nature, pattern, person
-from acms.core.said import CONSTRAINT, FAILURE, PREFERENCE, Made, Reading, Rule, about, state
+from acms.core.phrases import PROJECT, USER, Topic, cut, is_value, nature, pattern
+from acms.core.phrases import person as subject_of
+from acms.core.said import CONSTRAINT, FAILURE, PREFERENCE, Made, Reading, about, state
 
 _TRIED = pattern(
     r"""(?:(?:we|i|the[ ]team)(?:'ve|[ ]have|[ ]had)?[ ])?(?:tried|attempted|tested
@@ -130,7 +131,7 @@ _ZONE = pattern(
 
 
 def _me(reading: Reading) -> str:
-    return person(reading.speaker.name, reading.speaker.role)
+    return subject_of(reading.speaker.name, reading.speaker.role)
 
 
 def _own(reading: Reading, attribute: str, value: str, more: str = "", **rest: object) -> Made:
@@ -143,7 +144,8 @@ def _own(reading: Reading, attribute: str, value: str, more: str = "", **rest: o
     return [made], place + len(value) if place >= 0 else len(reading.text)
 
 
-def _personal(reading: Reading) -> Made:
+def person(reading: Reading) -> Made:
+    """Read what a speaker says of themselves."""
     text = reading.text
     if not reading.speaker.user:
         return None
@@ -169,12 +171,12 @@ def _personal(reading: Reading) -> Made:
         return _own(reading, "name", cut(match["v"]).value, "{who}'s name is {v}.")
     if (match := _INTRODUCED.fullmatch(text)) and match["v"][:1].isupper():
         return _own(reading, "name", match["v"], "{who}'s name is {v}.")
-    for rule, attribute, words in (
+    for known, attribute, words in (
         (_LIVE, "city", "{who} lives in {v}."),
         (_MOVED, "city", "{who} lives in {v}."),
         (_FROM, "origin", "{who} comes from {v}."),
     ):
-        if match := rule.fullmatch(text):
+        if match := known.fullmatch(text):
             found = cut(
                 re.split(
                     r" (?:from|in (?=\d|January|February|March|April|May|June|July|August|Septem|Octo|Novem"
@@ -186,7 +188,12 @@ def _personal(reading: Reading) -> Made:
                 return None
             old = match["a"] if "a" in match.groupdict() else ""
             return _own(
-                reading, attribute, found.value, words, old=old or "", change=rule is _MOVED or reading.change
+                reading,
+                attribute,
+                found.value,
+                words,
+                old=old or "",
+                change=known is _MOVED or reading.change,
             )
     if match := _WORK.fullmatch(text):
         found = cut(match["v"])
@@ -262,7 +269,8 @@ _FAILS = re.compile(
 )
 
 
-def _failure(reading: Reading) -> Made:
+def failure(reading: Reading) -> Made:
+    """Read "tried A, but it failed because …" and "A didn't work"."""
     text = reading.text
     match = _TRIED.fullmatch(text) or _TRIED_FAILED.fullmatch(text) or _FAILED.fullmatch(text)
     if not match or not is_value(match["v"].strip(), most=16) or _NOT_TRIED.search(match["v"]):
@@ -278,7 +286,8 @@ def _failure(reading: Reading) -> Made:
     return [made], match.end("v")
 
 
-def _ruled(reading: Reading) -> Made:
+def rule(reading: Reading) -> Made:
+    """Read what must never or always be done."""
     text = reading.text
     spoken = reading.speaker.name == reading.speaker.role  # a person talking to a person gives advice
     if match := _RULE.fullmatch(text):
@@ -344,11 +353,3 @@ def _rule(reading: Reading, value: str, content: str, negative: bool):
         reading, Topic(PROJECT, "rule"), value, None,
         fact_type=CONSTRAINT, cardinality="many", content=content, negative=negative,
     )  # fmt: skip
-
-
-PERSONAL: dict[str, tuple[tuple[str, Rule], ...]] = {
-    "whole": (("tried", _failure),),
-    "clause": (("person", _personal), ("failure", _failure)),
-    "rule": (("rule", _ruled),),
-}
-"""Rules tried at the beginning of a sentence, and those tried where any clause begins."""

@@ -79,6 +79,9 @@ def statements(
 _ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried", "set to"})
 
 
+ALL = (*WHOLE, *RULES)
+
+
 def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
     """Return what one sentence states: the first rule that fits at each place where a clause begins."""
     found: list[Statement] = []
@@ -93,7 +96,10 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
         reading = Reading(
             text=plain, clause=clause, speaker=speaker, change=change or clause.change, marker=marker
         )
-        for name, rule in (*WHOLE, *RULES) if not start else RULES:
+        words = set(plain.lower().replace("’", "'").replace(",", "").split())
+        for name, rule, needs in ALL if not start else RULES:
+            if needs is not None and needs.isdisjoint(words):
+                continue
             made = rule(reading)
             if made is None:
                 continue
