@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from acms.core.markers import WORDS
 
@@ -141,13 +142,8 @@ def clauses(text: str) -> list[Clause]:
     """Return the sentences of a text that may state something, at most `MOST`."""
     if "```" in text or "~~~" in text:
         text = _CODE.sub("\n", text)
-    found: list[Clause] = []
-    for line in text.split("\n"):
-        if len(found) >= MOST:
-            break
-        if line.strip():
-            found.extend(_line(line.rstrip()))
-    return found[:MOST]
+    found = (clause for line in text.split("\n") if line.strip() for clause in _line(line.rstrip()))
+    return list(islice(found, MOST))
 
 
 def _line(line: str) -> Iterator[Clause]:
@@ -161,7 +157,10 @@ def _line(line: str) -> Iterator[Clause]:
         return
     marker, key, change = None, "", False
     listed = False
-    while (announced := _KEY.match(said)) and len(announced["rest"]) < len(said):
+    for _ in range(3):
+        announced = _KEY.match(said)
+        if not announced:
+            break
         word = announced["key"].strip().lower().replace("’", "'")
         if word in _MARKER:
             marker, key, said = _MARKER[word], announced["key"].strip(), announced["rest"]
