@@ -562,7 +562,8 @@ def test_several_statements_of_one_sentence_are_all_found() -> None:
 @pytest.mark.parametrize("size", [100_000])
 def test_adversarial_texts_are_read_in_one_pass(size: int) -> None:
     words = (
-        "a|a |we use |the |is |, |the a is |Decision: |from a to |never |(|**|tried a, but |. |- |for a we use b |' |I'm "
+        "a|a |we use |the |is |, |the a is |Decision: |from a to |never |(|**|tried a, but |. |- |for a we use b "
+        "|' |I'm "
         "|1.|that is our |moved to |если |数据库是|a,b;c: "
         "|if |> |we we we "
         "|we use a for b, and the c is d. |a is our "
