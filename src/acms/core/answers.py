@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
 from acms.errors import ProviderError, ValidationError
-from acms.knowledge import Action, Cardinality, Proposal, Reflection, Scope
+from acms.knowledge import Action, Proposal, Reflection, Scope
 from acms.protocols import ReflectionRequest
 
 CONFIDENCE = 0.8
@@ -235,7 +235,7 @@ def _proposal(item: Any, names: Mapping[str, str], versions: set[int]) -> Propos
         subject=subject,
         attribute=attribute,
         value=_short(given.get("value"), _VALUE),
-        cardinality=cast("Cardinality", cardinality) if cardinality in ("one", "many") else None,
+        cardinality=cardinality if cardinality in ("one", "many") else None,
         fact_type=kind if _WORD.match(kind) else "fact",
         confidence=_confidence(given.get("confidence")),
         negative=_negative(given),

@@ -1,4 +1,4 @@
-"""Reflectors and summarizers that ask a chat model: one question, one answer, whoever serves the model."""
+"""What the reflectors that ask a chat model share: one question, one answer, whoever serves the model."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ class Completing(Protocol):
 class ModelReflector:
     """Asks a chat model what turns change about what is known, and reads its answer with care.
 
-    One call of the model for one request, apart from retries of the connection. An answer in which nothing can be read
-    is a `ProviderError`, `retryable`: the job asks again. Turns and facts are handed over as data in a place they
-    cannot leave, and what the answer may change is decided by rules, not by the model.
+    An answer in which nothing can be read is a `ProviderError`, `retryable`. Turns and facts are handed over as data in
+    a place they cannot leave.
     """
 
     def __init__(
