@@ -15,7 +15,7 @@ __all__ = ["HTTPReflector"]
 class HTTPReflector(ModelReflector):
     """Facts by a chat model on a server: `base_url` ends where `/chat/completions` is added.
 
-    One question for one request; passing failures of the connection are tried again, `max_retries` calls in all. The
+    One question for one request; passing failures of the connection are tried again up to `max_retries` times. The
     answer may have `max_tokens`; where the server can hold a model to a JSON schema it is asked to. An answer in which
     nothing can be read is a `ProviderError`, `retryable`: the job asks again. Turns and facts are handed over as data
     that cannot leave its place, and rules decide what the answer changes, not the model.

@@ -38,9 +38,7 @@ class ModelReflector:
     a place they cannot leave.
     """
 
-    def __init__(
-        self, chat: Completing, *, model: str, provider: str, max_tokens: int = ANSWER_TOKENS
-    ) -> None:
+    def __init__(self, chat: Completing, model: str, provider: str, max_tokens: int) -> None:
         if not isinstance(model, str) or not model.strip():
             raise ConfigurationError("model must be the name of a model")
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
