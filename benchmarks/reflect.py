@@ -38,6 +38,8 @@ from acms.storage.wrapper import WrapperStorage
 SLOW = 0.005
 """Seconds that no ingest may wait for a worker's transaction."""
 THINKS = 0.3
+HELD = 0.05
+"""Seconds of a call after which an ingest that ends behind it was held up by it."""
 PLACES = ("orders", "billing", "search", "the cache", "login", "mail", "the queue", "reports")
 THINGS = ("PostgreSQL", "Redis", "SQLite", "Kafka", "Go", "Rust", "Django", "nginx")
 FILLER = (
@@ -162,9 +164,7 @@ async def compare(folder: Path, reflector: Any, blocks: int, size: int, pause: f
     ]
     calls: list[Interval] = getattr(reflector, "calls", [])
     model = [
-        one
-        for one in took["on"]
-        if one[1] - one[0] > SLOW and any(overlap(one, call) > SLOW and one[1] >= call[1] for call in calls)
+        one for one in took["on"] if any(overlap(one, call) > HELD and one[1] >= call[1] for call in calls)
     ]
     p50 = {name: statistics.median(found) for name, found in seconds.items()}
     return {
