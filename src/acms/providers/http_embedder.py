@@ -149,13 +149,12 @@ def _batches(texts: list[str]) -> list[list[str]]:
 
 def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the rows by their `index`; as they came where none of them has one."""
-    if any("index" in row for row in rows):
-        by_place = {row["index"]: row for row in rows}
-        rows = [by_place[place] for place in range(count)]
-        count = len(by_place)
     if len(rows) != count:
         raise ValueError("not one vector for each text")
-    return rows
+    if not any("index" in row for row in rows):
+        return rows
+    by_place = {row["index"]: row for row in rows}
+    return [by_place[place] for place in range(count)]
 
 
 def _vector(found: object) -> NDArray[np.float32]:
