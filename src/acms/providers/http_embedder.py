@@ -89,6 +89,8 @@ class ModelEmbedder(ABC):
         """Read the rows of an answer; LookupError, TypeError or ValueError when they are not what was asked for."""
         rows = [_vector(row["embedding"]) for row in _in_order(found, count)]
         sizes = {len(row) for row in rows}
+        if 0 in sizes:
+            raise ValueError("no numbers")
         if sizes != {self.dimension}:
             raise ProviderError(
                 f"{self.model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
@@ -167,13 +169,12 @@ def _batches(texts: list[str]) -> list[list[str]]:
 
 def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the rows by their `index`; as they came where none of them has one."""
-    if any("index" in row for row in rows):
-        by_place = {row["index"]: row for row in rows}
-        rows = [by_place[place] for place in range(count)]
-        count = len(by_place)
     if len(rows) != count:
         raise ValueError("not one vector for each text")
-    return rows
+    if not any("index" in row for row in rows):
+        return rows
+    by_place = {row["index"]: row for row in rows}
+    return [by_place[place] for place in range(count)]
 
 
 def _vector(found: object) -> NDArray[np.float32]:
