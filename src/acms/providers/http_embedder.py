@@ -183,8 +183,11 @@ def _vector(found: object) -> NDArray[np.float32]:
         return np.frombuffer(base64.b64decode(found, validate=True), "<f4").astype(np.float32)
     if not isinstance(found, list):
         raise TypeError("neither a list nor base64")
-    with np.errstate(over="ignore"):
-        vector = np.asarray(found, np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(found, np.float32)
+    except OverflowError as error:
+        raise ValueError("not a number") from error
     if vector.ndim != 1:
         raise ValueError("not a list of numbers")
     return vector
