@@ -45,13 +45,17 @@ def quiet(offered: Offer, query: Sequence[int]) -> Steps[Offer]:
     if not answers or answers[best] < other:
         return offered
     floor = CLOSE * answers[best]
+    aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
     kept = {id for id, score in answers.items() if score >= floor}
     kept.update(id for one in tuple(kept) for id in rows[one].sources)
-    reason = f"v{rows[best].version} says what was asked; a score below {floor:.2f} is noise"
+    reason = (
+        f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
+    )
     past: list[Candidate] = []
     noise: list[Choice] = []
     for one in offered.past:
-        if one.score >= floor or any(entry.id in kept for entry in one.unit.entries):
+        ids = [entry.id for entry in one.unit.entries]
+        if not kept.isdisjoint(ids) or (one.score >= floor and aside.isdisjoint(ids)):
             past.append(one)
         else:
             noise.append(Choice(one, False, "noise", reason))
@@ -67,11 +71,17 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     if fact.data.get("cardinality") != "one":
         return False
     asked = set(query)
-    value, attribute = _terms(fact, "value"), _terms(fact, "attribute")
-    if value & asked:
+    attribute = _terms(fact, "attribute")
+    if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
         return False
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
     return named_by_half or asked <= set(terms(words(f"{fact.content} {named(fact)}")))
+
+
+def _apart(fact: Entry, query: Sequence[int]) -> bool:
+    """Whether a fact is about something else: its address holds one value, and the query names nothing of it."""
+    attribute = _terms(fact, "attribute")
+    return fact.data.get("cardinality") == "one" and bool(attribute) and attribute.isdisjoint(query)
 
 
 def _terms(fact: Entry, name: str) -> set[int]:
