@@ -1,4 +1,4 @@
-"""AI models behind a port: token counters, embedders, summarizers. What needs an extra is imported when asked for."""
+"""AI models behind a port: token counters, embedders, summarizers, reflectors. What needs an extra is imported when asked for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from acms.providers.http_reflector import HTTPReflector
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
+<<<<<<< HEAD
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
 
@@ -45,6 +46,13 @@ _ROOMS = {
     "OpenAISummarizer": "openai",
     "with_retry": "retry",
 }
+=======
+    from acms.providers.offline import OfflineReflector
+
+__all__ = ["ExtractiveSummarizer", "LocalEmbedder", "OfflineReflector"]
+
+_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local", "OfflineReflector": "offline"}
+>>>>>>> offline
 
 
 def __getattr__(name: str) -> Any:
