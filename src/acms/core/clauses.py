@@ -16,7 +16,9 @@ LONGEST = 400
 """Characters of the longest sentence that is read, and how many sentences of one text are."""
 MOST = 200
 
-_CODE = re.compile(r"^[ \t]{0,20}(?P<fence>```|~~~)[^\n]*\n.*?(?:^[ \t]{0,20}(?P=fence)[^\n]*$|\Z)", re.M | re.S)
+_CODE = re.compile(
+    r"^[ \t]{0,20}(?P<fence>```|~~~)[^\n]*\n.*?(?:^[ \t]{0,20}(?P=fence)[^\n]*$|\Z)", re.M | re.S
+)
 _LINE = re.compile(r"[ \t]{0,40}(?:(?P<list>[-*+\u2022]|\d{1,3}[.)])[ \t]{1,8})?(?:\[[ xX]\] )?(?P<text>.*)")
 _PROGRAM = re.compile(
     r"[{}\[\]|<@]|(?:def|class|import|from \w+ import|return|const|let|var|SELECT|INSERT|UPDATE|CREATE|sudo|pip|npm"

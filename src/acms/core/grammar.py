@@ -10,7 +10,19 @@ import re
 
 from acms.core.phrases import PROJECT, USER, Cut, Topic, cut, is_value, names, nature, pattern, person
 from acms.core.personal import PERSONAL
-from acms.core.said import CONSTRAINT, DECISION, FACT, GOAL, PREFERENCE, Made, Reading, Rule, about, line, state
+from acms.core.said import (
+    CONSTRAINT,
+    DECISION,
+    FACT,
+    GOAL,
+    PREFERENCE,
+    Made,
+    Reading,
+    Rule,
+    about,
+    line,
+    state,
+)
 
 #: Nouns whose value is worth keeping whatever it looks like.
 ATTRIBUTES = pattern(
@@ -138,8 +150,12 @@ _TRIM = re.compile(
 _APPOSED = pattern(
     r"""(?P<x>.{3,200}?),?[ ](?:(?:so|and)[ ])?(?:that|this|which|it)(?:'s|[ ]is|[ ]will[ ]be)(?:[ ]going[ ]to[ ]be)?[ ](?P<det>our|the|my)[ ](?P<t>[\w][^,;]{1,80})"""
 )
-_WHICH = pattern(r"""(?:.{0,80}?\b)?(?P<t>(?:my|our|the)[ ](?:[\w-]{1,30}[ ]){0,3}[\w-]{1,30}),[ ]which[ ]is[ ](?P<v>.+)""")
-_AT_END = pattern(r""".*?\b(?:in|on|to|with|through|by|have|use|using|be|prefer|via|at|is)[ ](?P<v>[^,;]{1,50})""")
+_WHICH = pattern(
+    r"""(?:.{0,80}?\b)?(?P<t>(?:my|our|the)[ ](?:[\w-]{1,30}[ ]){0,3}[\w-]{1,30}),[ ]which[ ]is[ ](?P<v>.+)"""
+)
+_AT_END = pattern(
+    r""".*?\b(?:in|on|to|with|through|by|have|use|using|be|prefer|via|at|is)[ ](?P<v>[^,;]{1,50})"""
+)
 _THE_WE = pattern(
     rf"""the[ ](?P<t>{_NP}?)[ ](?:that[ ])?we(?:'ve|[ ]have|[ ]are|'re)?[ ](?:picked|use|chose|chosen|signed[ ](?:with|up[ ]with)|agreed[ ]on|settled[ ]on|selected|went[ ]with|decided[ ]on|using|going[ ]with|run|want)[ ](?:is|are)[ ](?P<v>.+)"""
 )
@@ -219,7 +235,9 @@ def _switched(reading: Reading) -> Made:
         of, loose = about(reading, found.purpose), not found.role
         reason = reason or (f"for {found.purpose}" if loose else "")
     old = cut(named).value if named else ""
-    made = state(reading, of, found.value, change=True, old=old, reason=reason, loose=loose, fact_type=DECISION)
+    made = state(
+        reading, of, found.value, change=True, old=old, reason=reason, loose=loose, fact_type=DECISION
+    )
     return [made], offset + rule.start("v") + found.end
 
 
@@ -246,7 +264,9 @@ def _used(reading: Reading) -> Made:
     agent = _AGENT.match(reading.text)
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
-    decided = bool(agent and (agent["decided"] or who.startswith(("the ", "our ", "it")) and "team" not in who))
+    decided = bool(
+        agent and (agent["decided"] or who.startswith(("the ", "our ", "it")) and "team" not in who)
+    )
     if rest.lower().startswith(("not ", "against ")):
         return None
     match = _USE.match(rest)
@@ -257,7 +277,16 @@ def _used(reading: Reading) -> Made:
         return None
     if not who and not reading.marker and not reading.speaker.user:
         return None
-    if who == "i" and verb in ("take", "put", "pick", "run on", "go with", "going with", "went with", "relying on"):
+    if who == "i" and verb in (
+        "take",
+        "put",
+        "pick",
+        "run on",
+        "go with",
+        "going with",
+        "went with",
+        "relying on",
+    ):
         return None
     if not who and not decided and not reading.marker and verb != "use":
         return None
@@ -278,7 +307,9 @@ def _used(reading: Reading) -> Made:
         return [state(reading, of, found.value, found, fact_type=kind)], end
     if not who and not reading.marker:
         return None
-    if verb in ("put", "take", "run on") or (nature(found.value) != "name" and (kind == FACT or who not in ("we", "let's", "let us"))):
+    if verb in ("put", "take", "run on") or (
+        nature(found.value) != "name" and (kind == FACT or who not in ("we", "let's", "let us"))
+    ):
         return None
     if who == "i" and not (decided or reading.marker):
         return None
@@ -299,7 +330,11 @@ def _does(reading: Reading) -> Made:
     found = cut(match["v"])
     if not is_value(found.value, most=5):
         return None
-    if nature(found.value) != "name" and not reading.marker and not (match["t"] and len(found.value.split()) == 1):
+    if (
+        nature(found.value) != "name"
+        and not reading.marker
+        and not (match["t"] and len(found.value.split()) == 1)
+    ):
         return None
     return _done(reading, match, found)
 
@@ -308,10 +343,24 @@ def _done(reading: Reading, match: re.Match[str], found: Cut) -> Made:
     verb = match["verb"].lower()
     raw = re.sub(r"^all (?:the |our )?", "", match["t"] or "", flags=re.I)
     of = about(reading, found.purpose) if found.role else None
-    if tail := re.match(r"\W+(?:the|our|no other) (?P<t>[\w -]{2,40}?)(?= (?:with|that|everybody|of|in|for|on)\b|$|[,;])", match["v"][found.end :]):
+    if tail := re.match(
+        r"\W+(?:the|our|no other) (?P<t>[\w -]{2,40}?)(?= (?:with|that|everybody|of|in|for|on)\b|$|[,;])",
+        match["v"][found.end :],
+    ):
         of = of or (about(reading, tail["t"]) if ATTRIBUTES.fullmatch(tail["t"]) else None)
     if of is None:
-        general = not raw or raw.lower().removeprefix("the ") in ("everything", "whole thing", "app", "application", "it", "project", "code", "things", "servers", "system")
+        general = not raw or raw.lower().removeprefix("the ") in (
+            "everything",
+            "whole thing",
+            "app",
+            "application",
+            "it",
+            "project",
+            "code",
+            "things",
+            "servers",
+            "system",
+        )
         activity = next((name for stem, name in _ACTIVITY.items() if verb.startswith(stem)), "")
         if general and verb.startswith("writ") or raw.lower() == "everything" and verb == "coded":
             activity = "programming language"
@@ -328,7 +377,17 @@ def _passive(reading: Reading) -> Made:
         return None
     found = cut(match["v"])
     t = match["t"]
-    if not is_value(found.value, most=5) or t.lower() in ("it", "this", "that", "i", "we", "he", "she", "they", "you"):
+    if not is_value(found.value, most=5) or t.lower() in (
+        "it",
+        "this",
+        "that",
+        "i",
+        "we",
+        "he",
+        "she",
+        "they",
+        "you",
+    ):
         return None
     if nature(found.value) in ("number", "date"):
         return None
@@ -375,7 +434,9 @@ def _set(reading: Reading) -> Made:
     match = _SET.fullmatch(reading.text)
     if not match:
         return None
-    return _assigned(reading, match["t"], match["v"], match.start("v"), match["a"] or "", change=match["verb"] != "set")
+    return _assigned(
+        reading, match["t"], match["v"], match.start("v"), match["a"] or "", change=match["verb"] != "set"
+    )
 
 
 def _imperative(reading: Reading) -> Made:
@@ -394,18 +455,28 @@ def _assigned(reading: Reading, raw: str, v: str, at: int, old: str, *, change: 
     if of is None or not is_value(found.value, most=8):
         return None
     kind = nature(found.value)
-    if not reading.marker and not (kind in ("number", "date", "name") and (kind != "name" or ATTRIBUTES.fullmatch(of.attribute) or old)):
+    if not reading.marker and not (
+        kind in ("number", "date", "name") and (kind != "name" or ATTRIBUTES.fullmatch(of.attribute) or old)
+    ):
         if not (ATTRIBUTES.fullmatch(of.attribute) and len(found.value.split()) <= 3):
             return None
-    if kind == "date" and not ATTRIBUTES.fullmatch(of.attribute) and not raw.lower().startswith(("the ", "our ", "my ")):
+    if (
+        kind == "date"
+        and not ATTRIBUTES.fullmatch(of.attribute)
+        and not raw.lower().startswith(("the ", "our ", "my "))
+    ):
         return None
     named = cut(old).value if old else found.old
-    made = state(reading, of, found.value, found, old=named, change=change or reading.change, fact_type=_type(of, kind))
+    made = state(
+        reading, of, found.value, found, old=named, change=change or reading.change, fact_type=_type(of, kind)
+    )
     return [made], at + found.end
 
 
 def _type(of: Topic, kind: str) -> str:
-    if kind in ("number", "date") or re.search(r"\b(?:deadline|budget|limit|quota|timeout|cap)\b", of.attribute):
+    if kind in ("number", "date") or re.search(
+        r"\b(?:deadline|budget|limit|quota|timeout|cap)\b", of.attribute
+    ):
         return CONSTRAINT
     return FACT
 
@@ -419,7 +490,11 @@ def _copula(reading: Reading) -> Made:
     found = cut(match["v"])
     value = re.sub(r"^(?:on|at|by|for|to be) (?=\S)", "", found.value)
     value = re.sub(r" only$", "", value)
-    if of is None or not is_value(value, most=8) or re.match(r"\w+(?:ing|ed) (?:the|a|to|up|out|with|by|for|on|about|in)\b", value):
+    if (
+        of is None
+        or not is_value(value, most=8)
+        or re.match(r"\w+(?:ing|ed) (?:the|a|to|up|out|with|by|for|on|about|in)\b", value)
+    ):
         return None
     kind = nature(value)
     if not reading.marker and not reading.clause.change:
@@ -429,7 +504,14 @@ def _copula(reading: Reading) -> Made:
             return None
         if not known and (not definite or not kind or len(value.split()) > 4 or len(raw.split()) > 6):
             return None
-        if known and not kind and (len(value.split()) > 3 or re.search(r"\w(?:ing|ed|ly|ous|ful|ive|able|ible|less|ent|ant)$", value)):
+        if (
+            known
+            and not kind
+            and (
+                len(value.split()) > 3
+                or re.search(r"\w(?:ing|ed|ly|ous|ful|ive|able|ible|less|ent|ant)$", value)
+            )
+        ):
             return None
         if known and not definite and not kind and not reading.change:
             return None
@@ -447,12 +529,19 @@ def _inverted(reading: Reading) -> Made:
         return None
     raw = _TRIM.sub("", match["t"])
     value = match["v"].strip()
-    of = about(reading, f"{match['det']} {re.sub(' (?:of|for) .*', '', raw) if not re.search(' (?:of|for) ', raw) else raw}")
+    of = about(
+        reading,
+        f"{match['det']} {re.sub(' (?:of|for) .*', '', raw) if not re.search(' (?:of|for) ', raw) else raw}",
+    )
     if of is None or not is_value(value, most=4) or re.match(r"(?:there|here|what|who|which)\b", value, re.I):
         return None
     if not reading.marker and (match["det"].lower() == "the" and not reading.change):
         return None
-    if not reading.marker and (nature(value) != "name" or not ATTRIBUTES.fullmatch(of.attribute)) and not match["a"]:
+    if (
+        not reading.marker
+        and (nature(value) != "name" or not ATTRIBUTES.fullmatch(of.attribute))
+        and not match["a"]
+    ):
         return None
     old = match["a"] or ""
     return [state(reading, of, value, None, old=old, change=reading.change or bool(old))], match.end("det")
@@ -485,7 +574,14 @@ def _which(reading: Reading) -> Made:
     found = cut(match["v"])
     if not is_value(found.value, most=5) or not nature(found.value):
         return None
-    return [state(reading, Topic(of.subject, "name") if of.attribute.endswith("name") and of.subject == USER else of, found.value, found)], match.start("v") + found.end
+    return [
+        state(
+            reading,
+            Topic(of.subject, "name") if of.attribute.endswith("name") and of.subject == USER else of,
+            found.value,
+            found,
+        )
+    ], match.start("v") + found.end
 
 
 def _chosen(reading: Reading) -> Made:
@@ -494,7 +590,11 @@ def _chosen(reading: Reading) -> Made:
         return None
     of = about(reading, match["t"])
     found = cut(match["v"])
-    if of is None or not is_value(found.value, most=5) or re.match(r"(?:have|need|must|can|want|had|did|were|was|should|made|got)\b", found.value):
+    if (
+        of is None
+        or not is_value(found.value, most=5)
+        or re.match(r"(?:have|need|must|can|want|had|did|were|was|should|made|got)\b", found.value)
+    ):
         return None
     if not nature(found.value) and len(found.value.split()) > 2:
         return None
@@ -503,13 +603,15 @@ def _chosen(reading: Reading) -> Made:
 
 def _amount(reading: Reading) -> Made:
     if match := _TEAM.fullmatch(reading.text):
-        found = cut(f"{match['v']}{match['rest'][match['rest'].find(','):] if ',' in match['rest'] else ''}")
+        found = cut(f"{match['v']}{match['rest'][match['rest'].find(',') :] if ',' in match['rest'] else ''}")
         made = state(reading, Topic(PROJECT, "team size"), match["v"], found, fact_type=CONSTRAINT)
         return [made], match.end("v")
     if match := _OF.fullmatch(reading.text):
         found = cut(match["v"])
         if nature(found.value) in ("number", "date"):
-            return [state(reading, Topic(PROJECT, match["t"]), found.value, found, fact_type=CONSTRAINT)], match.start("v") + found.end
+            return [
+                state(reading, Topic(PROJECT, match["t"]), found.value, found, fact_type=CONSTRAINT)
+            ], match.start("v") + found.end
     if (match := _T_BY.fullmatch(reading.text)) or (match := _BY.fullmatch(reading.text)):
         found = cut(match["v"])
         raw = re.sub(r"^with ", "", match["t"] or "project")
@@ -518,7 +620,11 @@ def _amount(reading: Reading) -> Made:
             return None
         if of.attribute.lower() in ("everything", "project", "it"):
             of = Topic("", "")
-        of = Topic(of.attribute or PROJECT, "deadline") if of.subject in (PROJECT, "") else Topic(f"{of.subject} {of.attribute}", "deadline")
+        of = (
+            Topic(of.attribute or PROJECT, "deadline")
+            if of.subject in (PROJECT, "")
+            else Topic(f"{of.subject} {of.attribute}", "deadline")
+        )
         return [state(reading, of, found.value, found, fact_type=CONSTRAINT)], match.start("v") + found.end
     if match := _EXCEED.fullmatch(reading.text):
         found = cut(match["v"])
@@ -535,7 +641,9 @@ def _amount(reading: Reading) -> Made:
         found = cut(match["v"])
         of = about(reading, match["t"])
         if of and nature(found.value) == "number" and (reading.marker or "should" not in reading.text):
-            return [state(reading, of, found.value, found, fact_type=CONSTRAINT)], match.start("v") + found.end
+            return [state(reading, of, found.value, found, fact_type=CONSTRAINT)], match.start(
+                "v"
+            ) + found.end
     return None
 
 
@@ -570,7 +678,13 @@ def _prefers(reading: Reading) -> Made:
     if not is_value(found.value, most=8) or re.match(r"(?:to|not|if|that)\b", found.value):
         return None
     who = match["t"].lower()
-    subject = person(reading.speaker.name, reading.speaker.role) if who == "i" else "team" if who in ("we", "our team", "the team") else re.sub(r"^(?:the|our) ", "", match["t"])
+    subject = (
+        person(reading.speaker.name, reading.speaker.role)
+        if who == "i"
+        else "team"
+        if who in ("we", "our team", "the team")
+        else re.sub(r"^(?:the|our) ", "", match["t"])
+    )
     of = about(reading, found.purpose) if found.purpose else None
     attribute = f"{of.attribute} preference" if of else "preference"
     value = found.value if not found.old else f"{found.value} over {found.old}"
@@ -584,13 +698,16 @@ def _prefers(reading: Reading) -> Made:
 
 
 _ANNOUNCED = re.compile(
-    r"(?:no|nope|actually|sorry|wait|oops|scratch that|correction|i meant?|rather|hold on|my mistake|my bad)\b", re.I
+    r"(?:no|nope|actually|sorry|wait|oops|scratch that|correction|i meant?|rather|hold on|my mistake|my bad)\b",
+    re.I,
 )
 
 
 def _corrected(reading: Reading) -> Made:
     match = _MAKE.fullmatch(reading.text)
-    said_new = reading.change or (match is not None and reading.text.lower().startswith(("make", "let's make", "i meant")))
+    said_new = reading.change or (
+        match is not None and reading.text.lower().startswith(("make", "let's make", "i meant"))
+    )
     if match and said_new:
         found = cut(match["v"])
     elif reading.change and (reading.clause.change or _ANNOUNCED.match(reading.clause.text)):
@@ -611,14 +728,21 @@ def _bare(reading: Reading) -> Made:
         return None
     word = reading.clause.key.lower()
     if word in ("budget", "limit"):
-        rest = re.sub(r"^(?:it is|it's|it’s|is|we have|was (?:raised|changed|set|cut) to|of)\s+", "", reading.text, flags=re.I)
+        rest = re.sub(
+            r"^(?:it is|it's|it’s|is|we have|was (?:raised|changed|set|cut) to|of)\s+",
+            "",
+            reading.text,
+            flags=re.I,
+        )
         found = cut(rest)
         if nature(found.value) != "number" or len(found.value.split()) > 6:
             return None
         of = about(reading, f"{found.purpose} {word}") if found.purpose and word == "limit" else None
         of = of or Topic(PROJECT, word)
         content = line(of.subject, of.attribute, found.value, found.reason)
-        return [state(reading, of, found.value, found, content=content, fact_type=CONSTRAINT)], len(reading.text)
+        return [state(reading, of, found.value, found, content=content, fact_type=CONSTRAINT)], len(
+            reading.text
+        )
     if reading.marker != DECISION:
         return None
     found = cut(reading.text, to=True)
@@ -645,14 +769,21 @@ def _listed(reading: Reading) -> Made:
         return None
     of = about(reading, clause.key)
     found = cut(clause.text)
-    if of is None or not is_value(found.value, most=6) or clause.key.islower() and not ATTRIBUTES.fullmatch(of.attribute):
+    if (
+        of is None
+        or not is_value(found.value, most=6)
+        or clause.key.islower()
+        and not ATTRIBUTES.fullmatch(of.attribute)
+    ):
         return None
     if not ATTRIBUTES.fullmatch(of.attribute):
         return None
     if not nature(found.value) and len(found.value.split()) > 3:
         return None
     content = f"{clause.key[:1].upper()}{clause.key[1:]}: {clause.text}."
-    return [state(reading, of, found.value, found, content=content, fact_type=_type(of, nature(found.value)))], len(reading.text)
+    return [
+        state(reading, of, found.value, found, content=content, fact_type=_type(of, nature(found.value)))
+    ], len(reading.text)
 
 
 #: Rules that need the sentence from its beginning, and those of any clause; in the order in which they are tried.

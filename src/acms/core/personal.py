@@ -63,19 +63,31 @@ _WORK = pattern(r"""i[ ]work[ ](?P<how>at|for|as)[ ](?P<v>.+)""")
 _JOB = pattern(
     rf"""{_ME}[ ](?:a|an|the)[ ](?P<v>(?:[\w-]{{2,20}}[ ]){{0,3}}(?:engineer|developer|teacher|nurse|doctor|designer|manager|student|lawyer|scientist|analyst|researcher|writer|artist|architect|consultant|accountant|programmer|administrator|admin|founder|owner|director|editor|chef|photographer|musician|therapist|professor|lecturer|physicist|biologist|chemist|journalist|freelancer|contractor|coach|pilot|electrician|plumber|carpenter|translator|librarian|pharmacist|dentist|vet|paralegal|producer|colou?rist|technician|mechanic|salesperson|recruiter|cto|ceo|cfo))(?P<rest>\b.*)"""
 )
-_DIET = pattern(rf"""{_ME}[ ](?:a[ ])?(?:strict[ ])?(?P<v>vegetarian|vegan|pescatarian|lactose[ ]intolerant|gluten[ ]intolerant|celiac|coeliac|diabetic|kosher|halal|teetotal)(?P<rest>\b.*)""")
+_DIET = pattern(
+    rf"""{_ME}[ ](?:a[ ])?(?:strict[ ])?(?P<v>vegetarian|vegan|pescatarian|lactose[ ]intolerant|gluten[ ]intolerant|celiac|coeliac|diabetic|kosher|halal|teetotal)(?P<rest>\b.*)"""
+)
 _ALLERGIC = pattern(
     rf"""(?:{_ME}[ ](?:(?:severely|very|highly|deathly|mildly)[ ])?allergic[ ]to|i[ ]have[ ]an?[ ](?:\w+[ ])?allergy[ ](?:to|against))[ ](?P<v>.+)|i[ ]have[ ]an?[ ](?:(?:severe|bad|mild|serious)[ ])?(?P<n>[\w-]{{2,20}}(?:[ ][\w-]{{2,20}})?)[ ]allergy\b.*"""
 )
-_NOT_ALLERGIC = pattern(rf"""{_ME}[ ](?:not|no[ ]longer)[ ](?P<how>allergic[ ]to|a)?[ ]?(?P<a>[\w -]{{2,40}}).*""")
-_OLD = pattern(rf"""(?:{_ME}[ ]|my[ ]age[ ]is[ ])(?P<v>\d{{1,3}})(?:[ ]years?[ ]old|[ ]?yo)?(?P<rest>(?:[ ,].*)?)""")
+_NOT_ALLERGIC = pattern(
+    rf"""{_ME}[ ](?:not|no[ ]longer)[ ](?P<how>allergic[ ]to|a)?[ ]?(?P<a>[\w -]{{2,40}}).*"""
+)
+_OLD = pattern(
+    rf"""(?:{_ME}[ ]|my[ ]age[ ]is[ ])(?P<v>\d{{1,3}})(?:[ ]years?[ ]old|[ ]?yo)?(?P<rest>(?:[ ,].*)?)"""
+)
 _BORN = pattern(r"""i[ ]was[ ]born[ ](?P<how>in|on)[ ](?P<v>.+)""")
-_SPEAK = pattern(r"""i[ ]speak[ ](?:fluent[ ]|native[ ])?(?P<v>[A-Z]\w+(?:(?:,[ ]|[ ]and[ ]|,[ ]and[ ])[A-Z]\w+){0,5})(?P<rest>.*)""")
-_FAVOURITE = pattern(r"""my[ ](?:all[- ]time[ ])?(?P<t>favou?rite[ ][\w -]{2,40}?)(?:[ ]is|[ ]are|'s)[ ](?P<v>.+)""")
+_SPEAK = pattern(
+    r"""i[ ]speak[ ](?:fluent[ ]|native[ ])?(?P<v>[A-Z]\w+(?:(?:,[ ]|[ ]and[ ]|,[ ]and[ ])[A-Z]\w+){0,5})(?P<rest>.*)"""
+)
+_FAVOURITE = pattern(
+    r"""my[ ](?:all[- ]time[ ])?(?P<t>favou?rite[ ][\w -]{2,40}?)(?:[ ]is|[ ]are|'s)[ ](?P<v>.+)"""
+)
 _RELATED = pattern(
     r"""my[ ](?P<t>wife|husband|partner|son|daughter|brother|sister|mother|father|mom|mum|dad|dog|cat|boss|manager|fiancé|fiancée|girlfriend|boyfriend|friend)(?:'s[ ]name[ ]is|[ ]is[ ](?:called|named))[ ](?P<v>[A-Z].+)"""
 )
-_ZONE = pattern(rf"""{_ME}[ ](?:in|on)[ ](?P<v>(?:UTC|GMT|[A-Z]{{2,4}}T|CET|Eastern|Pacific|Central|Mountain)(?:[ ]?[+-][ ]?\d{{1,2}}(?::\d\d)?)?)(?:[ ]time)?(?P<rest>.*)""")
+_ZONE = pattern(
+    rf"""{_ME}[ ](?:in|on)[ ](?P<v>(?:UTC|GMT|[A-Z]{{2,4}}T|CET|Eastern|Pacific|Central|Mountain)(?:[ ]?[+-][ ]?\d{{1,2}}(?::\d\d)?)?)(?:[ ]time)?(?P<rest>.*)"""
+)
 
 
 def _me(reading: Reading) -> str:
@@ -96,13 +108,27 @@ def _personal(reading: Reading) -> Made:
     text = reading.text
     if not reading.speaker.user:
         return None
-    if text[:3].lower() not in ("i'm", "i’m", "my ", "i a", "i l", "i h", "i w", "i m", "i'v", "i r", "i s", "i c", "i f") and not (
+    if text[:3].lower() not in (
+        "i'm",
+        "i’m",
+        "my ",
+        "i a",
+        "i l",
+        "i h",
+        "i w",
+        "i m",
+        "i'v",
+        "i r",
+        "i s",
+        "i c",
+        "i f",
+    ) and not (
         text.lower().startswith(("call me", "this is", "i ", "i’v", "we live", "we are", "i’", "please call"))
     ):
         return None
     if match := _NAME.fullmatch(text):
         if match["v"][:1].isupper():
-            return _own(reading, "name", cut(match["v"]).value, "{who}'s name is {v}." )
+            return _own(reading, "name", cut(match["v"]).value, "{who}'s name is {v}.")
     if (match := _INTRODUCED.fullmatch(text)) and match["v"][:1].isupper():
         return _own(reading, "name", match["v"], "{who}'s name is {v}.")
     for rule, attribute, words in (
@@ -111,14 +137,23 @@ def _personal(reading: Reading) -> Made:
         (_FROM, "origin", "{who} comes from {v}."),
     ):
         if match := rule.fullmatch(text):
-            found = cut(re.split(r" (?:from|in (?=\d|January|February|March|April|May|June|July|August|Septem|Octo|Novem|Decem)|last|this|about|back|at|on|for|to|by|near|as|right|and)\b", match["v"])[0])
+            found = cut(
+                re.split(
+                    r" (?:from|in (?=\d|January|February|March|April|May|June|July|August|Septem|Octo|Novem|Decem)|last|this|about|back|at|on|for|to|by|near|as|right|and)\b",
+                    match["v"],
+                )[0]
+            )
             if not found.value[:1].isupper() or not is_value(found.value, most=4):
                 return None
             old = match["a"] if "a" in match.groupdict() else ""
-            return _own(reading, attribute, found.value, words, old=old or "", change=rule is _MOVED or reading.change)
+            return _own(
+                reading, attribute, found.value, words, old=old or "", change=rule is _MOVED or reading.change
+            )
     if match := _WORK.fullmatch(text):
         found = cut(match["v"])
-        if not is_value(found.value, most=6) or (match["how"].lower() != "as" and not found.value[:1].isupper()):
+        if not is_value(found.value, most=6) or (
+            match["how"].lower() != "as" and not found.value[:1].isupper()
+        ):
             return None
         if match["how"].lower() == "as":
             value = re.sub(r"^(?:a|an|the) ", "", found.value)
@@ -149,7 +184,13 @@ def _personal(reading: Reading) -> Made:
     if match := _BORN.fullmatch(text):
         found = cut(match["v"])
         if nature(found.value) in ("date", "name", "number"):
-            attribute = "birthplace" if nature(found.value) == "name" else "birthday" if match["how"] == "on" else "year of birth"
+            attribute = (
+                "birthplace"
+                if nature(found.value) == "name"
+                else "birthday"
+                if match["how"] == "on"
+                else "year of birth"
+            )
             return _own(reading, attribute, found.value, f"{{who}} was born {match['how'].lower()} {{v}}.")
     if match := _SPEAK.fullmatch(text):
         stated = [
@@ -174,8 +215,12 @@ def _personal(reading: Reading) -> Made:
     return None
 
 
-_NOT_TRIED = re.compile(r"\A(?:but|and|so|or|if|when|my best|our best|that|this|it)\b|\b(?:why|how|what|which)\b", re.I)
-_FAILS = re.compile(r"(?:just )?(?:fail|did|does|broke|crash|couldn|could not|timed|never|deadlock|leak)", re.I)
+_NOT_TRIED = re.compile(
+    r"\A(?:but|and|so|or|if|when|my best|our best|that|this|it)\b|\b(?:why|how|what|which)\b", re.I
+)
+_FAILS = re.compile(
+    r"(?:just )?(?:fail|did|does|broke|crash|couldn|could not|timed|never|deadlock|leak)", re.I
+)
 
 
 def _failure(reading: Reading) -> Made:
@@ -185,7 +230,7 @@ def _failure(reading: Reading) -> Made:
         return None
     if " and " in text[match.end("v") : match.start("how")] and not _FAILS.match(match["how"]):
         return None
-    named = re.sub(r"^(?:the|a|an|our) ", "", match["v"].strip(" `\""), flags=re.I)
+    named = re.sub(r"^(?:the|a|an|our) ", "", match["v"].strip(' `"'), flags=re.I)
     content = text[:1].upper() + text[1:] + "."
     made = state(
         reading, Topic(PROJECT, "failure"), named, None,
@@ -201,29 +246,58 @@ def _ruled(reading: Reading) -> Made:
         how = match["how"].lower()
         first = text[: match.start("how")].lower().strip()
         if not reading.marker:
-            if first.startswith(("i", "you")) or reading.clause.exclaimed and not spoken or _IDLE.match(match["v"]) or not spoken:
+            if (
+                first.startswith(("i", "you"))
+                or reading.clause.exclaimed
+                and not spoken
+                or _IDLE.match(match["v"])
+                or not spoken
+            ):
                 return None
-            if re.search(r"\b(?:your|yourself|i)\b|(?<!before )(?<!after )(?<!when )(?<!unless )(?<!if )\byou\b", match["v"], re.I):
+            if re.search(
+                r"\b(?:your|yourself|i)\b|(?<!before )(?<!after )(?<!when )(?<!unless )(?<!if )\byou\b",
+                match["v"],
+                re.I,
+            ):
                 return None
             if first == "we" and how in ("always", "don't", "do not", "don’t"):
                 return None
         negative = how not in ("always", "at all times")
         content = text[:1].upper() + text[1:] + "."
-        return [_rule(reading, match["v"], content, negative)], len(text.split(" if ")[0].split(" unless ")[0])
+        return [_rule(reading, match["v"], content, negative)], len(
+            text.split(" if ")[0].split(" unless ")[0]
+        )
     if match := _MUST.fullmatch(text):
         if not reading.marker:
             if not _STRICT.match(match["v"]) or not spoken or reading.clause.exclaimed:
                 return None
-            if re.search(r"\b(?:you|your|my|me|i)\b", text, re.I) or match["t"].lower() == "we" and match["how"].lower() in ("have to", "has to"):
+            if (
+                re.search(r"\b(?:you|your|my|me|i)\b", text, re.I)
+                or match["t"].lower() == "we"
+                and match["how"].lower() in ("have to", "has to")
+            ):
                 return None
-            if match["how"].lower() in ("have to", "has to") or about(reading, match["t"]) is None and match["t"].lower() != "we":
+            if (
+                match["how"].lower() in ("have to", "has to")
+                or about(reading, match["t"]) is None
+                and match["t"].lower() != "we"
+            ):
                 return None
         how = match["how"].lower().replace("’", "'")
-        negative = how not in ("must", "must always", "has to", "have to") or match["t"].lower().startswith("no ")
+        negative = how not in ("must", "must always", "has to", "have to") or match["t"].lower().startswith(
+            "no "
+        )
         content = text[:1].upper() + text[1:] + "."
-        return [_rule(reading, f"{match['t']} {match['how']} {match['v']}", content, negative)], len(text.split(" if ")[0])
+        return [_rule(reading, f"{match['t']} {match['how']} {match['v']}", content, negative)], len(
+            text.split(" if ")[0]
+        )
     if match := _FORBIDDEN.fullmatch(text):
-        if not reading.marker and (not spoken or not is_value(match["v"], most=8) or "required" in match["how"] and "the" not in text.lower()):
+        if not reading.marker and (
+            not spoken
+            or not is_value(match["v"], most=8)
+            or "required" in match["how"]
+            and "the" not in text.lower()
+        ):
             return None
         negative = match["how"].lower() not in ("mandatory", "required", "non-negotiable")
         content = text[:1].upper() + text[1:] + "."

@@ -85,7 +85,9 @@ def key(text: str) -> frozenset[int]:
     return (found - _GENERIC) or found
 
 
-_AUX = re.compile(r"(?: (?:is|are|was|were|will|shall|has|have|had|be|been|being|must|got|gets?|going|to))+\Z", re.I)
+_AUX = re.compile(
+    r"(?: (?:is|are|was|were|will|shall|has|have|had|be|been|being|must|got|gets?|going|to))+\Z", re.I
+)
 
 
 def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
@@ -207,10 +209,19 @@ def cut(text: str, *, to: bool = False, over: bool = False) -> Cut:
 
 def _value(text: str) -> str:
     text = text.strip(" \t,;:")
-    if len(text) > 1 and (text[0], text[-1]) in (('"', '"'), ("`", "`"), ("“", "”"), ("'", "'"), ("*", "*"), ("(", ")")):
+    if len(text) > 1 and (text[0], text[-1]) in (
+        ('"', '"'),
+        ("`", "`"),
+        ("“", "”"),
+        ("'", "'"),
+        ("*", "*"),
+        ("(", ")"),
+    ):
         text = text[1:-1]
-    text = text.strip("`\"“” ")
-    return text[2:] if text.startswith(("a ", "A ")) else text[3:] if text.startswith(("an ", "An ")) else text
+    text = text.strip('`"“” ')
+    return (
+        text[2:] if text.startswith(("a ", "A ")) else text[3:] if text.startswith(("an ", "An ")) else text
+    )
 
 
 def is_value(text: str, *, most: int = 10) -> bool:
@@ -239,7 +250,9 @@ def nature(value: str) -> str:
             return sort
     if _COUNT.match(value):
         return "number"
-    if value[:1].isupper() or any(kind in found for kind in ("name", "code", "id", "host", "path", "url", "version", "email")):
+    if value[:1].isupper() or any(
+        kind in found for kind in ("name", "code", "id", "host", "path", "url", "version", "email")
+    ):
         return "name"
     return "name" if len(value.split()) == 1 and value.isalpha() and any(c.isupper() for c in value) else ""
 

@@ -159,7 +159,9 @@ def _add(one: Statement, known: list[_Known], proposals: list[Proposal | None]) 
 
 def _content(one: Statement, subject: str, attribute: str, replaced: _Known | None) -> str:
     """Return the statement of a fact: the words that were said, unless they name what is no longer so."""
-    past = [text for text in (one.old, replaced.value if replaced else "") if text and not same(text, one.value)]
+    past = [
+        text for text in (one.old, replaced.value if replaced else "") if text and not same(text, one.value)
+    ]
 
     def stale(text: str) -> bool:
         # A new value may hold the old one, as "8 GB per node" holds "8 GB".
@@ -233,7 +235,9 @@ def _by_value(one: Statement, known: list[_Known]) -> list[_Known]:
     """Return the facts that have the value a statement stands in for."""
     found = [fact for fact in known if fact.value and same(fact.value, one.old)]
     return found or [
-        fact for fact in known if fact.value and (mentions(fact.value, one.old) or mentions(one.old, fact.value))
+        fact
+        for fact in known
+        if fact.value and (mentions(fact.value, one.old) or mentions(one.old, fact.value))
     ]
 
 

@@ -16,7 +16,18 @@ from acms.core.clauses import HEARSAY, HYPOTHETICAL, Clause, clauses, plainly, s
 from acms.core.dates import begins, day_in, ends
 from acms.core.grammar import RULES, WHOLE
 from acms.core.phrases import mentions
-from acms.core.said import CONSTRAINT, DECISION, FACT, FAILURE, GOAL, MARKED, WEAK, Reading, Speaker, Statement
+from acms.core.said import (
+    CONSTRAINT,
+    DECISION,
+    FACT,
+    FAILURE,
+    GOAL,
+    MARKED,
+    WEAK,
+    Reading,
+    Speaker,
+    Statement,
+)
 from acms.model import MarkerType
 
 EXPLAINED = 800
@@ -24,7 +35,12 @@ EXPLAINED = 800
 
 
 def statements(
-    text: str, speaker: Speaker, *, markers: Sequence[str] = (), said: datetime | None = None, version: int = 0
+    text: str,
+    speaker: Speaker,
+    *,
+    markers: Sequence[str] = (),
+    said: datetime | None = None,
+    version: int = 0,
 ) -> list[Statement]:
     """Return what a turn states, in order. `markers` are those the caller set; those in the text are found here."""
     found: list[Statement] = []
@@ -47,7 +63,12 @@ def statements(
                 confidence = MARKED
             elif not speaker.user and one.rule not in _ASSISTANT:
                 confidence = min(confidence, WEAK)
-            if confidence == MARKED and marker and one.fact_type in (FACT, DECISION, CONSTRAINT) and not one.ended:
+            if (
+                confidence == MARKED
+                and marker
+                and one.fact_type in (FACT, DECISION, CONSTRAINT)
+                and not one.ended
+            ):
                 kind = marker if marker in tuple(MarkerType) else one.fact_type
                 one = replace(one, fact_type=kind)
             found.append(_dated(replace(one, confidence=confidence, version=version), said))
@@ -118,7 +139,8 @@ def _content(one: Statement, text: str, start: int) -> str:
 
 
 _POINTS = re.compile(
-    r"(?:it|that|this|these|those|they|he|she|i|i['’]m|i['’]ve|i['’]ll|my|make|let['’]?s|let us|it['’]s|that['’]s)\b", re.I
+    r"(?:it|that|this|these|those|they|he|she|i|i['’]m|i['’]ve|i['’]ll|my|make|let['’]?s|let us|it['’]s|that['’]s)\b",
+    re.I,
 )
 
 
