@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -17,8 +18,9 @@ from acms import branches
 from acms.cli import render
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
+from acms.events import Event
 from acms.model import Context, ContextQuery
-from acms.protocols import Handle, StorageBackend
+from acms.protocols import Handle, Reflector, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -174,6 +176,28 @@ async def looking(db: str | None, namespace: str, name: str, at: str | None) -> 
         version = None if at is None else await branches.version_of(storage, context.id, point(at))
         async with over(storage, context, name) as one:
             yield one if version is None else one.at(version)
+
+
+@asynccontextmanager
+async def writing(
+    db: str | None,
+    namespace: str,
+    name: str,
+    *,
+    works: bool,
+    reflector: Reflector | None = None,
+    on_event: Callable[[Event], Any] | None = None,
+) -> AsyncGenerator[ACMS]:
+    """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
+    config = ACMSConfig.from_env()
+    config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
+    async with opened(db) as storage:
+        context = await known(storage, name, namespace)
+        counter = token_counter(context.counter)
+        async with ACMS(
+            name, storage, reflector=reflector, token_counter=counter, config=config, namespace=namespace
+        ) as one:
+            yield one
 
 
 async def contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
