@@ -228,7 +228,12 @@ async def test_beyond_the_limit_the_least_sure_facts_are_archived(storage: Stora
     limit = one("host 9", "limit", "9", confidence=0.75, fact_type="constraint")
     async with on(storage, Scripted(says(limit, *many)), max_active_facts=4) as session:
         await episode(session, "Six hosts and a limit.")
-        assert await values(session) == ["3", "4", "5", "9"]  # a constraint goes last, whatever its confidence
+        assert await values(session) == [
+            "3",
+            "4",
+            "5",
+            "9",
+        ]  # a constraint goes last, whatever its confidence
         every = await session.facts(history=True)
         assert len(every) == 7
         gone = [fact.retired for fact in every if fact.retired is not None]
@@ -493,7 +498,9 @@ async def test_recall_says_the_same_thing_once_and_different_things_both(storage
         )
     )
     async with on(storage, reflector) as session:
-        await episode(session, "Invoices above 500 EUR need the approval of Ana.", "Copies of invoices go to Ben.")
+        await episode(
+            session, "Invoices above 500 EUR need the approval of Ana.", "Copies of invoices go to Ben."
+        )
         await session.ingest("user", "next topic")
         items = await session.recall("invoices above 500 EUR approval copies", token_budget=400)
         text = items.text()
