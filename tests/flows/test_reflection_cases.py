@@ -1,7 +1,8 @@
 """The cases by which an earlier engine tested its reflection, told as what must hold here, on every store.
 
 What its tests froze and this engine decides otherwise is told with the other ending: a similarity never retires a fact,
-a value that differs is never a duplicate, an answer that fails is asked for again, what waits for more survives a restart.
+a value that differs is never a duplicate, an answer that failed is asked for again, what waits for more survives a
+restart.
 
 | its case | test here |
 | --- | --- |
@@ -13,7 +14,8 @@ a value that differs is never a duplicate, an answer that fails is asked for aga
 | confidence filter, low-confidence add and update | test_what_the_reflector_is_not_sure_of_changes_nothing |
 | cap of facts in one call | test_one_call_adds_no_more_facts_than_it_may |
 | cap of facts in force | test_beyond_the_limit_the_least_sure_facts_are_archived |
-| reflection switched off; none | test_switched_off_an_episode_asks_for_nothing, test_without_a_reflector_nothing_is_distilled |
+| reflection switched off | test_switched_off_an_episode_asks_for_nothing |
+| no reflector | test_without_a_reflector_nothing_is_distilled |
 | carry-over of 1 + 3 turns | test_a_short_episode_is_read_together_with_the_next |
 | carry-over of three singles and one | test_short_episodes_wait_until_they_are_enough |
 | carry-over flushed at the end | test_what_waits_for_more_survives_a_restart |
@@ -33,7 +35,8 @@ a value that differs is never a duplicate, an answer that fails is asked for aga
 | recall: identical vector and boost | test_a_marked_fact_weighs_more_than_a_plain_one |
 | recall: no vector | test_a_fact_is_found_by_its_words_without_an_embedder |
 | recall: near-duplicates 2 to 1, distinct kept | test_recall_says_the_same_thing_once_and_different_things_both |
-| background, order, failure | test_episodes_are_read_in_order_though_they_close_while_the_model_thinks, test_a_failure_loses_nothing |
+| background, order | test_episodes_are_read_in_order_though_they_close_while_the_model_thinks |
+| background, failure | test_a_failure_loses_nothing |
 """
 
 from __future__ import annotations

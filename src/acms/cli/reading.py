@@ -1,4 +1,4 @@
-"""Commands that read a session: recall, messages, window, history, stats; and the list of sessions."""
+"""Commands that read a session: recall, messages, window, history, stats, episodes; and the list of sessions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
+from acms.core.history import preview
 from acms.core.validate import NAMESPACE
 
 LEFT_OUT = 10
@@ -258,6 +259,57 @@ def stats(
             for name, n in value.items()
         ]
         screen.show(value, lambda: screen.table(names, rows))
+
+    run(as_json, work())
+
+
+@app.command(epilog="Example:  acms episodes user_123")
+def episodes(
+    session: Session,
+    full: Full = False,
+    at: At = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the episodes of a session, oldest first.
+
+    Where each begins and ends, why it ended, and what it was about once it was reflected on.
+    """
+
+    async def work() -> None:
+        async with looking(db, namespace, session, at) as view:
+            found = await view.episodes()
+        columns = (
+            Column("episode", "cyan", right=True),
+            Column("versions"),
+            Column("messages", right=True),
+            Column("tokens", right=True),
+            Column("ended", "dim"),
+            Column("because", "magenta"),
+            Column("summary"),
+        )
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            rows = [
+                [
+                    str(one.ordinal),
+                    f"v{one.first}-v{one.last}",
+                    str(one.messages),
+                    str(one.tokens),
+                    f"{one.ended_at:%Y-%m-%d %H:%M}" if one.status == "closed" else "",
+                    one.reason or "still open",
+                    preview(one.summary or "", 160),
+                ]
+                for one in found
+            ]
+            screen.table(columns, rows)
+            for one in found if full else ():
+                if one.summary is not None:
+                    render.block(screen, f"{one.ordinal}.", one.summary)
+
+        screen.show({"session": session, "episodes": found}, draw)
 
     run(as_json, work())
 
