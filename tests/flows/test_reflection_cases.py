@@ -18,7 +18,7 @@ restart.
 | no reflector | test_without_a_reflector_nothing_is_distilled |
 | carry-over of 1 + 3 turns | test_a_short_episode_is_read_together_with_the_next |
 | carry-over of three singles and one | test_short_episodes_wait_until_they_are_enough |
-| carry-over flushed at the end | test_what_waits_for_more_survives_a_restart |
+| carry-over flushed | test_what_waits_for_more_is_read_when_it_is_asked_for, test_what_waits_survives_a_restart |
 | update, remove | test_an_update_by_id_replaces_whatever_its_address, test_a_removed_fact_is_gone_and_listed |
 | unknown id | test_an_update_of_an_unknown_fact_is_added_and_a_removal_is_not |
 | no actions | test_an_answer_without_proposals_is_an_answer |
@@ -289,7 +289,17 @@ async def test_short_episodes_wait_until_they_are_enough(storage: Storage) -> No
         assert all(found.summary for found in await session.episodes())
 
 
-async def test_what_waits_for_more_survives_a_restart(url: str) -> None:
+async def test_what_waits_for_more_is_read_when_it_is_asked_for(storage: Storage) -> None:
+    reflector = Scripted(says(DATABASE))
+    async with on(storage, reflector) as session:
+        await fill(session, "one", close=True)
+        await session.wait_pending()
+        assert reflector.requests == []
+        await session.wait(await session.reflect())
+        assert reflector.read == [["one"]]
+
+
+async def test_what_waits_survives_a_restart(url: str) -> None:
     from acms import open_storage
 
     reflector = Scripted(says(DATABASE))
@@ -367,11 +377,13 @@ async def test_the_reflector_is_shown_every_fact_whatever_its_vectors(storage: S
 
 
 async def test_the_reflector_is_shown_the_facts_that_have_most_to_do_with_the_turns(storage: Storage) -> None:
-    about = ["invoices", "parking", "printers", "coffee", "badges"]
-    reflector = Scripted(says(*[one(subject, "contact", f"desk {len(subject)}") for subject in about]))
-    async with on(storage, reflector) as session:
+    rooms = [one(f"room {number}", "guest", f"guest {number}") for number in range(60)]
+    rooms[30:30] = [one("printers", "contact", "Ana")]
+    reflector = Scripted(says(*rooms))
+    async with on(storage, reflector, max_facts_per_call=100) as session:
         await episode(session, "Whom to ask.")
         await episode(session, "The printers are out of paper again.")
+        assert len(await session.facts()) == 61
         assert reflector.requests[1].facts[0].subject == "printers"
 
 

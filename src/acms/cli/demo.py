@@ -64,7 +64,9 @@ async def tell(db: str | None, namespace: str, screen: Screen) -> None:
                 tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
             )
             url = file_url(Path(folder) / "demo.db")
-        later = ACMSConfig(reflection=ReflectionConfig(enabled=False))  # the story reflects when it has been told
+        later = ACMSConfig(
+            reflection=ReflectionConfig(enabled=False)
+        )  # the story reflects when it has been told
         session = await stack.enter_async_context(
             ACMS(SESSION, open_storage(url), reflector=OfflineReflector(), config=later, namespace=namespace)
         )
@@ -220,9 +222,14 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
     )
 
     facts: list[Fact]
-    facts, seconds = told["facts"]
+    facts, reflected = told["facts"]
     screen.title("7. Facts: what the episodes established, by rules, without a model")
-    columns = Column("subject", "magenta"), Column("attribute", "magenta"), Column("said at", "cyan"), Column("value")
+    columns = (
+        Column("subject", "magenta"),
+        Column("attribute", "magenta"),
+        Column("said at", "cyan"),
+        Column("value"),
+    )
     places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
     screen.table(
         columns,
@@ -236,7 +243,7 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
             for fact in facts[:LISTED]
         ],
     )
-    screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {seconds:.2f} s", "dim")
+    screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")
 
     stats = told["stats"]
     screen.title("8. Stats")
@@ -251,6 +258,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
     else:
         screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
     screen.line("  acms import chat.jsonl --session mine               import your own")
-    screen.line("  acms facts mine                                     what is known; acms reflect mine --wait finds it")
+    screen.line(
+        "  acms facts mine                                     what is known; acms reflect mine --wait finds it"
+    )
     screen.line('  acms recall mine "what did we choose?" --why        ask, and see the reasons')
     screen.line("  python -c 'import acms; help(acms.ACMS)'            use it from Python")
