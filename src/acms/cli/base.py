@@ -200,6 +200,37 @@ async def writing(
             yield one
 
 
+ReflectorName = Annotated[
+    str | None,
+    typer.Option("--reflector", metavar="NAME", help="offline, http, openai or anthropic."),
+]
+Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Address of the model's server.")]
+Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Name of the model.")]
+
+
+@asynccontextmanager
+async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
+    """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
+    from acms.providers import registry
+
+    given = {"base_url": url, "model": model}
+    found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
+    try:
+        yield found
+    finally:
+        if isinstance(found, _Closing):
+            await found.aclose()
+
+
+@runtime_checkable
+class _Closing(Protocol):
+    """What holds connections."""
+
+    async def aclose(self) -> None:
+        """Let go of them."""
+        ...
+
+
 async def contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:
     """Go through the live contexts, newest first."""
     after: str | None = None

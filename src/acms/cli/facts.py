@@ -14,8 +14,11 @@ from acms.cli.base import (
     AsJson,
     At,
     Db,
+    Model,
     Namespace,
+    ReflectorName,
     Session,
+    Url,
     app,
     known,
     looking,
@@ -35,13 +38,6 @@ from acms.model import Entry
 from acms.protocols import StorageBackend
 
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
-
-Reflector = Annotated[
-    str | None,
-    typer.Option("--reflector", metavar="NAME", help="offline, http, openai or anthropic."),
-]
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Address of the model's server.")]
-Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Name of the model.")]
 
 
 @app.command(epilog='Example:  acms facts history user_123 "orders service" database')
@@ -358,7 +354,7 @@ def _decision_row(decision: Decision) -> list[str]:
 @app.command(epilog="Example:  acms reflect user_123 --wait")
 def reflect(
     session: Session,
-    reflector: Reflector = None,
+    reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
     wait: Annotated[bool, typer.Option("--wait", help="Work it off here and show what it did.")] = False,
