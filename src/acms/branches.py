@@ -133,34 +133,39 @@ async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
     or its parent was deleted.
     """
     try:
-        while True:
-            child = await storage.context(lease.job.context)
-            if child.parent is None or child.fork is None:
-                return Done()
-            head = await storage.head(child.id)
-            facts = await _late(storage, child)
-            own = await storage.read(child.id, at=head.version, kinds=(Kind.FACT,), after=child.fork)
-            cover = Cover(await storage.read(child.id, at=head.version, replacing=True))
-            drafts = adoption.adopted(facts, own, cover, child.fork)
-            if not drafts:
-                return Done()
-            (result,) = await storage.append(
-                [
-                    Append(
-                        context=child.id,
-                        drafts=tuple(drafts),
-                        expect=Expect(rewrites=head.rewrites),
-                        finish=lease,
-                    )
-                ]
-            )
-            if type(result) is ConflictError:
-                continue  # something was replaced or erased meanwhile: look again
-            receipt = _done(result)
-            log(logging.INFO, "adopted", context=child.id, facts=len(drafts))
-            return Done() if receipt.repeated else None
+        return None if await adopt_late(storage, lease.job.context, lease) else Done()
     except SessionNotFoundError as error:
         return Failed(error=str(error), cancelled=True)
+
+
+async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
+    """Append the late facts of its parent to a fork; return whether there were any."""
+    while True:
+        child = await storage.context(context)
+        if child.parent is None or child.fork is None:
+            return False
+        head = await storage.head(child.id)
+        facts = await _late(storage, child)
+        own = await storage.read(child.id, at=head.version, kinds=(Kind.FACT,), after=child.fork)
+        cover = Cover(await storage.read(child.id, at=head.version, replacing=True))
+        drafts = adoption.adopted(facts, own, cover, child.fork)
+        if not drafts:
+            return False
+        (result,) = await storage.append(
+            [
+                Append(
+                    context=child.id,
+                    drafts=tuple(drafts),
+                    expect=Expect(rewrites=head.rewrites),
+                    finish=finish,
+                )
+            ]
+        )
+        if type(result) is ConflictError:
+            continue  # something was replaced or erased meanwhile: look again
+        receipt = _done(result)
+        log(logging.INFO, "adopted", context=child.id, facts=len(drafts))
+        return not receipt.repeated
 
 
 async def _late(storage: StorageBackend, child: Context) -> list[Entry]:

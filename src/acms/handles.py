@@ -28,6 +28,10 @@ class Shared:
     mailboxes: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: The worker of this process for the jobs in it.
     background: Any = None
+    #: When something was last appended by a session, on the monotonic clock.
+    appended: float = -1e9
+    #: Calls of reflectors under way: they end when the handle is closed.
+    calls: set[Any] = field(default_factory=set)
 
 
 def shared(storage: StorageBackend) -> Shared:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from acms.config import ACMSConfig
+from acms.core import reflect
 from acms.core.compact import kind_of
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
-from acms.protocols import StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.worker import Handler
 
 
@@ -17,12 +18,16 @@ def handlers(
     config: ACMSConfig,
     summarizers: Sequence[Summarizer] = (),
     counters: Mapping[str, TokenCounter] | None = None,
+    *,
+    reflectors: Sequence[Reflector] = (),
+    handle: StorageBackend | None = None,
 ) -> dict[str, Handler]:
-    """Return the handlers of every kind of job by kind; "compact:<model>" for each summarizer.
+    """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
-    `counters` are token counters by name, beside those that come along.
+    `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
+    write to, which reflections keep out of the way of.
     """
-    from acms import branches, compaction, erasure  # a worker alone needs them
+    from acms import branches, compaction, erasure, reflection  # a worker alone needs them
 
     known = {} if counters is None else counters
     return {
@@ -30,6 +35,7 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+        **{reflect.kind_of(one): reflection.handler(config, one, known, handle=handle) for one in reflectors},
     }
 
 

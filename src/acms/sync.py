@@ -179,6 +179,7 @@ class ACMS(View):
     untag = _blocking(_async.ACMS.untag)
     delete = _blocking(_async.ACMS.delete)
     compact = _blocking(_async.ACMS.compact)
+    reflect = _blocking(_async.ACMS.reflect)
     wait = _blocking(_async.ACMS.wait)
     undo = _blocking(_async.ACMS.undo)
     set_policy = _blocking(_async.ACMS.set_policy)

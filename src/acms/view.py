@@ -180,7 +180,10 @@ class View:
             return []
         head = await self._shared.storage.head(context)
         version = assembly.version_of(head, self._at)
-        entries = await self._shared.storage.read(context, at=version, kinds=(Kind.MESSAGE, Kind.EPISODE))
+        kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
+        entries = await self._shared.storage.read(context, at=version, kinds=kinds)
+        cover = await assembly.cover_at(self._shared.storage, context, head, version)
+        entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         return [episode for episode in episodes(context, entries) if status in (None, episode.status)]
 
     async def get(self, id: str) -> Entry:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from acms.core.rendered import unquoted
 from acms.model import MarkerType
 
 #: Words that announce a marker when they start a line and a colon follows (table of seed 004).
@@ -53,10 +54,16 @@ _DEFAULT = tuple((marker, tuple(found)) for marker, found in PATTERNS.items())
 
 
 def detect(content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> tuple[str, ...]:
-    """Return the markers whose pattern is found in a text, in the order of the table."""
+    """Return the markers whose pattern is found in a text, in the order of the table.
+
+    What `messages()` delimited as recalled is not searched: it was said before, if at all.
+    """
     if patterns is _DEFAULT and ":" not in content:
         return ()
-    return tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(content))
+    found = tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(content))
+    if found and (said := unquoted(content)) is not content:
+        return tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(said))
+    return found
 
 
 def boost(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:

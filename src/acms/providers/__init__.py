@@ -7,15 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from acms.providers.extractive import ExtractiveSummarizer
+    from acms.providers.http import Endpoint
+    from acms.providers.http_embedder import HTTPEmbedder
+    from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
+    from acms.providers.retry import with_retry
 
-__all__ = ["ExtractiveSummarizer", "LocalEmbedder"]
+__all__ = [
+    "Endpoint",
+    "ExtractiveSummarizer",
+    "HTTPEmbedder",
+    "HTTPSummarizer",
+    "LocalEmbedder",
+    "with_retry",
+]
 
-_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local"}
+_ROOMS = {
+    "Endpoint": "http",
+    "ExtractiveSummarizer": "extractive",
+    "HTTPEmbedder": "http_embedder",
+    "HTTPSummarizer": "http_summarizer",
+    "LocalEmbedder": "local",
+    "with_retry": "retry",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import numpy and the model on first use."""
+    """Import numpy, the HTTP client and the model on first use."""
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
