@@ -27,7 +27,7 @@ def handlers(
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
     write to, which reflections keep out of the way of.
     """
-    from acms import branches, compaction, erasure, reflection  # a worker alone needs them
+    from acms import branches, compaction, erasure  # a worker alone needs them
 
     known = {} if counters is None else counters
     return {
@@ -35,8 +35,19 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
-        **{reflect.kind_of(one): reflection.handler(config, one, known, handle=handle) for one in reflectors},
+        **{reflect.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
+
+
+def _reflecting(
+    config: ACMSConfig,
+    reflector: Reflector,
+    counters: Mapping[str, TokenCounter],
+    handle: StorageBackend | None,
+) -> Handler:
+    from acms import reflection
+
+    return reflection.handler(config, reflector, counters, handle=handle)
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

@@ -277,8 +277,8 @@ async def _state(work: _Work, context: str, head: Head) -> _Log:
     # What a compaction stands for is read as it was said.
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
-    facts = [known_facts.as_fact(one) for one in known_facts.in_force(entries, cover)]
-    return _Log(context, head, cover, tuple(facts))
+    facts = known_facts.facts(entries, cover, replacing)
+    return _Log(context, head, cover, tuple(fact for fact in facts if fact.retired is None))
 
 
 async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
