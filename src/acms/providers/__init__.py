@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from acms.providers.extractive import ExtractiveSummarizer
     from acms.providers.http import Endpoint
     from acms.providers.http_embedder import HTTPEmbedder
+    from acms.providers.http_reflector import HTTPReflector
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
     from acms.providers.retry import with_retry
@@ -17,6 +18,7 @@ __all__ = [
     "Endpoint",
     "ExtractiveSummarizer",
     "HTTPEmbedder",
+    "HTTPReflector",
     "HTTPSummarizer",
     "LocalEmbedder",
     "with_retry",
@@ -26,6 +28,7 @@ _ROOMS = {
     "Endpoint": "http",
     "ExtractiveSummarizer": "extractive",
     "HTTPEmbedder": "http_embedder",
+    "HTTPReflector": "http_reflector",
     "HTTPSummarizer": "http_summarizer",
     "LocalEmbedder": "local",
     "with_retry": "retry",
