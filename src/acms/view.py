@@ -49,10 +49,14 @@ class View:
         min_relevance: float = 0.0,
         exclude: Iterable[str] = (),
         scope: str = "session",
+        include_superseded: bool = False,
     ) -> ContextItems:
         """Return what the model should see for a query, within a hard token budget.
 
-        Order: past messages and summaries, then the current episode, each oldest first; the rank is `item.score`.
+        Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
+        `item.score`. Facts are those in force in this log and in the profile of the namespace; at a past version
+        the profile, which has versions of its own, is left out. A past message that says what a newer fact replaced
+        is left out, or cut to what is still so, unless `include_superseded`.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
         With `scope="namespace"` other sessions of the namespace are asked too: those whose facts, summaries or marked
@@ -72,15 +76,23 @@ class View:
             floor=shared.config.recall.current_episode_budget_pct,
             weights=shared.config.marker_weights,
             namespace=shared.namespace if scope == "namespace" else None,
+            profile=shared.namespace if self._at is None else None,
+            superseded=bool(include_superseded),
         )
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
         context = await shared.find()
-        if context is None and asked.namespace is None:
+        if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
         return shared.show("recall", await assembly.recall(shared.reader(), context, self._at, asked))
+
+    async def _profile(self) -> bool:
+        """Whether the namespace has a profile."""
+        return (
+            self._at is None and await self._shared.indexes.profiles.find(self._shared.namespace) is not None
+        )
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget, oldest first, tool groups whole.
@@ -105,8 +117,9 @@ class View:
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
 
-        The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text
-        as delimited data right before the newest user message; nothing twice, every tool call followed by its answers.
+        The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
+        facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
+        its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
         The cost (`acms.core.chat.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system
         messages and a newest tool call do not fit.
         """
@@ -115,6 +128,7 @@ class View:
             query=validate.text(query, "query"),
             budget=validate.budget(budget, "budget"),
             weights=shared.config.marker_weights,
+            profile=shared.namespace if self._at is None else None,
         )
         context = await shared.find()
         if context is None:

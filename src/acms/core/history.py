@@ -290,6 +290,15 @@ def shown_role(entry: Entry | Doc) -> Role | None:
     return entry.role
 
 
+FACT = "fact"
+"""Stands where a speaker would when a fact is shown."""
+
+
+def speaker(entry: Entry | Doc) -> str | None:
+    """Return under whose name an entry is shown; None when its role must do."""
+    return FACT if entry.kind is Kind.FACT else entry.actor
+
+
 def preview(content: str, length: int = 100) -> str:
     """Return the start of a text on one line."""
     line = " ".join(content[: 4 * length].split())
