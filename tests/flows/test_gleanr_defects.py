@@ -361,7 +361,9 @@ async def test_15_a_value_that_differs_is_never_taken_for_a_repetition(
         for date in dates
     ]
     reflector = Scripted(*map(says, said))
-    async with session_on(storage, FakeEmbedder(), reflector=reflector, config=manual(cache)) as session:
+    async with session_on(
+        storage, embedder=FakeEmbedder(), reflector=reflector, config=manual(cache)
+    ) as session:
         for date in dates:
             await fill(session, f"The deadline is {date}", "Noted.", close=True)
             await session.wait_pending()

@@ -34,7 +34,7 @@ restart.
 | recall: orthogonal vector | test_a_fact_about_something_else_is_not_recalled_before_the_one_that_answers |
 | recall: identical vector and boost | test_a_marked_fact_weighs_more_than_a_plain_one |
 | recall: no vector | test_a_fact_is_found_by_its_words_without_an_embedder |
-| recall: near-duplicates 2 to 1, distinct kept | test_recall_says_the_same_thing_once_and_different_things_both |
+| recall: near-duplicates 2 to 1, distinct kept | test_recall_says_a_fact_once_and_different_facts_both |
 | background, order | test_episodes_are_read_in_order_though_they_close_while_the_model_thinks |
 | background, failure | test_a_failure_loses_nothing |
 """
@@ -229,20 +229,28 @@ async def test_one_call_adds_no_more_facts_than_it_may(storage: Storage) -> None
 async def test_beyond_the_limit_the_least_sure_facts_are_archived(storage: Storage) -> None:
     many = [one(f"host {number}", "port", str(number), confidence=0.8 + number / 100) for number in range(6)]
     limit = one("host 9", "limit", "9", confidence=0.75, fact_type="constraint")
-    async with on(storage, Scripted(says(limit, *many)), max_active_facts=4) as session:
-        await episode(session, "Six hosts and a limit.")
+    reflector = Scripted(says(limit, *many[:3]), says(*many[3:]))
+    async with on(storage, reflector, max_active_facts=4) as session:
+        await episode(session, "Three hosts and a limit.")
+        assert await values(session) == ["0", "1", "2", "9"]
+        await episode(session, "Three more hosts.")
         assert await values(session) == [
             "3",
             "4",
             "5",
             "9",
         ]  # a constraint goes last, whatever its confidence
-        every = await session.facts(history=True)
-        assert len(every) == 7
-        gone = [fact.retired for fact in every if fact.retired is not None]
+        gone = [fact.retired for fact in await session.facts(history=True) if fact.retired is not None]
         assert {retired.reason for retired in gone} == {"archived"}
         await session.undo(gone[0].version)
         assert len(await session.facts()) == 7
+
+
+async def test_one_answer_cannot_add_more_facts_than_may_be_in_force(storage: Storage) -> None:
+    many = [one(f"host {number}", "port", str(number)) for number in range(6)]
+    async with on(storage, Scripted(says(*many)), max_active_facts=4) as session:
+        await episode(session, "Six hosts.")
+        assert len(await session.facts()) == 4
 
 
 async def test_switched_off_an_episode_asks_for_nothing(storage: Storage) -> None:
@@ -505,20 +513,15 @@ async def test_a_fact_is_found_by_its_words_without_an_embedder(storage: Storage
         assert list(await recalled(session, "orders database")) == ["PostgreSQL"]
 
 
-async def test_recall_says_the_same_thing_once_and_different_things_both(storage: Storage) -> None:
-    reflector = Scripted(
-        says(
-            one("invoices", "limit", "500 EUR", content="Invoices above 500 EUR need the approval of Ana."),
-            one("invoices", "copy", "Ben", content="Copies of invoices go to Ben."),
-        )
-    )
-    async with on(storage, reflector) as session:
-        await episode(
-            session, "Invoices above 500 EUR need the approval of Ana.", "Copies of invoices go to Ben."
-        )
+async def test_recall_says_a_fact_once_and_different_facts_both(storage: Storage) -> None:
+    limit = one("invoices", "limit", "500 EUR", content="Invoices above 500 EUR need an approval.")
+    copy = one("invoices", "copy", "Ben", content="Copies of invoices go to Ben.")
+    again = replace(limit, subject="the invoice", content="An invoice above 500 EUR needs an approval.")
+    async with on(storage, Scripted(says(limit, copy), says(again))) as session:
+        await episode(session, "How invoices are handled.")
+        await episode(session, "As I said.")
         await session.ingest("user", "next topic")
-        items = await session.recall("invoices above 500 EUR approval copies", token_budget=400)
-        text = items.text()
+        text = (await session.recall("invoices above 500 EUR approval copies", token_budget=400)).text()
         assert text.count("500 EUR") == 1
         assert text.count("to Ben") == 1
 
