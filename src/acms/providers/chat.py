@@ -12,7 +12,7 @@ from acms.providers.http import Endpoint, StatusError
 __all__ = ["Chat"]
 
 _REFUSED = (400, 422)
-_THINKING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_THINKING = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 

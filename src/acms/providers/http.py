@@ -27,7 +27,7 @@ from acms.logs import log
 from acms.providers.addresses import Guard, Resolve, resolve
 from acms.providers.retry import with_retry
 
-__all__ = ["Endpoint", "StatusError", "endpoint"]
+__all__ = ["Endpoint", "StatusError", "endpoint", "retry_after"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ _LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and
 _ERROR_BYTES = 64 * 1024
 _LONG = 256 * 1024  # bytes, about 5 ms: a longer answer is parsed in a worker thread
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
+_HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _TOKEN = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -265,7 +266,7 @@ class Endpoint:
         said = f"answered {status}{f' ({words})' if words else ''}"
         if 300 <= status < 400:
             raise self._failure(f"{said}; redirects are not followed", retryable=False)
-        wait = _retry_after(response.headers.get("retry-after"))
+        wait = retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         if wait is not None:
             said += f", asks to wait {wait:g} s"
         raise StatusError(
@@ -354,7 +355,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def _retry_after(found: str | None) -> float | None:
+def retry_after(found: str | None, now: datetime) -> float | None:
     """Return the seconds that a Retry-After header asks for: a number, or a date of HTTP."""
     if not found:
         return None
@@ -363,10 +364,10 @@ def _retry_after(found: str | None) -> float | None:
         return float(text)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return max(0.0, (when - now).total_seconds())
 
 
 def _above(value: float, name: str) -> float:
@@ -388,7 +389,7 @@ def _address(base_url: str, trusted: bool) -> httpx2.URL:
         url = httpx2.URL(base_url)
     except (httpx2.InvalidURL, TypeError):
         url = None
-    if url is None or url.scheme not in ("http", "https") or not url.host:
+    if url is None or url.scheme not in ("http", "https") or not _HOST.fullmatch(url.raw_host):
         raise ConfigurationError("base_url must be an address such as https://api.example.com/v1")
     if url.userinfo or url.query or url.fragment:
         raise ConfigurationError(
