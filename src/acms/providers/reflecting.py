@@ -52,12 +52,12 @@ class ModelReflector:
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return the proposals and the summary that the model wrote, with what could not be read of them."""
-        system, prompt = question(template("reflect"), request)
+        system, prompt = question(template(), request)
         text = await self._chat.complete(system, prompt, max_tokens=self.max_tokens, schema=SCHEMA)
         return parse(text, request, provider=self.provider)
 
 
 @cache
-def template(name: str) -> str:
-    """Return a prompt as it was written: what the model is told, `---`, what it is asked."""
-    return (files("acms.providers") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+def template() -> str:
+    """Return the prompt as it was written: what the model is told, `---`, what it is asked."""
+    return (files("acms.providers") / "prompts" / "reflect.md").read_text(encoding="utf-8")
