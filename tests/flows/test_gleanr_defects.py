@@ -7,6 +7,7 @@ what it does.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from acms.events import Event, JobFailed, Reflected
 from acms.knowledge import Proposal, Reflection
 from acms.model import JobQuery
 from acms.protocols import ReflectionRequest
+from acms.providers import HTTPReflector
 from tests.flows.fakes import FakeEmbedder
 from tests.flows.reflectors import Scripted, one, says
 from tests.flows.talk import (
@@ -41,6 +43,7 @@ from tests.flows.talk import (
     tool_turn,
     versions,
 )
+from tests.providers.server import Behave, ModelServer
 
 
 @pytest.fixture(params=["cached", "uncached"])
@@ -465,6 +468,34 @@ async def test_17_nonsense_in_an_answer_is_passed_over_and_the_rest_of_it_counts
         (trace,) = [event for event in heard if isinstance(event, Reflected)]
         passed_over = [one for one in trace.decisions if one.outcome == "invalid"]
         assert len(trace.unreadable) + len(passed_over) == 1  # and it is told
+
+
+@pytest.mark.parametrize(("status", "calls"), [(401, 1), (400, 2)])
+async def test_18_a_busy_model_is_asked_again_and_a_refusal_is_final(
+    storage: Storage, cache: CacheConfig, status: int, calls: int
+) -> None:
+    """429 and then 200 are two calls and a fact. Other 4xx end the job: 400 after it was asked without a schema too."""
+    fact = {"action": "add", "subject": "project", "attribute": "budget", "value": "100",
+            "content": "The budget is 100.", "confidence": 0.9}  # fmt: skip
+    heard: list[Event] = []
+    made = replace(manual(cache), on_event=heard.append)
+    async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
+        server.script = [Behave(status=429, headers={"retry-after": "0"})]
+        async with (
+            HTTPReflector(server.url, "test-model", api_key="sk-secret") as reflector,
+            session_on(storage, reflector=reflector, config=made) as session,
+        ):
+            await fill(session, "The budget is 100", "Noted.", close=True)
+            await session.wait_pending()
+            assert [fact.value for fact in await session.facts()] == ["100"]
+            assert len(server.calls) == 2
+            server.otherwise = Behave(status=status, echo=True)
+            await fill(session, "Something else", "Noted.", close=True)
+            await session.wait_pending()
+            assert len(server.calls) == 2 + calls
+            (failure,) = [event for event in heard if isinstance(event, JobFailed)]
+            assert failure.state == "failed"
+            assert "sk-secret" not in failure.error
 
 
 async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zero(storage: Storage) -> None:

@@ -35,6 +35,7 @@ restart.
 | recall: identical vector and boost | test_a_marked_fact_weighs_more_than_a_plain_one |
 | recall: no vector | test_a_fact_is_found_by_its_words_without_an_embedder |
 | recall: near-duplicates 2 to 1, distinct kept | test_recall_says_a_fact_once_and_different_facts_both |
+| parsing: prose, fences, unknown type, no confidence, unknown action | test_what_a_model_wrote_becomes_a_fact |
 | background, order | test_episodes_are_read_in_order_though_they_close_while_the_model_thinks |
 | background, failure | test_a_failure_loses_nothing |
 """
@@ -42,6 +43,7 @@ restart.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -51,9 +53,11 @@ from acms import ACMS, ACMSConfig, ReflectionConfig, Source
 from acms.events import Event, JobFailed, Reflected
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.protocols import ReflectionRequest
+from acms.providers import HTTPReflector
 from tests.flows.fakes import FakeEmbedder
 from tests.flows.reflectors import Scripted, one, says
 from tests.flows.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+from tests.providers.server import ModelServer
 
 
 def config(**reflection: Any) -> ACMSConfig:
@@ -524,6 +528,55 @@ async def test_recall_says_a_fact_once_and_different_facts_both(storage: Storage
         text = (await session.recall("invoices above 500 EUR approval copies", token_budget=400)).text()
         assert text.count("500 EUR") == 1
         assert text.count("to Ben") == 1
+
+
+# ── what a model wrote ──────────────────────────────────────────────────────────────────────────────────────────────
+
+PLAIN = {
+    "action": "add",
+    "content": "The budget is 100.",
+    "subject": "project",
+    "attribute": "budget",
+    "value": "100",
+}
+SURE = {**PLAIN, "type": "decision", "confidence": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("answer", "confidence", "fact_type"),
+    [
+        (json.dumps({"proposals": [SURE]}), 0.9, "decision"),
+        (f"Here is what I found: {json.dumps({'proposals': [SURE]})} I hope this helps!", 0.9, "decision"),
+        (f"```json\n{json.dumps({'proposals': [SURE]})}\n```", 0.9, "decision"),
+        (json.dumps({"proposals": [{**SURE, "action": "ADD"}]}), 0.9, "decision"),
+        (json.dumps({"proposals": [{**SURE, "type": "Wild Guess!"}]}), 0.9, "fact"),
+        (json.dumps({"proposals": [{**PLAIN, "type": "decision"}]}), 0.8, "decision"),
+        (json.dumps({"proposals": [{**SURE, "action": "forget"}, SURE]}), 0.9, "decision"),
+        (json.dumps({"proposals": [None, 7, "x", {}, {**SURE, "content": None}, SURE]}), 0.9, "decision"),
+    ],
+    ids=[
+        "plain",
+        "prose",
+        "fence",
+        "upper case",
+        "unknown type",
+        "no confidence",
+        "unknown action",
+        "garbage",
+    ],
+)
+async def test_what_a_model_wrote_becomes_a_fact(
+    storage: Storage, answer: str, confidence: float, fact_type: str
+) -> None:
+    async with (
+        ModelServer(say=lambda body: answer) as server,
+        HTTPReflector(server.url, "test-model") as reflector,
+        on(storage, reflector) as session,
+    ):
+        await episode(session, "The budget is 100.")
+        (fact,) = await session.facts()
+        assert (fact.value, fact.confidence, fact.fact_type) == ("100", confidence, fact_type)
+        assert len(server.calls) == 1
 
 
 # ── in the background ───────────────────────────────────────────────────────────────────────────────────────────────
