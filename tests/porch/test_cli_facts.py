@@ -67,11 +67,14 @@ def talk() -> None:
         scope="namespace", fact_type="constraint",
     )  # fmt: skip
 
+    city = one("Ana", "city", "Berlin", scope="namespace")
+
     def later(request: Any) -> Any:
         newest = request.turns[0].version
-        return says(replace(database, value="Spanner", content="Orders run on Spanner.", sources=(newest,)))
+        spanner = replace(database, value="Spanner", content="Orders run on Spanner.", sources=(newest,))
+        return says(spanner, replace(city, value="Munich"))
 
-    reflector = Scripted(says(database, region, nuts), later)
+    reflector = Scripted(says(database, region, nuts, city), later)
     first = ["We use PostgreSQL for orders.", "They run in Frankfurt.", "I am allergic to nuts."]
     asyncio.run(say("orders", first, ["We moved the orders to Spanner."], reflector=reflector))
 
@@ -101,7 +104,7 @@ def test_facts_in_force_are_listed() -> None:
 def test_the_list_is_cut_by_address_type_scope_and_version() -> None:
     assert set(listed("orders", "--subject", "the Orders Service", "--attribute", "region")) == {"Frankfurt"}
     assert set(listed("orders", "--type", "decision")) == {"Spanner"}
-    assert set(listed("orders", "--scope", "namespace")) == {"nuts"}
+    assert set(listed("orders", "--scope", "namespace")) == {"nuts", "Munich"}
     before = listed("history", "orders")["PostgreSQL"]["retired"]["version"] - 1
     assert set(listed("orders", "--at", str(before))) == {"PostgreSQL", "Frankfurt"}
     assert run("facts", "orders", "--subject", "the weather").stdout == "no facts; acms reflect finds them\n"
@@ -167,9 +170,9 @@ def test_undo_brings_back_what_was_replaced() -> None:
 
 @pytest.mark.usefixtures("talk")
 def test_undo_in_the_profile() -> None:
-    nuts = listed("orders", "--scope", "namespace")["nuts"]
-    call("facts", "undo", "orders", str(nuts["version"]), "--scope", "namespace")
-    assert listed("orders", "--scope", "namespace") == {}
+    munich = listed("orders", "--scope", "namespace")["Munich"]
+    call("facts", "undo", "orders", str(munich["version"]), "--scope", "namespace")
+    assert set(listed("orders", "--scope", "namespace")) == {"nuts", "Berlin"}
     assert set(listed("orders")) == {"Spanner", "Frankfurt"}
 
 

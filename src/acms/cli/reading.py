@@ -27,6 +27,7 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.core.history import preview
 from acms.core.validate import NAMESPACE
+from acms.erasure import PROFILE
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
@@ -337,7 +338,7 @@ def sessions(
                     "parent": context.parent,
                 }
                 async for context in contexts(storage, None if everywhere else namespace)
-                if context.key != NAMESPACE  # it holds settings, no talk
+                if context.key not in (NAMESPACE, PROFILE)  # they hold settings and facts, no talk
                 for head in [await storage.head(context.id)]
             ]
         screen = Screen(as_json)
