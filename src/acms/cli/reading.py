@@ -27,7 +27,7 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.core.history import preview
 from acms.core.validate import NAMESPACE
-from acms.erasure import PROFILE
+from acms.facts import PROFILE
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
