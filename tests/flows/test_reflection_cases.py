@@ -65,7 +65,7 @@ def config(**reflection: Any) -> ACMSConfig:
     return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, reflection=ReflectionConfig(**reflection))
 
 
-def on(storage: Storage, reflector: Any, heard: list[Event] | None = None, **given: Any) -> ACMS:
+def on(storage: Any, reflector: Any, heard: list[Event] | None = None, **given: Any) -> ACMS:
     reflection = {name: given.pop(name) for name in list(given) if name in ReflectionConfig.__slots__}
     made = config(**reflection)
     if heard is not None:
