@@ -7,7 +7,6 @@ import contextlib
 import io
 import logging
 import socket
-import time
 import traceback
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -224,15 +223,15 @@ async def test_a_server_that_is_down_is_a_passing_failure() -> None:
 
 
 async def test_a_server_that_is_silent_is_given_up(server: ModelServer) -> None:
-    error = await failure(server, Behave(until=asyncio.Event()), timeout=0.05)
-    assert (str(error), error.retryable) == ("test: no answer within 0.05 s", True)
+    error = await failure(server, Behave(until=asyncio.Event()), timeout=0.2)
+    assert (str(error), error.retryable) == ("test: no answer within 0.2 s", True)
 
 
 async def test_a_wait_for_a_turn_does_not_count_as_silence(server: ModelServer) -> None:
-    server.script = [Behave(until=asyncio.Event())] * 3
-    async with endpoint(server, timeout=0.05, concurrency=1) as found:
-        done = await asyncio.gather(*(ask(found) for _ in range(4)), return_exceptions=True)
-    assert [str(one) for one in done] == ["test: no answer within 0.05 s"] * 3 + ["An answer."]
+    server.script = [Behave(until=asyncio.Event())]
+    async with endpoint(server, timeout=0.5, concurrency=1) as found:
+        done = await asyncio.gather(ask(found), ask(found), return_exceptions=True)
+    assert [str(one) for one in done] == ["test: no answer within 0.5 s", "An answer."]
 
 
 async def test_a_cancelled_call_closes_its_connection(server: ModelServer) -> None:
@@ -263,14 +262,6 @@ async def test_the_server_says_it_with_a_date(server: ModelServer) -> None:
     assert 3500 < error.retry_after <= 3600
     assert "not tried again" in str(error)
     assert len(server.calls) == 1
-
-
-async def test_a_wait_that_is_asked_for_is_kept(server: ModelServer) -> None:
-    server.script = [Behave(status=429, headers={"retry-after": "0.2"})]
-    started = time.monotonic()
-    async with endpoint(server, retry=AT_ONCE) as found:
-        assert await ask(found) == "An answer."
-    assert time.monotonic() - started >= 0.2
 
 
 # ── the key ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import httpx2
 
 from acms.config import RetryConfig
-from acms.errors import ConfigurationError, ProviderError
+from acms.errors import ACMSError, ConfigurationError, ProviderError
 from acms.logs import log
 from acms.providers.addresses import Guard, Resolve, resolve
 from acms.providers.retry import with_retry
@@ -142,8 +142,8 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         """Ask, and return what `read` makes of the answer, a JSON object.
 
-        When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled. It may be
-        called in a worker thread, and again with another answer.
+        When `read` raises anything but an error of ACMS, the answer counts as garbled. It may be called in a worker
+        thread, and again with another answer.
         """
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         line = self._open()
@@ -225,10 +225,14 @@ class Endpoint:
                     retryable=not closed,
                 )
             else:
-                with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
+                try:
                     if len(answer) <= _LONG:
                         return read(self._parsed(answer))
                     return await asyncio.to_thread(lambda: read(self._parsed(answer)))
+                except ACMSError:
+                    raise
+                except Exception:  # it may hold words of the answer: the failure above says enough
+                    pass
         raise failure
 
     async def _exchange(self, client: httpx2.AsyncClient, path: str, content: bytes) -> bytes:

@@ -149,13 +149,12 @@ def _batches(texts: list[str]) -> list[list[str]]:
 
 def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the rows by their `index`; as they came where none of them has one."""
-    if any("index" in row for row in rows):
-        by_place = {row["index"]: row for row in rows}
-        rows = [by_place[place] for place in range(count)]
-        count = len(by_place)
     if len(rows) != count:
         raise ValueError("not one vector for each text")
-    return rows
+    if not any("index" in row for row in rows):
+        return rows
+    by_place = {row["index"]: row for row in rows}
+    return [by_place[place] for place in range(count)]
 
 
 def _vector(found: object) -> NDArray[np.float32]:
@@ -164,8 +163,11 @@ def _vector(found: object) -> NDArray[np.float32]:
         return np.frombuffer(base64.b64decode(found, validate=True), "<f4").astype(np.float32)
     if not isinstance(found, list):
         raise TypeError("neither a list nor base64")
-    with np.errstate(over="ignore"):
-        vector = np.asarray(found, np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(found, np.float32)
+    except OverflowError as error:
+        raise ValueError("not a number") from error
     if vector.ndim != 1:
         raise ValueError("not a list of numbers")
     return vector
