@@ -18,7 +18,7 @@ async def main(url: str = "memory://") -> None:
             await session.ingest("user", said)
             await session.ingest("assistant", "Noted.")
             await session.close_episode()
-        await session.wait_pending()
+            await session.wait_pending()
         for fact in await session.facts(history=True):
             until = f"{fact.retired.reason} at v{fact.retired.version}" if fact.retired else "in force"
             print(f"v{fact.version} {fact.subject} | {fact.attribute} | {fact.value} ({until})")
