@@ -43,6 +43,8 @@ class Behave:
     cut: bool = False
     #: Blanks sent before the answer, without saying how long it will be.
     blanks: int = 0
+    #: Blanks without end, one at a time and never late enough for a timeout of a single read.
+    drip: bool = False
     #: The error, or the answer, repeats the key of the request.
     echo: bool = False
     #: The vectors of an embedding are given from the last to the first.
@@ -187,13 +189,17 @@ class ModelServer:
             behave.raw if behave.raw is not None else json.dumps(await self._said(call, behave)).encode()
         )
         headers = {"content-type": "application/json", **behave.headers}
-        if behave.blanks:
+        if behave.blanks or behave.drip:
             headers["connection"] = "close"
         else:
             headers["content-length"] = str(len(content))
         lines = [f"HTTP/1.1 {behave.status} {REASONS.get(behave.status, 'Error')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        while behave.drip:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.01)
         for start in range(0, behave.blanks, 65_536):
             writer.write(b" " * min(65_536, behave.blanks - start))
             await writer.drain()

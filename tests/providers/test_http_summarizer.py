@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ConfigurationError, ProviderError, RetryConfig, open_storage
+from acms import (
+    ACMS,
+    ACMSConfig,
+    ConfigurationError,
+    JobFailedError,
+    ProviderError,
+    RetryConfig,
+    WorkerConfig,
+    open_storage,
+)
 from acms.protocols import SummaryRequest, Turn
 from acms.providers import Endpoint, HTTPSummarizer
 from tests.flows.talk import LONG_EPISODES, Words
@@ -110,3 +119,35 @@ async def test_a_session_is_compacted_by_it(server: ModelServer, summarizer: HTT
         items = await session.window(budget=10_000)
         assert "They chose PostgreSQL." in items[0].content
     assert len(server.calls) == 2
+
+
+_BAD = [
+    Behave(status=429, headers={"retry-after": "0"}),
+    Behave(status=400),
+    Behave(drop=True),
+    Behave(cut=True),
+    Behave(raw=b"<html>"),
+    Behave(body={"choices": [{"message": {"content": "  "}, "finish_reason": "length"}]}),
+    Behave(body={"choices": [{"message": {"content": "blah " * 5_000}, "finish_reason": "stop"}]}),
+]
+
+
+@pytest.mark.parametrize("bad", _BAD, ids=range(len(_BAD)))
+async def test_t21_a_server_that_gives_no_summary_costs_no_message(
+    server: ModelServer, summarizer: HTTPSummarizer, bad: Behave
+) -> None:
+    server.otherwise = bad
+    config = ACMSConfig(
+        episodes=LONG_EPISODES, retry=RetryConfig(base_delay=0), worker=WorkerConfig(max_attempts=2)
+    )
+    async with (
+        open_storage("memory://") as storage,
+        ACMS("s", storage, summarizer=summarizer, config=config, token_counter=Words()) as session,
+    ):
+        said = [f"We chose PostgreSQL for the orders, said {number} times and more." for number in range(40)]
+        for text in said:
+            await session.ingest("user", text)
+        with pytest.raises(JobFailedError):
+            await session.wait(await session.compact())
+        assert [item.content for item in await session.window(budget=10_000)] == said
+    assert len(server.calls) == (1 if bad.status == 400 else 2)

@@ -7,6 +7,7 @@ import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,16 @@ from anthropic import Anthropic, AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 
 from acms import (
+    ACMS,
+    ACMSConfig,
     ConfigurationError,
     HeuristicTokenCounter,
+    Kind,
     ProviderError,
+    Reflected,
     RetryConfig,
     ValidationError,
+    open_storage,
 )
 from acms.core.questions import SCHEMA
 from acms.knowledge import Fact
@@ -365,6 +371,34 @@ async def test_a_cancelled_call_hangs_up(door: Door, server: ModelServer) -> Non
     await server.until(lambda server: server.under_way == 0)
     await reflector.aclose()
     assert len(server.calls) == 1
+
+
+@DOORS
+async def test_a_session_learns_what_a_model_says_although_it_fails_at_first(
+    door: Door, server: ModelServer, no_key_is_logged: None
+) -> None:
+    learned = {**ANSWER["proposals"][0], "action": "add", "fact": "", "sources": [1]}  # type: ignore[dict-item]
+    server.say = lambda body: json.dumps({"proposals": [learned], "summary": "They moved."})
+    server.script = [Behave(status=503, headers=SOON)] * 2 + [Behave(body={})] * 2
+    reflector = door(server, 1)
+    storage = open_storage("memory://")
+    config = ACMSConfig(retry=RetryConfig(base_delay=0.001, max_delay=0.01))
+    heard: list[Reflected] = []
+    config = replace(
+        config, on_event=lambda event: heard.append(event) if isinstance(event, Reflected) else None
+    )
+    async with ACMS("s", storage, reflector=reflector, config=config) as session:
+        await session.ingest("user", "We moved orders to MySQL.")
+        await session.ingest("assistant", "Good.")
+        await session.close_episode()
+        await session.wait_pending()
+        (event,) = heard
+        assert [decision.outcome for decision in event.decisions] == ["added"]
+        facts = await storage.read((await storage.context("s")).id, kinds=[Kind.FACT])
+    await reflector.aclose()
+    assert [fact.content for fact in facts] == ["Orders use MySQL."]
+    assert len(facts[0].sources) == 1
+    assert len(server.calls) <= 5, "each attempt of the job makes at most two calls"
 
 
 async def test_what_is_no_client_or_model_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,20 @@ def test_an_ipv4_address_inside_of_an_ipv6_one_is_refused(address: Any) -> None:
 # ── refusing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1", "127.1"])
-async def test_loopback_is_refused_in_every_spelling(server: ModelServer, host: str) -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "2130706433",
+        "0x7f.1",
+        "127.1",
+        "[::ffff:7f00:1]",
+        "169.254.169.254",
+    ],
+)
+async def test_t36_loopback_is_refused_in_every_spelling(server: ModelServer, host: str) -> None:
     async with endpoint(server, resolve, host=host) as found:
         with pytest.raises(ProviderError) as raised:
             await ask(found)
@@ -117,7 +129,7 @@ async def test_loopback_is_refused_in_every_spelling(server: ModelServer, host: 
 @pytest.mark.parametrize(
     "answer", [["10.0.0.7"], ["8.8.8.8", "10.0.0.7"], ["fd00::7"], ["::ffff:10.0.0.7"], [], ["nonsense"]]
 )
-async def test_a_name_that_leads_inside_is_refused_and_not_told_where(
+async def test_t36_a_name_that_leads_inside_is_refused_and_not_told_where(
     server: ModelServer, answer: list[str]
 ) -> None:
     async with endpoint(server, Names(answer)) as found:
@@ -151,9 +163,17 @@ async def test_a_resolver_that_is_silent_is_given_up(server: ModelServer) -> Non
             await ask(found)
 
 
-@pytest.mark.parametrize("address", ["http://models.example.com/v1", "HTTP://models.example.com"])
-def test_only_https_will_do(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="must be https"):
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://models.example.com/v1",
+        "HTTP://models.example.com",
+        "file:///etc/passwd",
+        "ftp://a.example.com",
+    ],
+)
+def test_t36_only_https_will_do(address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"base_url must be (https|an address)"):
         Endpoint(address, trusted=False)
 
 
@@ -178,7 +198,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked_under_the_nam
     assert server.connected == 1
 
 
-async def test_an_answer_that_changes_after_the_check_is_checked_again(server: ModelServer) -> None:
+async def test_t36_an_answer_that_changes_after_the_check_is_checked_again(server: ModelServer) -> None:
     names = Names(["127.0.0.1"], ["169.254.169.254"])
     async with endpoint(server, names, allow=LOOPBACK) as found:
         await ask(found)
@@ -219,7 +239,7 @@ async def test_a_server_that_answers_with_an_error_is_not_asked_again_elsewhere(
     assert len(server.calls) == 1
 
 
-async def test_a_redirect_inside_is_not_followed(server: ModelServer) -> None:
+async def test_t36_a_redirect_inside_is_not_followed(server: ModelServer) -> None:
     server.script = [Behave(status=302, headers={"location": "https://169.254.169.254/latest/meta-data"})]
     async with endpoint(server, Names(["127.0.0.1"]), allow=LOOPBACK) as found:
         with pytest.raises(ProviderError, match="redirects are not followed"):
