@@ -302,7 +302,7 @@ def revoked(entries: Sequence[Entry], cover: Cover, gone: frozenset[str]) -> lis
     standing = [entry for entry in found.in_force if not gone.intersection(entry.sources)]
     waiting = list(reversed(taken))
     while waiting:
-        for old in found.before(waiting.pop()):
+        for old in reversed(found.before(waiting.pop())):  # the newest comes back first
             if gone.intersection(old.sources) or any(rivals(old, other) for other in standing):
                 taken.append(old)
                 waiting.append(old)
