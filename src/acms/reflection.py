@@ -360,7 +360,7 @@ async def _write(
         decisions.update(zip(shared, told, strict=True))
     made = [proposals[number] for number in own]
     while True:
-        plan = await _consolidated(work, state, made, read, f"reflect:{asked.stretch.key}")
+        plan = await _consolidated(work, asked, state, made, read, f"reflect:{asked.stretch.key}")
         await work.pace.rest()
         op = Append(
             context=state.context,
@@ -438,7 +438,7 @@ async def _append_profile(
     while True:
         state = await _profile(work, create=True)
         assert state is not None
-        plan = await _consolidated(work, state, proposals, read, key)
+        plan = await _consolidated(work, asked, state, proposals, read, key)
         decisions = list(plan.decisions)
         if not plan.drafts:
             return decisions
@@ -456,13 +456,13 @@ async def _append_profile(
 
 
 async def _consolidated(
-    work: _Work, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
+    work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
 ) -> Consolidated:
     """Let the rules decide about proposals, and read what they ask for."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=config.max_facts_per_call,
+        max_facts=min(config.max_facts_per_call * max(1, len(asked.stretch.parts)), config.max_active_facts),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
