@@ -61,6 +61,8 @@ class Letter:
     rewrite: bool = False
     #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
     rewrites: int | None = None
+    #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
+    decided: int | None = None
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
     #: How compaction is asked for; None when an append asks for none.
@@ -246,6 +248,10 @@ class Mailbox:
                 tail = replace(tail, closed=letter.close)
                 reflects = letter.reflect
             elif letter.rewrite:
+                if letter.decided not in (None, head.version) and await self._storage.read(
+                    self._context, after=letter.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+                ):
+                    raise Overtaken
                 placed.append(letter.drafts)
             else:
                 for draft in letter.drafts:

@@ -95,6 +95,7 @@ class View:
     entries = _blocking(_view.View.entries)
     history = _blocking(_view.View.history)
     episodes = _blocking(_view.View.episodes)
+    facts = _blocking(_view.View.facts)
     get = _blocking(_view.View.get)
     get_session_stats = _blocking(_view.View.get_session_stats)
     forks = _blocking(_view.View.forks)

@@ -8,9 +8,11 @@ from acms import assembly, policies
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
+from acms.core.facts import in_force as facts_in_force
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
+from acms.knowledge import Fact
 from acms.model import Entry, Json, Kind, Role, State
 from acms.projections import (
     Branch,
@@ -200,6 +202,45 @@ class View:
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         return [episode for episode in episodes(context, entries) if status in (None, episode.status)]
 
+    async def facts(
+        self,
+        *,
+        subject: str | None = None,
+        attribute: str | None = None,
+        fact_type: str | None = None,
+        history: bool = False,
+        scope: str = "session",
+    ) -> list[Fact]:
+        """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
+
+        Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
+        of the namespace's profile are listed.
+        """
+        from acms import facts
+
+        facts.check_filter(subject, attribute, fact_type)
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if scope == "namespace" and self._at is not None:
+            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        storage, context = self._shared.storage, await self._shared.find()
+        if scope == "namespace":
+            profile = await facts.profile(storage, self._shared.namespace)
+            context = None if profile is None else profile.id
+        elif context is None:
+            self._nothing()
+        if context is None:
+            return []
+        return await facts.facts(
+            storage,
+            context,
+            self._at,
+            subject=subject,
+            attribute=attribute,
+            fact_type=fact_type,
+            history=history,
+        )
+
     async def get(self, id: str) -> Entry:
         """Return any entry of this session by its id; `EntryNotFoundError` when it has none with it at this version."""
         context = await self._shared.find()
@@ -307,7 +348,7 @@ class View:
         cover = await assembly.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await assembly.active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
-        made = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
+        standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
         return SessionStats(
             session_id=self.session_id,
@@ -318,8 +359,8 @@ class View:
             active_tokens=active_tokens,
             episodes=ordinal,
             current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=sum(1 for one in made if one.kind is Kind.FACT),
-            summaries=sum(1 for one in made if one.kind is Kind.SUMMARY),
+            facts=len(facts_in_force(made, cover)),
+            summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
             counter=shared.counter.name,
         )
 
