@@ -41,7 +41,7 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     for one in known:
         row = rows[_id(one)]
         if says(row, query):
-            answers[row.id] = max(one.score, *(scores.get(id, 0.0) for id in row.sources))
+            answers[row.id] = max([one.score, *(scores.get(id, 0.0) for id in row.sources)])
             evidence.update(row.sources)
     best = max(answers, key=answers.__getitem__, default="")
     aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
