@@ -457,7 +457,7 @@ async def _consolidated(
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=config.max_facts_per_call * max(1, len(asked.stretch.parts)),
+        max_facts=min(config.max_facts_per_call * max(1, len(asked.stretch.parts)), config.max_active_facts),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )
