@@ -37,20 +37,9 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
-        reflect.KIND: _by_rules(config, known, handle),
+        reflect.KIND: _offline(config, known, handle),
         **{reflect.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
-
-
-def _by_rules(
-    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
-) -> Handler:
-    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
-        from acms.providers.offline import OfflineReflector  # the first reflection without a model loads it
-
-        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
-
-    return run
 
 
 def _reflecting(
@@ -62,6 +51,19 @@ def _reflecting(
     from acms import reflection
 
     return reflection.handler(config, reflector, counters, handle=handle)
+
+
+def _offline(
+    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
+) -> Handler:
+    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        from acms.providers.offline import OfflineReflector
+
+        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
+
+    return run
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

@@ -23,8 +23,9 @@ class Pace:
 
     @property
     def busy(self) -> bool:
-        """Whether messages are arriving in this process."""
-        return self.shared is not None and monotonic() - self.shared.appended < BUSY
+        """Whether messages are arriving in this process, and nobody waits for the work."""
+        shared = self.shared
+        return shared is not None and not shared.waiting and monotonic() - shared.appended < BUSY
 
     def begin(self) -> None:
         """Start a slice of work."""

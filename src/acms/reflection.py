@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import random
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,7 +33,6 @@ from acms.errors import (
     ConflictError,
     GoneError,
     IdempotencyMismatchError,
-    LeaseLostError,
     ProviderError,
     SessionNotFoundError,
 )
@@ -46,11 +46,7 @@ from acms.model import (
     Draft,
     Entry,
     Expect,
-    Failed,
     Head,
-    Job,
-    JobQuery,
-    JobState,
     Kind,
     Lease,
     Receipt,
@@ -61,90 +57,12 @@ from acms.providers.tokens import token_counter
 from acms.worker import Handler
 
 if TYPE_CHECKING:
-    from acms.shared import SharedSession
+    pass
 
-UNFINISHED = (JobState.READY, JobState.RUNNING)
 CHUNK = 256
 """Entries that are looked at for the next episodes; more when one of them is longer."""
-POLL = 0.02
-"""Seconds between two looks at a job that another process works off."""
 LONG = 100_000
 """Letters of which an extract is made in a thread."""
-
-
-# ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def request(shared: SharedSession, context: str) -> Job:
-    """Enqueue a reflection on everything closed, also on what is short, and return its job."""
-    storage = shared.storage
-    kind = reflect.KIND if shared.reflector is None else reflect.kind_of(shared.reflector)
-    draft = reflect.requested(context, kind, force=True)
-    while True:
-        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-        if isinstance(result, ACMSError):
-            raise result
-        found = await _unfinished(storage, context) or await _newest(storage, context)
-        if found is None:
-            continue
-        shared.work()
-        if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
-            return found
-        if found.state is JobState.READY:
-            await _withdraw(storage, found)
-        elif found.state is JobState.RUNNING:
-            await asyncio.sleep(POLL)  # what it leaves is asked for again
-
-
-async def catch_up(shared: SharedSession, context: str) -> None:
-    """See to it that a reflection another process asked for and did not finish is worked off.
-
-    One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
-    """
-    if shared.reflector is None:
-        return
-    found = await _unfinished(shared.storage, context)
-    if found is None:
-        return
-    kind = reflect.kind_of(shared.reflector)
-    if found.state is JobState.READY and found.kind != kind and await _withdraw(shared.storage, found):
-        draft = reflect.requested(context, kind, force=bool(found.payload.get("force")))
-        await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-    shared.work()
-
-
-async def finished(shared: SharedSession, context: str) -> None:
-    """Wait until the reflection of a session has ended or an attempt of it has failed, at most `call_seconds`."""
-    try:
-        async with asyncio.timeout(shared.config.worker.call_seconds):
-            while (job := await _unfinished(shared.storage, context)) is not None and job.error is None:
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        log(logging.WARNING, "reflection_late", context=context)
-    except ACMSError as error:
-        log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
-
-
-async def _unfinished(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
-    page = await storage.jobs(JobQuery(context=context, states=UNFINISHED, limit=500))
-    return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _newest(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
-    page = await storage.jobs(JobQuery(context=context, limit=500))
-    return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _withdraw(storage: StorageBackend, job: Job) -> bool:
-    """Cancel a job that waits, to be asked for in another way; False when it was claimed meanwhile."""
-    seen = Lease(job=job, attempt=job.attempt, until=job.updated_at)
-    try:
-        await storage.settle(seen, Failed(error="asked for in another way", cancelled=True))
-        return True
-    except LeaseLostError:
-        return False
 
 
 # ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -444,7 +362,7 @@ async def _write(
             drafts=(*plan.drafts, *marks),
             expect=Expect(rewrites=state.head.rewrites),
         )
-        (result,) = await work.storage.append([op])
+        result = await _appended(work, op)
         if isinstance(result, Receipt):
             if result.repeated:
                 raise _Overtaken
@@ -461,6 +379,23 @@ async def _write(
             raise result  # refused for another reason
         await _check_still(work, asked.stretch, state.head)
         state = await _state(work, state.context, head)
+
+
+async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
+    """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
+    retry = work.config.retry
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            (result,) = await work.storage.append([op])
+        except ACMSError as error:
+            result = error
+        if isinstance(result, Receipt | ConflictError):
+            return result
+        if not result.retryable or attempt >= retry.max_attempts:
+            return result
+        await asyncio.sleep(retry.delay(attempt, random.random()))
 
 
 async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
@@ -503,7 +438,7 @@ async def _append_profile(
         if not plan.drafts:
             return decisions
         op = Append(context=state.context, drafts=plan.drafts, expect=Expect(version=state.head.version))
-        (result,) = await work.storage.append([op])
+        result = await _appended(work, op)
         if isinstance(result, Receipt):
             return reflect.resolved(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
