@@ -238,8 +238,10 @@ def test_a_worker_reflects_when_nobody_waits() -> None:
 
 
 async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() -> None:
-    fact = {"action": "add", "subject": "project", "attribute": "budget", "value": "100", "content": "The budget is 100.",
-            "confidence": 0.9}  # fmt: skip
+    fact = {
+        "action": "add", "subject": "project", "attribute": "budget", "value": "100",
+        "content": "The budget is 100.", "confidence": 0.9,
+    }  # fmt: skip
     await say("plain", PLAIN)
     async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
         model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
