@@ -17,7 +17,7 @@ from typing import Any
 from acms.core import validate
 from acms.core.chain import locate
 from acms.core.facts import Address, address, has_address
-from acms.core.said import Said, fold
+from acms.core.mentions import Said, fold
 from acms.errors import ValidationError
 from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
 from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span

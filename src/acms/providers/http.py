@@ -210,12 +210,9 @@ class Endpoint:
                 failure = self._failure(
                     f"{'no connection' if connecting else 'no answer'} within {seconds:g} s"
                 )
-            except (
-                httpx2.ConnectError
-            ) as error:  # nothing was sent yet: what it says is about the network alone
+            except httpx2.ConnectError as error:
+                # Nothing was sent yet, so what it says is about the network alone.
                 failure = self._failure(f"cannot be reached: {_one_line(str(error))}")
-            except httpx2.LocalProtocolError:
-                failure = self._failure("the request cannot be written", retryable=False)
             except Exception as error:
                 closed = line.closed
                 failure = self._failure(
@@ -240,22 +237,22 @@ class Endpoint:
         if self._guard is None:
             return await self._send(client, client.build_request("POST", url, content=content))
         host = url.raw_host.decode("ascii")
-        addresses = await self._guard.addresses(host, url.port or 443, provider=self.provider)
-        authority = url.netloc.decode("ascii")
-        for number, address in enumerate(addresses, 1):
+        *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
+
+        async def send(address: str) -> bytes:
             request = client.build_request(
                 "POST",
                 url.copy_with(host=address),
                 content=content,
-                headers={"host": authority},
+                headers={"host": url.netloc.decode("ascii")},
                 extensions={"sni_hostname": host},
             )
-            try:
-                return await self._send(client, request)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                if number == len(addresses):
-                    raise
-        raise self._failure("has no address")
+            return await self._send(client, request)
+
+        for address in others:
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
+                return await send(address)
+        return await send(last)
 
     async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request) -> bytes:
         response = await client.send(request, stream=True)

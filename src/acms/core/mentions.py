@@ -1,4 +1,4 @@
-"""Said: which sentences of which messages say what is no longer so.
+"""Mentions: which sentences of which messages say what is no longer so.
 
 A value is looked for by its words, and those that count are compared letter by letter: numbers, dates, ids. Only what
 was said beside the evidence of a fact is looked at, so a common word elsewhere in a conversation means nothing.
