@@ -1,4 +1,4 @@
-"""AI models behind a port: token counters, embedders, summarizers. What needs an extra is imported when asked for."""
+"""AI models behind a port: token counters, embedders, summarizers, reflectors; what needs an extra is loaded late."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from acms.providers.http_reflector import HTTPReflector
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
+    from acms.providers.offline import OfflineReflector
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
 
@@ -25,6 +26,7 @@ __all__ = [
     "HTTPReflector",
     "HTTPSummarizer",
     "LocalEmbedder",
+    "OfflineReflector",
     "OpenAIEmbedder",
     "OpenAIReflector",
     "OpenAISummarizer",
@@ -40,6 +42,7 @@ _ROOMS = {
     "HTTPReflector": "http_reflector",
     "HTTPSummarizer": "http_summarizer",
     "LocalEmbedder": "local",
+    "OfflineReflector": "offline",
     "OpenAIEmbedder": "openai",
     "OpenAIReflector": "openai",
     "OpenAISummarizer": "openai",
