@@ -444,7 +444,7 @@ def plan_recall(
         each.insert(0, facts(known, terms, frame))
     offered = together([*each, offered]) if each else offered
     if known and not asked.superseded:
-        offered = yield from quiet(offered, found.question.terms)
+        offered = yield from quiet(offered, found.question.terms, found.field)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)

@@ -124,7 +124,8 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
         from acms.core.noise import quiet
 
         past, offered = material.past
-        material = replace(material, past=(past, (yield from quiet(offered, past.question.terms))))
+        offered = yield from quiet(offered, past.question.terms, past.field)
+        material = replace(material, past=(past, offered))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget

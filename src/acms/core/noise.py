@@ -2,8 +2,8 @@
 
 A floor under the scores of messages alone costs evidence at every height (figures in docs): an answer may be spread
 over many of them. A fact whose address holds one value at a time is another matter. When the query names its address
-and nothing else answers better, the fact is the answer: what it was made from stays as evidence, the rest has to come
-close.
+and nothing else answers better, the fact is the answer: what it was made from and what names its value stay with it,
+the rest has to come close.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from acms.core.cards import named
+from acms.core.field import Field
+from acms.core.history import Doc
 from acms.core.offer import Offer
 from acms.core.plan import Candidate, Choice, Steps
 from acms.core.terms import terms, words
@@ -23,10 +25,11 @@ LEADERS = 8
 """Best facts that are looked at."""
 
 
-def quiet(offered: Offer, query: Sequence[int]) -> Steps[Offer]:
+def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     """Leave out what answers a query far worse than a fact that says what was asked; asks for the best facts.
 
-    A fact and what it was made from count as one answer: as much as the best of them.
+    A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
+    that is about the answer. `field` is the log that was ranked.
     """
     scores = {entry.id: one.score for one in offered.past for entry in one.unit.entries}
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
@@ -38,20 +41,26 @@ def quiet(offered: Offer, query: Sequence[int]) -> Steps[Offer]:
     for one in known:
         row = rows[_id(one)]
         if says(row, query):
-            answers[row.id] = max(one.score, *(scores.get(id, 0.0) for id in row.sources))
+            answers[row.id] = max([one.score, *(scores.get(id, 0.0) for id in row.sources)])
             evidence.update(row.sources)
     best = max(answers, key=answers.__getitem__, default="")
-    other = max((score for id, score in scores.items() if id not in rows and id not in evidence), default=0.0)
-    if not answers or answers[best] < other:
+    aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
+    others = scores.keys() - answers.keys() - evidence - aside
+    if not answers or answers[best] < max((scores[id] for id in others), default=0.0):
         return offered
     floor = CLOSE * answers[best]
     kept = {id for id, score in answers.items() if score >= floor}
+    about = {version for id in kept for version in _naming(field, _terms(rows[id], "value"))}
     kept.update(id for one in tuple(kept) for id in rows[one].sources)
-    reason = f"v{rows[best].version} says what was asked; a score below {floor:.2f} is noise"
+    reason = (
+        f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
+    )
     past: list[Candidate] = []
     noise: list[Choice] = []
     for one in offered.past:
-        if one.score >= floor or any(entry.id in kept for entry in one.unit.entries):
+        ids = [entry.id for entry in one.unit.entries]
+        names = any(entry.version in about and _is(field, entry) for entry in one.unit.entries)
+        if names or not kept.isdisjoint(ids) or (one.score >= floor and aside.isdisjoint(ids)):
             past.append(one)
         else:
             noise.append(Choice(one, False, "noise", reason))
@@ -67,11 +76,31 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     if fact.data.get("cardinality") != "one":
         return False
     asked = set(query)
-    value, attribute = _terms(fact, "value"), _terms(fact, "attribute")
-    if value & asked:
+    attribute = _terms(fact, "attribute")
+    if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
         return False
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
     return named_by_half or asked <= set(terms(words(f"{fact.content} {named(fact)}")))
+
+
+def _apart(fact: Entry, query: Sequence[int]) -> bool:
+    """Whether a fact is about something else: its address holds one value, and the query names nothing of it."""
+    attribute = _terms(fact, "attribute")
+    return fact.data.get("cardinality") == "one" and bool(attribute) and attribute.isdisjoint(query)
+
+
+def _naming(field: Field, value: set[int]) -> set[int]:
+    """Return the versions of the entries that hold all terms of a value."""
+    found: set[int] | None = None
+    for number in value:
+        held = set(field.documents(field.postings(number)[0]).tolist())
+        found = held if found is None else found & held
+    return {document + 1 for document in found or ()}
+
+
+def _is(field: Field, entry: Entry | Doc) -> bool:
+    """Whether an entry is of a log, and not of another one at the same version."""
+    return field.snapshot.doc(entry.version - 1).id == entry.id
 
 
 def _terms(fact: Entry, name: str) -> set[int]:
