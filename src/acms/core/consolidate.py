@@ -26,6 +26,8 @@ LABEL = 255
 """Characters of a subject, an attribute or a type."""
 VALUE = 4_096
 """Bytes of a value."""
+ROUNDS = 8
+"""Parts an answer that contradicts itself is divided into, at most."""
 
 _ACTIONS = ("add", "update", "remove", "keep")
 _TRUST = {
@@ -112,6 +114,33 @@ class _Book:
         )
 
 
+def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
+    """Divide an answer so that no part says two things about one fact or one address of cardinality one.
+
+    What was said first and corrected later in the same answer is stored and then retired, like any correction: each
+    part is consolidated and appended on its own, in order. Returns the places of the proposals of each part.
+    """
+    one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
+    sound = [not _fault(said) for said in proposals]
+    for index, said in enumerate(proposals):
+        if sound[index] and said.cardinality == "one":
+            one.add(address(said.subject, said.attribute))
+    found: list[list[int]] = [[]]
+    values: dict[object, tuple[str, ...]] = {}
+    for index, said in enumerate(proposals):
+        if sound[index] and said.action in ("add", "update") and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            about: list[object] = [where] if has_address(where) and where in one else []
+            about += [said.fact_id] if said.fact_id is not None else []
+            value = fold(said.value) or fold(said.content)
+            if any(values.get(one, value) != value for one in about):
+                found.append([])
+                values.clear()
+            values.update(dict.fromkeys(about, value))
+        found[-1].append(index)
+    return found
+
+
 def consolidate(
     proposals: Sequence[Proposal],
     known: Sequence[Fact],
@@ -131,7 +160,7 @@ def consolidate(
     book = _Book(proposals)
     changes: list[_Change] = []
     keeps: list[tuple[int, Fact]] = []
-    by_id = {fact.id: fact for fact in known}
+    by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
     at: dict[Address, list[Fact]] = {}
     for fact in known:
         at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
