@@ -139,7 +139,10 @@ def handler(
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.shared(handle))
         work = _Work(storage, context, counter, counters, reflector, seeded, name, config, lease, pace)
-        await _run(work)
+        try:
+            await _run(work)
+        finally:
+            pace.leave(context.id)
 
     return run
 
@@ -159,6 +162,7 @@ async def _run(work: _Work) -> None:
                 await branches.adopt_late(storage, context)
                 before = await _reached(storage, context)
             adopted = True
+        work.pace.enter(context)
         seen = await storage.head(context)
         found, state = await _next(work, before, seen)
         if found is not None:
@@ -171,6 +175,7 @@ async def _run(work: _Work) -> None:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
+        work.pace.leave(context)
         op = Append(context=context, drafts=(), expect=Expect(version=seen.version), finish=work.lease)
         (result,) = await storage.append([op])
         if not isinstance(result, ACMSError):
