@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 CHUNK = 256
 """Entries that are looked at for the next episodes; more when one of them is longer."""
+SLICE = 12
+"""Messages that rules read in one call: they work on the event loop, where others wait meanwhile."""
 LONG = 100_000
 """Letters of which an extract is made in a thread."""
 
@@ -202,7 +204,10 @@ async def _state(work: _Work, context: str, head: Head) -> _Log:
 async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
     """Return what is to be read next, and what is known of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
-    limits = Limits(least=config.min_episode_turns, turns=config.max_turns, tokens=config.max_tokens)
+    turns = config.max_turns
+    if reflect.kind_of(work.reflector) == reflect.KIND:
+        turns = min(turns, SLICE)
+    limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
     work.pace.begin()
     state = await _state(work, context, head)
     edits: list[Entry] = []

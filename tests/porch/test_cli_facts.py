@@ -17,6 +17,7 @@ from acms import ACMS, open_storage
 from acms.cli.commands import app
 from acms.knowledge import Proposal
 from tests.flows.reflectors import Scripted, one, says
+from tests.providers.server import ModelServer
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +42,9 @@ def refused(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
 
 
-def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
+def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "acms.cli", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "acms.cli", *arguments], capture_output=True, text=True, timeout=60, **options
     )
 
 
@@ -234,6 +235,54 @@ def test_a_worker_reflects_when_nobody_waits() -> None:
     assert f"job {asked['job']} reflect done" in done.stdout
     assert "PostgreSQL" in listed("plain")
     assert call("stats", "plain")["facts"] == len(listed("plain"))
+
+
+async def test_a_worker_reflects_with_a_model_whose_key_is_in_its_environment() -> None:
+    fact = {
+        "action": "add", "subject": "project", "attribute": "budget", "value": "100",
+        "content": "The budget is 100.", "confidence": 0.9,
+    }  # fmt: skip
+    await say("plain", PLAIN)
+    async with ModelServer(say=lambda body: json.dumps({"proposals": [fact]})) as server:
+        model = ("--reflector", "http", "--url", server.url, "--model", "test-model")
+        asked = await asyncio.to_thread(shell, "reflect", "plain", *model, "--json")
+        job = json.loads(asked.stdout)["job"]
+        assert (
+            "done" not in (await asyncio.to_thread(shell, "worker", "--once")).stdout
+        )  # it has no such model
+        environment = {**os.environ, "ACMS_MODEL_KEY": "sk-secret"}
+        done = await asyncio.to_thread(shell, "worker", "--once", *model, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert f"job {job} reflect:test-model done" in done.stdout
+        assert [call.key for call in server.calls] == ["sk-secret"]
+        assert "sk-secret" not in done.stdout + done.stderr
+    assert set(await asyncio.to_thread(listed, "plain")) == {"100"}
+
+
+def test_reflect_shows_how_far_it_is_in_a_terminal() -> None:
+    pty = pytest.importorskip("pty", reason="no terminals here")
+    asyncio.run(say("plain", PLAIN))
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "acms.cli", "reflect", "plain", "--wait"],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            block = os.read(ours, 65536)
+        except OSError:
+            break
+        if not block:
+            break
+        seen += block
+    os.close(ours)
+    assert child.wait() == 0
+    assert b"reflecting" in seen
+    assert b"1/1" in seen
 
 
 def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> None:
