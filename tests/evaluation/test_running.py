@@ -23,6 +23,7 @@ from acms.evaluation import (
     run,
     table,
 )
+from acms.providers import OfflineReflector
 
 
 class Asked:
@@ -72,6 +73,14 @@ async def test_perfect_proposals_do_the_same_in_plain_conversation(seed: int) ->
     figures = _checked(await run(scenario, reflector=PerfectReflector(scenario)))
     assert figures["hit"] >= 0.98
     assert figures["stale"] == 0.0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+async def test_rules_without_a_model_give_nearly_every_answer_that_was_marked(seed: int) -> None:
+    figures = _checked(await run(corrections(turns=200, seed=seed), reflector=OfflineReflector()))
+    assert figures["hit"] >= 0.95
+    assert figures["stale"] <= 0.05
+    assert figures["precision past"] >= 0.30
 
 
 async def test_without_a_reflector_what_is_no_longer_so_is_recalled_too() -> None:

@@ -772,8 +772,7 @@ def _listed(reading: Reading) -> Made:
     if (
         of is None
         or not is_value(found.value, most=6)
-        or (clause.key.islower()
-        and not ATTRIBUTES.fullmatch(of.attribute))
+        or (clause.key.islower() and not ATTRIBUTES.fullmatch(of.attribute))
     ):
         return None
     if not ATTRIBUTES.fullmatch(of.attribute):

@@ -21,6 +21,8 @@ from acms.model import Entry, Source
 
 CLOSE = 0.8
 """Share of the score of an answer that is close to it."""
+ASKED = 3
+"""Of so many terms of a query one at least must be of the fact that says what was asked."""
 LEADERS = 8
 """Best facts that are looked at."""
 
@@ -79,8 +81,9 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     attribute = _terms(fact, "attribute")
     if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
         return False
+    held = asked & set(terms(words(f"{fact.content} {named(fact)}")))
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
-    return named_by_half or asked <= set(terms(words(f"{fact.content} {named(fact)}")))
+    return held == asked or (named_by_half and ASKED * len(held) >= len(asked))
 
 
 def _apart(fact: Entry, query: Sequence[int]) -> bool:

@@ -248,8 +248,7 @@ def _ruled(reading: Reading) -> Made:
         if not reading.marker:
             if (
                 first.startswith(("i", "you"))
-                or (reading.clause.exclaimed
-                and not spoken)
+                or (reading.clause.exclaimed and not spoken)
                 or _IDLE.match(match["v"])
                 or not spoken
             ):
@@ -271,16 +270,13 @@ def _ruled(reading: Reading) -> Made:
         if not reading.marker:
             if not _STRICT.match(match["v"]) or not spoken or reading.clause.exclaimed:
                 return None
-            if (
-                re.search(r"\b(?:you|your|my|me|i)\b", text, re.I)
-                or (match["t"].lower() == "we"
-                and match["how"].lower() in ("have to", "has to"))
+            if re.search(r"\b(?:you|your|my|me|i)\b", text, re.I) or (
+                match["t"].lower() == "we" and match["how"].lower() in ("have to", "has to")
             ):
                 return None
-            if (
-                match["how"].lower() in ("have to", "has to")
-                or (about(reading, re.sub(r"^(?:all|any|every|each|no) ", "", match["t"], flags=re.I)) is None
-                and match["t"].lower() != "we")
+            if match["how"].lower() in ("have to", "has to") or (
+                about(reading, re.sub(r"^(?:all|any|every|each|no) ", "", match["t"], flags=re.I)) is None
+                and match["t"].lower() != "we"
             ):
                 return None
         how = match["how"].lower().replace("’", "'")
@@ -295,8 +291,7 @@ def _ruled(reading: Reading) -> Made:
         if not reading.marker and (
             not spoken
             or not is_value(match["v"], most=8)
-            or ("required" in match["how"]
-            and "the" not in text.lower())
+            or ("required" in match["how"] and "the" not in text.lower())
         ):
             return None
         negative = match["how"].lower() not in ("mandatory", "required", "non-negotiable")
