@@ -194,16 +194,24 @@ def consolidate(
             size = f"{count(proposal.content)} tokens, a fact may have {rules.max_tokens}"
             book.decide(index, "too_long", size)
             continue
-        safe = next((fact for fact in change.ends if _safe(fact, change.trust)), None)
+        safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
+        rival = _rival(change, changes)
         same = _same(change, at.get(change.where, ()), known, changes)
         if same is not None:
             book.decide(index, "duplicate", *same)
-            for other in [one for one in changes if same[1] in {fact.id for fact in one.ends}]:
+            for other in [
+                one
+                for one in changes
+                if same[1] in {fact.id for fact in one.ends} and not _safe(one.trust, change.trust)
+            ]:
                 changes.remove(other)
                 book.decide(other.index, "overridden", f"proposal {index + 1} says that it stays", same[1])
         elif safe is not None:
             word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
             book.decide(index, "untrusted", word, safe.id)
+        elif rival is not None:
+            word = f"what {change.trust.value} says cannot end what {rival.trust.value} said"
+            book.decide(index, "untrusted", f"{word} (proposal {rival.index + 1})")
         else:
             if has_address(change.where) and proposal.action != "remove":
                 counts.setdefault(change.where, change.cardinality)
@@ -328,9 +336,20 @@ def _missing(proposal: Proposal) -> str:
     return "it names no id, and no single fact at its address"
 
 
-def _safe(fact: Fact, trust: Origin) -> bool:
-    """Whether a fact is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return _TRUST[trust] < _TRUST[Origin.ASSISTANT] <= _TRUST[fact.trust]
+def _safe(said: Origin, by: Origin) -> bool:
+    """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
+    return _TRUST[by] < _TRUST[Origin.ASSISTANT] <= _TRUST[said]
+
+
+def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
+    """Return an earlier change of the answer about the same that is protected from this one; None without one."""
+    own = {fact.id for fact in change.named}
+    filling = change.proposal.action != "remove" and change.exclusive
+    for one in earlier:
+        meets = filling and one.exclusive and one.proposal.action != "remove" and one.where == change.where
+        if (meets or own & {fact.id for fact in one.named}) and _safe(one.trust, change.trust):
+            return one
+    return None
 
 
 def _same(
@@ -344,7 +363,7 @@ def _same(
     for fact in rivals:
         if not _says(said, fact, exactly=fact in change.named):
             continue
-        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(replace(fact, trust=change.trust), fact.trust):
+        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
             return None
