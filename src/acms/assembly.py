@@ -22,6 +22,7 @@ from acms.core.plan import (
     share,
     suffix,
 )
+from acms.core.stale import NONE, Stale
 from acms.core.terms import words
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
@@ -33,10 +34,12 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from numpy.typing import NDArray
 
     from acms.core.field import Field
+    from acms.core.known import Known
     from acms.core.offer import Offer
-    from acms.core.rank import Ranking
+    from acms.core.rank import Question, Ranking
     from acms.embedding import Embedding
     from acms.indexing import Indexes
+    from acms.sources import Beside
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
@@ -253,6 +256,10 @@ class Recall:
     weights: Mapping[str, float]
     #: Also ask the other logs of this namespace.
     namespace: str | None = None
+    #: Also ask the profile of this namespace.
+    profile: str | None = None
+    #: Show also what messages say that is no longer so.
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +281,11 @@ class Ranked:
     version: int
     field: Field
     ranking: Ranking
+    question: Question
+    #: Messages that say what is no longer so.
+    stale: Stale = NONE
+    #: Entries at its head that are no messages: what was made of them.
+    made: int = 0
     #: Of the query; None without an embedder, or when it did not answer.
     vector: NDArray[np.float32] | None = None
     warnings: tuple[str, ...] = ()
@@ -287,22 +299,24 @@ class Gone(Exception):
         self.ids = tuple(ids)
 
 
-async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field]:
-    """Return the version to read and the index of the log at it; of a log that does not exist yet an empty one."""
+async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field, Stale, int]:
+    """Return the version to read, the index of the log at it, what is stale there, and how much it was reflected on.
+
+    Of a log that does not exist yet an empty one.
+    """
     from acms.core.field import Field
     from acms.core.index import Snapshot
 
     if context is None:
-        return 0, Field(Snapshot(()), Cover(()))
+        return 0, Field(Snapshot(()), Cover(())), NONE, 0
     head = await reader.storage.head(context)
     version = version_of(head, at)
-    replacing = await reader.storage.read(context, at=version, replacing=True) if head.rewrites else []
-    cover = Cover(replacing, searchable=True)
+    now = await reader.indexes.in_force(context, head, version)
     spaces = () if reader.embedding is None else (reader.embedding.space,)
-    field = await reader.indexes.field(context, head, version, cover, spaces)
+    field = await reader.indexes.field(context, head, version, now.cover, spaces)
     if reader.embedding is not None:
         reader.embedding.heal(context, head.version)
-    return version, field
+    return version, field, now.stale, head.version - head.messages
 
 
 async def ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
@@ -310,7 +324,7 @@ async def ranked(reader: Reader, context: str | None, at: int | None, query: str
     from acms.core.rank import Question, rank
 
     embedding = reader.embedding
-    version, field = await _caught_up(reader, context, at)
+    version, field, stale, made = await _caught_up(reader, context, at)
     vector = None if embedding is None else await embedding.query(query)
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
@@ -322,12 +336,13 @@ async def ranked(reader: Reader, context: str | None, at: int | None, query: str
         found = rank(field, question, size)
     if warnings:
         found.coverage = 0.0
-    return Ranked(context or "", version, field, found, vector, warnings)
+    return Ranked(context or "", version, field, found, question, stale, made, vector, warnings)
 
 
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
     from acms.core.rank import CANDIDATES
+    from acms.sources import beside
 
     size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
@@ -336,14 +351,22 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         if not asked.exclude:  # half as much again as the budget holds is enough to choose from
             for one in (found, *others):
                 one.ranking.keep(asked.budget * 3 // 2)
+        facts = await beside(reader, found, asked.profile, others)
         try:
             latest = await _latest(reader, found.field, asked.query)
             return await fetched(
-                plan_recall(found, asked, latest, reader.counter, reader.frame, others), reader.storage
+                plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts), reader.storage
             )
         except Gone as gone:
-            for one in (found, *others):
-                reader.indexes.blank(one.context, one.field, gone.ids)
+            took_away(reader, gone, (found, *others), facts)
+
+
+def took_away(reader: Reader, gone: Gone, found: Iterable[Ranked], beside: Beside) -> None:
+    """Take what was found to be gone out of every index that may hold it."""
+    for one in found:
+        reader.indexes.blank(one.context, one.field, gone.ids)
+    if beside.profile is not None:
+        reader.indexes.blank(*beside.profile, gone.ids)
 
 
 async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) -> list[Ranked]:
@@ -390,9 +413,11 @@ def plan_recall(
     counter: TokenCounter,
     frame: Frame,
     others: Sequence[Ranked] = (),
+    beside: Beside | None = None,
 ) -> Steps[ContextItems]:
-    """Choose what to show of a ranked log, and of others beside it."""
-    from acms.core.offer import Terms, offer
+    """Choose what to show of a ranked log, of others beside it, and of what is known."""
+    from acms.core.noise import quiet
+    from acms.core.offer import Terms, facts, offer, together
 
     terms = Terms(
         weights=asked.weights,
@@ -401,27 +426,35 @@ def plan_recall(
         include_current=asked.include_current,
         budget=asked.budget,
         asks=latest is not None and latest.content.strip() == asked.query.strip(),
+        stale=NONE if asked.superseded else found.stale,
+        profile=NONE if asked.superseded or beside is None else beside.stale,
     )
     offered = offer(found.field, found.ranking, terms, frame)
-    if others:
-        beside = [
-            offer(one.field, one.ranking, replace(terms, episode=False, asks=False), frame) for one in others
-        ]
-        offered = replace(
-            offered,
-            past=[*(one for each in beside for one in each.past), *offered.past],
-            rejected=[*(one for each in beside for one in each.rejected), *offered.rejected],
+    each = [
+        offer(
+            one.field,
+            one.ranking,
+            replace(terms, episode=False, asks=False, stale=NONE if asked.superseded else one.stale),
+            frame,
         )
+        for one in others
+    ]
+    known = () if beside is None else beside.known
+    if known:
+        each.insert(0, facts(known, terms, frame))
+    offered = together([*each, offered]) if each else offered
+    if known and not asked.superseded:
+        offered = yield from quiet(offered, found.question.terms, found.field)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)
 
-    items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query)
+    items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
     left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
     warnings = list(found.warnings)
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return recalled(found, offered, items, choices, asked.budget, warnings, others)
+    return recalled(found, offered, items, choices, asked.budget, warnings, others, known)
 
 
 def recalled(
@@ -432,6 +465,7 @@ def recalled(
     budget: int,
     warnings: Sequence[str] = (),
     others: Sequence[Ranked] = (),
+    known: Sequence[Known] = (),
 ) -> ContextItems:
     """Return items with the reasons for them and for everything that was left out."""
     from acms.core.offer import Rest
@@ -445,7 +479,7 @@ def recalled(
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs)),
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known)),
         context=found.context,
         version=found.version,
         confidence=max((one.relevance for one in offered.past), default=0.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from acms import handles
@@ -29,7 +29,7 @@ def background(
     shared = handles.shared(handle)
     found: Background | None = shared.background
     if found is None:
-        found = shared.background = Background(storage, config, retry, on_event)
+        found = shared.background = Background(storage, config, retry, on_event, shared.calls)
     found.enabled = found.enabled or config.enabled
     return found
 
@@ -47,6 +47,7 @@ class Background:
         config: WorkerConfig,
         retry: RetryConfig,
         on_event: Callable[[Event], Any] | None = None,
+        calls: Collection[asyncio.Task[Any]] = (),
     ) -> None:
         #: Whether `poke` does anything.
         self.enabled = config.enabled
@@ -54,6 +55,7 @@ class Background:
         self._config = config
         self._retry = retry
         self._on_event = on_event
+        self._calls = calls
         self._handlers: dict[str, Handler] = {}
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,10 +94,15 @@ class Background:
             await asyncio.wait([task])
 
     async def stop(self, *, grace: float = GRACE) -> None:
-        """Begin no more jobs and wait for what runs; after `grace` seconds it is handed back to be done by others."""
+        """Begin no more jobs and wait for what runs; after `grace` seconds it is handed back to be done by others.
+
+        A reflector is not waited for: what it was asked for is handed back at once.
+        """
         task = self._task
         if self._worker is not None and task is not None and self._runs(asyncio.get_running_loop()):
             self._worker.stop(grace=grace)
+            for call in list(self._calls):
+                call.cancel()
             await asyncio.wait([task])
 
 

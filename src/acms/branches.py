@@ -57,6 +57,7 @@ _SHOWN = 20
 """Known tags that an error lists."""
 _LATE = 32
 """Late facts a fork looks at itself: so few are read without leaving the event loop."""
+_LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 _COMPARED = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
 
 
@@ -113,12 +114,12 @@ async def _what(storage: StorageBackend, context: Context) -> str:
 
 async def _ask_for_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
     """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
-    late = await storage.read(parent, kinds=(Kind.FACT,), after=child.fork or 0, limit=_LATE)
-    found = adoption.candidates(late, _inherited(child))
+    late = await storage.read(parent, kinds=_LEARNED, after=child.fork or 0, limit=_LATE)
+    found = adoption.candidates(late, _inherited(child), child.fork or 0)
     if len(late) < _LATE:  # else the job looks at them all
         if not found:
             return False
-        own = await storage.read(child.id, kinds=(Kind.FACT,), after=child.fork or 0)
+        own = await storage.read(child.id, kinds=_LEARNED, after=child.fork or 0)
         if {fact.id for fact in found} <= {id for fact in own for id in fact.sources}:
             return False  # a named fork that was made before
     job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
@@ -133,57 +134,75 @@ async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
     or its parent was deleted.
     """
     try:
-        while True:
-            child = await storage.context(lease.job.context)
-            if child.parent is None or child.fork is None:
-                return Done()
-            head = await storage.head(child.id)
-            facts = await _late(storage, child)
-            own = await storage.read(child.id, at=head.version, kinds=(Kind.FACT,), after=child.fork)
-            cover = Cover(await storage.read(child.id, at=head.version, replacing=True))
-            drafts = adoption.adopted(facts, own, cover, child.fork)
-            if not drafts:
-                return Done()
-            (result,) = await storage.append(
-                [
-                    Append(
-                        context=child.id,
-                        drafts=tuple(drafts),
-                        expect=Expect(rewrites=head.rewrites),
-                        finish=lease,
-                    )
-                ]
-            )
-            if type(result) is ConflictError:
-                continue  # something was replaced or erased meanwhile: look again
-            receipt = _done(result)
-            log(logging.INFO, "adopted", context=child.id, facts=len(drafts))
-            return Done() if receipt.repeated else None
+        return None if await adopt_late(storage, lease.job.context, lease) else Done()
     except SessionNotFoundError as error:
         return Failed(error=str(error), cancelled=True)
 
 
+async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
+    """Append the late facts of its parent to a fork; return whether there were any."""
+    while True:
+        child = await storage.context(context)
+        if child.parent is None or child.fork is None:
+            return False
+        head = await storage.head(child.id)
+        late = await _late(storage, child)
+        own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
+        cover = Cover(await storage.read(child.id, at=head.version, replacing=True))
+        drafts = adoption.adopted(late, own, cover, child.fork, await _open_episode(storage, child))
+        if not drafts:
+            return False
+        (result,) = await storage.append(
+            [
+                Append(
+                    context=child.id,
+                    drafts=tuple(drafts),
+                    expect=Expect(rewrites=head.rewrites),
+                    finish=finish,
+                )
+            ]
+        )
+        if type(result) is ConflictError:
+            continue  # something was replaced or erased meanwhile: look again
+        receipt = _done(result)
+        log(logging.INFO, "adopted", context=child.id, entries=len(drafts))
+        return not receipt.repeated
+
+
 async def _late(storage: StorageBackend, child: Context) -> list[Entry]:
-    """Return the parent's facts in force above a fork that were made from what the fork has."""
+    """Return what the parent learned above a fork from what the fork has, and would not have unlearned without more."""
     assert child.parent is not None
     assert child.fork is not None
     runs = _inherited(child)
     head = await storage.head(child.parent)
-    late = await storage.read(child.parent, at=head.version, kinds=(Kind.FACT,), after=child.fork)
-    found = adoption.candidates(late, runs)
+    late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
+    found = adoption.candidates(late, runs, child.fork)
     if not found:
         return []
-    cover = Cover(await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else [])
-    found = [fact for fact in found if cover.by(fact.version) is None]
     known: dict[str, Entry | None] = {}
-    asked = {id for fact in found for id in fact.sources}
+    asked = {id for one in found for id in one.sources}
     while asked:
         wanted = sorted(asked)
         entries = await storage.get(wanted)
         known.update(zip(wanted, entries, strict=True))
         beyond = [entry for entry in entries if entry is not None and not adoption.inherits(entry.id, runs)]
         asked = {id for entry in beyond if entry.kind is Kind.FACT for id in entry.sources} - known.keys()
-    return adoption.grounded(found, known, runs)
+    replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
+    found = adoption.grounded(found, known, runs)
+    return adoption.standing(found, late, replacing, child.fork)
+
+
+async def _open_episode(storage: StorageBackend, child: Context) -> int:
+    """Return the ordinal of the first episode that had not ended where a fork begins."""
+    entries = await storage.read(child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_LATE)
+    turns = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+    if not turns:
+        return 0
+    newest = turns[-1]
+    ended = newest.closes is not None or any(
+        entry.kind is Kind.EPISODE and entry.episode == newest.episode for entry in entries
+    )
+    return newest.episode + 1 if ended else newest.episode
 
 
 def _inherited(child: Context) -> list[Run]:

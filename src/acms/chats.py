@@ -20,6 +20,7 @@ from acms.assembly import (
     leading,
     ranked,
     recalled,
+    took_away,
 )
 from acms.core import chat
 from acms.core.history import Unit, effective
@@ -30,6 +31,7 @@ from acms.projections import ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
 
 if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
+    from acms.core.known import Known
     from acms.core.offer import Offer
 
 RECALL_SHARE = 0.25
@@ -53,6 +55,7 @@ class Material:
     lead: Sequence[Unit[Entry]]
     rest: Sequence[Unit[Entry]]
     past: tuple[Ranked, Offer] | None = None
+    known: Sequence[Known] = ()
 
 
 async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
@@ -61,8 +64,9 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
     comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
-    from acms.core.offer import Terms, offer
+    from acms.core.offer import Terms, facts, offer, together
     from acms.core.rank import CANDIDATES
+    from acms.sources import Beside, beside
 
     frame = chat.ChatFrame(reader.counter)
     while True:
@@ -71,16 +75,24 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         led = {entry.version for unit in lead for entry in unit.entries}
         rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
         past: tuple[Ranked, Offer] | None = None
-        if not gathered.whole or cost_of(gathered.units, frame) + chat.PRIMER > asked.budget:
+        known = Beside()
+        fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
+        if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
-            terms = Terms(weights=asked.weights, shown=led, episode=False)
-            past = found, offer(found.field, found.ranking, terms, reader.frame)
-        material = Material(gathered, lead, rest, past)
+            known = await beside(reader, found, asked.profile)
+            if fits:  # everything else is there as it was said
+                known = replace(known, known=[one for one in known.known if one.context != context])
+            terms = Terms(
+                weights=asked.weights, shown=led, episode=False, stale=found.stale, profile=known.stale
+            )
+            offered = offer(found.field, found.ranking, terms, reader.frame)
+            past = found, together([facts(known.known, terms, reader.frame), offered])
+        material = Material(gathered, lead, rest, past, known.known)
         try:
             return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader.storage)
         except Gone as gone:
             if past is not None:
-                reader.indexes.blank(context, past[0].field, gone.ids)
+                took_away(reader, gone, [past[0]], known)
 
 
 def _lead(gathered: Gathered) -> list[Unit[Entry]]:
@@ -108,6 +120,12 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
     """Choose and write a prompt within the budget."""
     limit = asked.budget
+    if material.past is not None and material.known:
+        from acms.core.noise import quiet
+
+        past, offered = material.past
+        offered = yield from quiet(offered, past.question.terms, past.field)
+        material = replace(material, past=(past, offered))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget
@@ -140,10 +158,11 @@ def _plan_chat(
     if material.past is not None:
         offered = material.past[1]
         reserved = int(max(0, room) * RECALL_SHARE)
-        narrow = _versions(suffix(newest, room - reserved))
-        answers = [
-            one for one in offered.past if narrow.isdisjoint(entry.version for entry in one.unit.entries)
-        ]
+        left = room - sum(one.tokens for one in newest)
+        if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
+            reserved = min(reserved, left)
+        narrow = _shown(suffix(newest, room - reserved))
+        answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
         overhead = chat.tokens([chat.recalled("")], counter) - chat.PRIMER
         found, chosen = yield from fit(
             lambda limit: share(answers, (), limit, 0.0),
@@ -151,10 +170,11 @@ def _plan_chat(
             counter,
             text,
             asked.query,
+            offered.trims,
         )
         choices = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
-        shown = _versions(choices)
-        found = [item for item in found if item.version not in shown]
+        shown = _shown(choices)
+        found = [item for item in found if item.id not in shown]
         chosen = [choice for choice in chosen if shown.isdisjoint(_entries(choice))]
         rejected = [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))]
     items = [
@@ -165,7 +185,7 @@ def _plan_chat(
     written = chat.render(items)
     if found:
         written.insert(_before_last_turn(written), chat.recalled(join(found)))
-    decided = {version for choice in (*chosen, *rejected) for version in _entries(choice)}
+    decided = {id for choice in (*chosen, *rejected) for id in _entries(choice)}
     windowed = [choice for choice in (*kept, *choices) if decided.isdisjoint(_entries(choice))]
     tokens = chat.tokens(written, counter) if written else 0
     shown_items = [*found, *items]
@@ -174,7 +194,9 @@ def _plan_chat(
         offered = replace(offered, rejected=rejected)
         decisions = [*chosen, *windowed]
         return ChatPlan(
-            written, tokens, recalled(past, offered, shown_items, decisions, asked.budget, past.warnings)
+            written,
+            tokens,
+            recalled(past, offered, shown_items, decisions, asked.budget, past.warnings, (), material.known),
         )
     gathered = material.gathered
     verdicts = ledger(windowed, gathered.hidden, cuts(items))
@@ -191,14 +213,14 @@ def _plan_chat(
     )
 
 
-def _versions(choices: Sequence[Choice]) -> set[int]:
-    """Return the versions that some choices show."""
-    return {version for choice in choices if choice.included for version in _entries(choice)}
+def _shown(choices: Sequence[Choice]) -> set[str]:
+    """Return the ids that some choices show."""
+    return {id for choice in choices if choice.included for id in _entries(choice)}
 
 
-def _entries(choice: Choice) -> list[int]:
-    """Return the versions of a choice."""
-    return [entry.version for entry in choice.candidate.unit.entries]
+def _entries(choice: Choice) -> list[str]:
+    """Return the ids of a choice."""
+    return [entry.id for entry in choice.candidate.unit.entries]
 
 
 def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:

@@ -60,6 +60,7 @@ from acms.projections import Compaction
 from acms.protocols import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.providers.tokens import token_counter
 from acms.worker import Handler
+from acms.writing import take_back
 
 if TYPE_CHECKING:
     from acms.shared import SharedSession
@@ -130,10 +131,13 @@ async def undo(view: View, shared: SharedSession, writer: Writer, version: int) 
             raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
         if not entry.replaces:
             raise ValidationError(
-                f"v{version} is a {entry.kind.value} that replaces nothing", field="version"
+                f"v{version} is a {entry.kind.value} that replaces nothing",
+                field="version",
+                options=(f"retract {entry.id}",),
             )
         head = await storage.head(context)
-        cover = await assembly.cover_at(storage, context, head, head.version)
+        replacing = await storage.read(context, at=head.version, replacing=True)
+        cover = Cover(replacing)
         by = cover.by(version)
         if by is not None:
             raise ConflictError(
@@ -147,19 +151,9 @@ async def undo(view: View, shared: SharedSession, writer: Writer, version: int) 
                     raise ExpiredError(
                         f"retention has deleted the content of v{old.version}, it cannot come back"
                     )
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=((version, version),),
-            sources=(entry.id,),
-            data={"reason": "undo"},
-        )
-        delivered = await writer.rewrite(context, draft, head.rewrites)
-        if delivered is not None:
-            undone = delivered.receipt.versions[0]
-            shared.rewritten(context, undone, entry.id, "undo")
-            return undone
+        receipt = await take_back(shared, writer, context, entry, replacing, head)
+        if receipt is not None:
+            return receipt.versions[0]
 
 
 async def _at(storage: StorageBackend, context: str, version: int) -> Entry | None:
@@ -176,7 +170,7 @@ async def compactions(
     cover = await assembly.cover_at(storage, context, head, version)
     found: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
-        if job is not None and entry.data.get("job") != job:
+        if not entry.replaces or (job is not None and entry.data.get("job") != job):
             continue
         data = entry.data
         found.append(
@@ -209,6 +203,7 @@ async def expand(storage: StorageBackend, context: str | None, at: int | None, v
         context is None
         or entry is None
         or entry.kind is not Kind.SUMMARY
+        or not entry.replaces
         or (at is not None and version > at)
     ):
         raise EntryNotFoundError(f"there is no summary at v{version}")

@@ -113,16 +113,28 @@ class RetryConfig:
     max_delay: float = 30.0
     exponential_base: float = 2.0
     jitter: bool = True
+    #: What `acms.providers.with_retry` tries again besides errors of ACMS that are `retryable`.
+    retryable_exceptions: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
 
     def __post_init__(self) -> None:
         _positive(self.max_attempts, "retry.max_attempts", 1)
         _positive(self.base_delay, "retry.base_delay")
         _positive(self.max_delay, "retry.max_delay")
         _positive(self.exponential_base, "retry.exponential_base", 1)
+        kinds = self.retryable_exceptions
+        if not isinstance(kinds, tuple) or not all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
+        ):
+            raise ConfigurationError(
+                f"retry.retryable_exceptions must be a tuple of exception classes, was {kinds!r}"
+            )
 
     def delay(self, attempt: int, fraction: float) -> float:
         """Return the seconds to wait after the n-th failed attempt; `fraction` in [0, 1] spreads the jitter."""
-        delay = min(self.max_delay, self.base_delay * self.exponential_base ** (attempt - 1))
+        try:
+            delay = min(self.max_delay, self.base_delay * self.exponential_base ** (attempt - 1))
+        except OverflowError:
+            delay = self.max_delay
         return delay * (0.5 + fraction / 2) if self.jitter else delay
 
 
@@ -138,7 +150,7 @@ class ReflectionConfig:
     min_episode_turns: int = 2
     #: Proposals a reflector is less sure of are passed over.
     min_confidence: float = 0.7
-    #: Facts that one call of a reflector may add.
+    #: Facts that one call of a reflector may add for each episode it reads.
     max_facts_per_call: int = 10
     #: Tokens a fact may have.
     max_fact_tokens: int = 200

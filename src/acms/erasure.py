@@ -25,6 +25,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.facts import PROFILE
 from acms.model import (
     Append,
     Context,
@@ -45,8 +46,6 @@ from acms.transfer import Progress
 
 T = TypeVar("T")
 
-PROFILE = "@profile"
-"""Name of the context that holds the facts of a whole namespace."""
 COLLECT_AFTER = timedelta(days=30)
 """How long a deleted context can still be brought back."""
 LOOK_AGAIN = timedelta(days=1)

@@ -278,8 +278,11 @@ class ProviderError(ACMSError):
         provider: str,
         retryable: bool = False,
         cause: Exception | None = None,
+        retry_after: float | None = None,
         options: Sequence[str] = (),
     ) -> None:
         super().__init__(message, retryable=retryable, options=options)
         self.provider = provider
+        #: Seconds to wait before the next call, where the provider said so.
+        self.retry_after = retry_after
         self.__cause__ = cause

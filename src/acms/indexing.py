@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from acms.core import cards
@@ -19,11 +20,13 @@ from acms.core.chain import locate
 from acms.core.field import Field
 from acms.core.history import Cover
 from acms.core.index import Segment, Snapshot
+from acms.core.stale import NONE, Stale, stale
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.logs import log
 from acms.model import Derived, Draft, Head, State
 from acms.projections import IndexStats
 from acms.protocols import StorageBackend
+from acms.sources import Profiles
 
 SMALL = 256
 """Logs with fewer messages are read anew each time: nothing of them is kept."""
@@ -41,6 +44,20 @@ KEPT = 4_096
 
 LEARNED = 1_024
 """Vectors kept in memory until the store shows them."""
+
+
+COVERS = 256
+"""Logs of which it is kept what is out of force."""
+
+
+class InForce(NamedTuple):
+    """What is out of force in a log, and which messages say what is no longer so."""
+
+    cover: Cover
+    stale: Stale
+
+
+NOTHING = InForce(Cover((), searchable=True), NONE)
 
 
 class _Part(Segment):
@@ -82,9 +99,13 @@ class Indexes:
         self._waiting = 0
         #: Logs with enough cards to be stored.
         self._full: set[str] = set()
+        #: Where the facts of a namespace are.
+        self.profiles = Profiles(storage)
         self._timer: asyncio.TimerHandle | None = None
         #: Vectors on their way to the store, with the epoch they were made under: recall must not wait for a commit.
         self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
+        #: By log, with the count of rewrites and the epoch it was made under.
+        self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
 
     @property
@@ -158,6 +179,27 @@ class Indexes:
                 log(logging.WARNING, "cards_not_stored", context=context, code=error.code, cards=len(rows))
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def in_force(self, context: str, head: Head, version: int) -> InForce:
+        """Return what is out of force at a version, and which messages say what is no longer so.
+
+        Whatever replaces something is counted by the head, so at the head both hold until that count changes.
+        """
+        if not head.rewrites:
+            return NOTHING
+        stamp = head.rewrites, head.epoch
+        known = self._in_force.get(context)
+        if known is not None and known[0] == stamp and version == head.version:
+            self._in_force.move_to_end(context)
+            return known[1]
+        replacing = await self.storage.read(context, at=version, replacing=True)
+        cover = Cover(replacing, searchable=True)
+        found = InForce(cover, stale(cover))
+        if version == head.version:
+            self._in_force[context] = stamp, found
+            if len(self._in_force) > COVERS:
+                self._in_force.popitem(last=False)
+        return found
 
     async def field(
         self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
@@ -329,7 +371,8 @@ class Indexes:
         """Take entries out whose content was found to be gone: expired, or erased while it was being read."""
         for id in ids:
             place = locate(id)
-            if place is not None and 1 <= place[1] <= field.snapshot.count:
+            held = place is not None and 1 <= place[1] <= field.snapshot.count
+            if place is not None and held and field.snapshot.doc(place[1] - 1).id == id:
                 _, segment, document = field.snapshot.where(place[1] - 1)
                 segment.blanked.add(document)
         sight = self._sights.get(context)

@@ -6,21 +6,28 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from acms.config import ACMSConfig
+from acms.core import reflect
 from acms.core.compact import kind_of
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
-from acms.protocols import StorageBackend, Summarizer, TokenCounter
-from acms.worker import Handler
+from acms.protocols import Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.worker import Handler, Outcome
 
 
 def handlers(
     config: ACMSConfig,
     summarizers: Sequence[Summarizer] = (),
     counters: Mapping[str, TokenCounter] | None = None,
+    *,
+    reflectors: Sequence[Reflector] = (),
+    handle: StorageBackend | None = None,
 ) -> dict[str, Handler]:
-    """Return the handlers of every kind of job by kind; "compact:<model>" for each summarizer.
+    """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
-    `counters` are token counters by name, beside those that come along.
+    Reflecting by rules and compacting by extraction need no model: every worker can.
+
+    `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
+    write to, which reflections keep out of the way of.
     """
     from acms import branches, compaction, erasure  # a worker alone needs them
 
@@ -30,7 +37,33 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+        reflect.KIND: _offline(config, known, handle),
+        **{reflect.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
+
+
+def _reflecting(
+    config: ACMSConfig,
+    reflector: Reflector,
+    counters: Mapping[str, TokenCounter],
+    handle: StorageBackend | None,
+) -> Handler:
+    from acms import reflection
+
+    return reflection.handler(config, reflector, counters, handle=handle)
+
+
+def _offline(
+    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
+) -> Handler:
+    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        from acms.providers.offline import OfflineReflector
+
+        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
+
+    return run
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

@@ -23,6 +23,7 @@ from acms.core.chain import Entropy, token
 from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
 from acms.core.policy import CompactionPolicy
+from acms.core.reflect import requested as asked_for
 from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
 from acms.handles import shared
 from acms.logs import log
@@ -60,10 +61,14 @@ class Letter:
     rewrite: bool = False
     #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
     rewrites: int | None = None
+    #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
+    decided: int | None = None
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
     #: How compaction is asked for; None when an append asks for none.
     watch: Watch | None = None
+    #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+    reflect: str | None = None
     #: Where the answer goes when the caller waits in the queue.
     answer: asyncio.Future[Delivered | None] | None = None
 
@@ -81,8 +86,10 @@ class Delivered(NamedTuple):
     start: int
     #: Ordinals of the episodes that a long silence before a message has ended.
     gaps: tuple[int, ...] = ()
-    #: Whether the append asked for a compaction.
+    #: Whether the append asked for a job that a worker must be woken for.
     asked: bool = False
+    #: Whether it ended an episode that is to be reflected on.
+    reflects: bool = False
 
 
 class Mailbox:
@@ -90,6 +97,7 @@ class Mailbox:
 
     def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
         self._storage = storage
+        self._shared = shared(storage)
         self._context = context
         self._entropy = entropy
         self._waiting: deque[Letter] = deque()
@@ -230,6 +238,7 @@ class Mailbox:
         known = letters[0].close is None  # what is open to be closed is asked, not remembered
         head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
         gaps: list[int] = []
+        reflects: str | None = None
         placed: list[Sequence[Draft]] = []
         for letter in letters:
             if letter.close is not None:
@@ -237,7 +246,12 @@ class Mailbox:
                     return [None]
                 placed.append([await self._closing(letter.drafts[0], tail)])
                 tail = replace(tail, closed=letter.close)
+                reflects = letter.reflect
             elif letter.rewrite:
+                if letter.decided not in (None, head.version) and await self._storage.read(
+                    self._context, after=letter.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+                ):
+                    raise Overtaken
                 placed.append(letter.drafts)
             else:
                 for draft in letter.drafts:
@@ -246,6 +260,9 @@ class Mailbox:
                     _put(draft, found)
                     if tail.closed is None and 0 < tail.episode < found.episode:
                         gaps.append(tail.episode)
+                        reflects = reflects or letter.reflect
+                    if found.closes is not None:
+                        reflects = reflects or letter.reflect
                     tail = found.tail
                 placed.append(letter.drafts)
         jobs: tuple[JobDraft, ...] = ()
@@ -254,6 +271,8 @@ class Mailbox:
             jobs = await self._asks(watch, head, tail, placed)
             if jobs:
                 tail = replace(tail, asked=head.tokens + _tokens(placed))
+        if reflects is not None:
+            jobs = (*jobs, asked_for(self._context, reflects))
         expect = _FillingExpect()
         expect.last_message = head.last_message
         expect.version = head.version
@@ -267,6 +286,7 @@ class Mailbox:
         op.jobs = jobs
         op.finish = None
         op.__class__ = Append
+        self._shared.appended = monotonic()
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):
             raise result
@@ -277,7 +297,11 @@ class Mailbox:
         for drafts in placed:
             silent = gaps if drafts is placed[0] else ()
             silences = () if result.repeated else tuple(silent)
-            delivered.append(Delivered(drafts, result, start, silences, bool(jobs) and not result.repeated))
+            asked = bool(jobs) and not result.repeated
+            ended = asked and reflects is not None
+            if ended and len(jobs) == 1 and self._context in self._shared.reflecting:
+                asked = False  # whoever reflects on this log in this process sees it
+            delivered.append(Delivered(drafts, result, start, silences, asked, ended))
             start += len(drafts)
         return delivered
 

@@ -84,6 +84,11 @@ class ContextItem:
     #: The reason it was chosen, in words.
     why: str = ""
 
+    @property
+    def speaker(self) -> str | None:
+        """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary."""
+        return "fact" if self.source is Source.FACT else self.actor_id or self.role
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -225,9 +230,7 @@ class ContextItems(Sequence[ContextItem]):
 
     def text(self) -> str:
         """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for."""
-        return SEPARATOR.join(
-            speak(item.actor_id or item.role, item.content) for item in self._items if item.content
-        )
+        return SEPARATOR.join(speak(item.speaker, item.content) for item in self._items if item.content)
 
 
 SEPARATOR = "\n\n"

@@ -136,7 +136,8 @@ class ACMS(View):
         if shared.embedding is not None and context is not None:
             shared.embedding.heal(context)
             await shared.embedding.settle()
-        await shared.background.settled()
+        with handles.waiting(shared.handle):
+            await shared.background.settled()
 
     async def ingest(
         self,
@@ -268,7 +269,8 @@ class ACMS(View):
         shared = self._shared
         context = (shared.context_id if shared.retained else None) or await shared.ensure()
         delivered = await self._writer.post(
-            context, Letter(drafts, shared.rules, shared.config.retry, watch=shared.watch)
+            context,
+            Letter(drafts, shared.rules, shared.config.retry, watch=shared.watch, reflect=shared.reflects),
         )
         assert delivered is not None
         if delivered.asked:
@@ -304,6 +306,8 @@ class ACMS(View):
                     )
                     shared.tell(closed)
         log(logging.DEBUG, "ingest", context=context, version=receipts[-1].version, messages=len(receipts))
+        if delivered.reflects and shared.config.reflection.inline:
+            await self._reflected(context)
         return receipts
 
     async def _repeated(self, context: str, delivered: Delivered, embedded: Embedded) -> list[MessageReceipt]:
@@ -323,13 +327,18 @@ class ACMS(View):
         draft = Draft(
             kind=Kind.EPISODE, created_at=datetime.now(UTC), origin=Origin.DERIVED, data={"reason": reason}
         )
-        letter = Letter([draft], self._shared.rules, self._shared.config.retry, close=reason)
+        shared = self._shared
+        letter = Letter([draft], shared.rules, shared.config.retry, close=reason, reflect=shared.reflects)
         delivered = await self._writer.post(context, letter)
         if delivered is not None:
+            if delivered.asked:
+                shared.work()
             if self._writer.note(context, delivered):
                 await self._writer.index(context, delivered)
             closed = episode_id(context, delivered.drafts[0].episode)
             self._shared.tell(EpisodeClosed(context_id=context, episode_id=closed, reason=reason))
+            if delivered.reflects and shared.config.reflection.inline:
+                await self._reflected(context)
             return closed
         ordinal = await self._newest_episode(context, (await self._shared.storage.head(context)).version)
         if not ordinal:
@@ -433,14 +442,31 @@ class ACMS(View):
 
         return await compaction.request(self._shared, await self._known(), overrides)
 
+    async def reflect(self) -> Job:
+        """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
+
+        The open episode is not read: close it first. Edits of what was read before are read. Nothing is waited for:
+        `wait` does. Without a reflector of its own the session asks for the offline one, which every worker has.
+        """
+        from acms import reflecting
+
+        return await reflecting.request(self._shared, await self._known())
+
+    async def _reflected(self, context: str) -> None:
+        from acms import reflecting
+
+        with handles.waiting(self._shared.handle):
+            await reflecting.finished(self._shared, context)
+
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
-        """Wait until a job has ended and return the compaction it made; None when there was nothing to do.
+        """Wait until a job has ended and return the compaction it made; None when it made none.
 
         `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
         """
         from acms import compaction
 
-        return await compaction.wait(self._shared, await self._known(), job, timeout)
+        with handles.waiting(self._shared.handle):
+            return await compaction.wait(self._shared, await self._known(), job, timeout)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit or retraction at a version; what it replaced is in force again.

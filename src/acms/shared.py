@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms import assembly, handles
 from acms.config import ACMSConfig
-from acms.core import compact, validate
+from acms.core import compact, reflect, validate
 from acms.core.episodes import Rules
 from acms.core.markers import freeze
 from acms.core.plan import TextFrame
@@ -75,6 +75,12 @@ class SharedSession:
         if reflector is not None and not callable(getattr(reflector, "reflect", None)):
             raise ConfigurationError("reflector must be an object with an async method reflect(request)")
         self.reflector = reflector
+        #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+        self.reflects: str | None = None
+        if reflector is not None and self.config.reflection.enabled:
+            self.reflects = reflect.kind_of(reflector)
+        #: Whether the worker knows what this session's jobs need.
+        self._served = False
         self._watch: Watch | None = None
         self._embedding: Embedding | None = None
         self._indexes: Indexes | None = None
@@ -141,6 +147,10 @@ class SharedSession:
             self._check(context.counter)
             self.context_id = context.id
             self.namespace = context.namespace  # it may have been found by its id
+            if self.reflects is not None and self.config.worker.enabled:
+                from acms import reflecting
+
+                await reflecting.catch_up(self, context.id)
         return self.context_id
 
     async def ensure(self) -> str:
@@ -205,10 +215,17 @@ class SharedSession:
 
         counters = handles.shared(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
-        summarizers = () if self.summarizer is None else (self.summarizer,)
-        for kind, handler in jobs.handlers(self.config, summarizers, counters).items():
-            self.background.serve(kind, handler)
-        self.background.poke()
+        background = self.background
+        if not self._served:
+            self._served = True
+            summarizers = () if self.summarizer is None else (self.summarizer,)
+            reflectors = () if self.reflector is None else (self.reflector,)
+            found = jobs.handlers(
+                self.config, summarizers, counters, reflectors=reflectors, handle=self.handle
+            )
+            for kind, handler in found.items():
+                background.serve(kind, handler)
+        background.poke()
 
     @property
     def watch(self) -> Watch:

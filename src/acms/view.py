@@ -8,9 +8,11 @@ from acms import assembly, policies
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
+from acms.core.facts import in_force as facts_in_force
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
+from acms.knowledge import Fact
 from acms.model import Entry, Json, Kind, Role, State
 from acms.projections import (
     Branch,
@@ -49,10 +51,14 @@ class View:
         min_relevance: float = 0.0,
         exclude: Iterable[str] = (),
         scope: str = "session",
+        include_superseded: bool = False,
     ) -> ContextItems:
         """Return what the model should see for a query, within a hard token budget.
 
-        Order: past messages and summaries, then the current episode, each oldest first; the rank is `item.score`.
+        Order: facts, past messages and summaries, then the current episode, each oldest first; the rank is
+        `item.score`. Facts are those in force in this log and in the profile of the namespace; at a past version
+        the profile, which has versions of its own, is left out. A past message that says what a newer fact replaced
+        is left out, or cut to what is still so, unless `include_superseded`.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
         With `scope="namespace"` other sessions of the namespace are asked too: those whose facts, summaries or marked
@@ -72,15 +78,23 @@ class View:
             floor=shared.config.recall.current_episode_budget_pct,
             weights=shared.config.marker_weights,
             namespace=shared.namespace if scope == "namespace" else None,
+            profile=shared.namespace if self._at is None else None,
+            superseded=bool(include_superseded),
         )
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
         if scope == "namespace" and self._at is not None:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
         context = await shared.find()
-        if context is None and asked.namespace is None:
+        if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
         return shared.show("recall", await assembly.recall(shared.reader(), context, self._at, asked))
+
+    async def _profile(self) -> bool:
+        """Whether the namespace has a profile."""
+        return (
+            self._at is None and await self._shared.indexes.profiles.find(self._shared.namespace) is not None
+        )
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget, oldest first, tool groups whole.
@@ -105,8 +119,9 @@ class View:
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
 
-        The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text
-        as delimited data right before the newest user message; nothing twice, every tool call followed by its answers.
+        The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
+        facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
+        its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
         The cost (`acms.core.chat.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system
         messages and a newest tool call do not fit.
         """
@@ -115,6 +130,7 @@ class View:
             query=validate.text(query, "query"),
             budget=validate.budget(budget, "budget"),
             weights=shared.config.marker_weights,
+            profile=shared.namespace if self._at is None else None,
         )
         context = await shared.find()
         if context is None:
@@ -180,8 +196,50 @@ class View:
             return []
         head = await self._shared.storage.head(context)
         version = assembly.version_of(head, self._at)
-        entries = await self._shared.storage.read(context, at=version, kinds=(Kind.MESSAGE, Kind.EPISODE))
+        kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
+        entries = await self._shared.storage.read(context, at=version, kinds=kinds)
+        cover = await assembly.cover_at(self._shared.storage, context, head, version)
+        entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         return [episode for episode in episodes(context, entries) if status in (None, episode.status)]
+
+    async def facts(
+        self,
+        *,
+        subject: str | None = None,
+        attribute: str | None = None,
+        fact_type: str | None = None,
+        history: bool = False,
+        scope: str = "session",
+    ) -> list[Fact]:
+        """List the facts in force, oldest first; with `history` also those that were retired, each with the reason.
+
+        Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
+        of the namespace's profile are listed.
+        """
+        from acms import facts
+
+        facts.check_filter(subject, attribute, fact_type)
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if scope == "namespace" and self._at is not None:
+            raise ValidationError("a past version of one session has no namespace around it", field="scope")
+        storage, context = self._shared.storage, await self._shared.find()
+        if scope == "namespace":
+            profile = await facts.profile(storage, self._shared.namespace)
+            context = None if profile is None else profile.id
+        elif context is None:
+            self._nothing()
+        if context is None:
+            return []
+        return await facts.facts(
+            storage,
+            context,
+            self._at,
+            subject=subject,
+            attribute=attribute,
+            fact_type=fact_type,
+            history=history,
+        )
 
     async def get(self, id: str) -> Entry:
         """Return any entry of this session by its id; `EntryNotFoundError` when it has none with it at this version."""
@@ -290,7 +348,7 @@ class View:
         cover = await assembly.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await assembly.active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
-        made = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
+        standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)
         return SessionStats(
             session_id=self.session_id,
@@ -301,8 +359,8 @@ class View:
             active_tokens=active_tokens,
             episodes=ordinal,
             current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=sum(1 for one in made if one.kind is Kind.FACT),
-            summaries=sum(1 for one in made if one.kind is Kind.SUMMARY),
+            facts=len(facts_in_force(made, cover)),
+            summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
             counter=shared.counter.name,
         )
 

@@ -6,17 +6,19 @@ An edit and a retraction are entries like any other: history keeps what they rep
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from acms import facts
 from acms.core import validate
+from acms.core.facts import one_by_one
 from acms.core.history import Cover, group_spans
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
 from acms.errors import GoneError, ValidationError
 from acms.mailbox import Delivered, Letter, Mailbox, Overtaken, mailbox
-from acms.model import Draft, Embedded, Entry, Kind, Origin, Part, State, Text, ToolResult
+from acms.model import Draft, Embedded, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
 from acms.shared import SharedSession
 from acms.view import View
 
@@ -70,10 +72,17 @@ class Writer:
         shared.indexes.learn(context, receipt.head.epoch, rows)
         return embedded
 
-    async def rewrite(self, context: str, draft: Draft, rewrites: int) -> Delivered | None:
-        """Append an edit or a retraction; None when another one came first: decide again."""
+    async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
+        """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
         shared = self._shared
-        letter = Letter([draft], shared.rules, shared.config.retry, rewrite=True, rewrites=rewrites)
+        letter = Letter(
+            drafts,
+            shared.rules,
+            shared.config.retry,
+            rewrite=True,
+            rewrites=head.rewrites,
+            decided=head.version,
+        )
         try:
             delivered = await self.post(context, letter)
         except Overtaken:
@@ -89,33 +98,92 @@ async def retract(
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
     reason = validate.name(reason, "reason")
     while True:
-        context, target, replacing, rewrites = await _target(view, shared, id)
+        context, target, replacing, head = await _target(view, shared, id)
         # What a summary stands for can still be found and come back: that too must end.
         cover = Cover(replacing, searchable=True)
         edit = cover.edit_of(target)
         by = cover.by(target.version)
-        if by is not None and edit is None:
-            return by
         members = [target]
         if target.group is not None and not alone and not target.replaces:
             members = await shared.storage.read(context, kinds=(Kind.MESSAGE,))
+        spans = group_spans(target, members)
+        targets = [one for one in members if (one.version, one.version) in spans]
+        if edit is not None:
+            spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
+        if by is not None and edit is None:
+            # Whoever was cut short behind the first commit completes it by doing it again.
+            gone = frozenset(one.id for one in targets if one.kind is Kind.MESSAGE)
+            (first,) = await shared.storage.read(context, after=by - 1, before=by + 1)
+            await facts.follow(shared.storage, shared.namespace, facts.Rewrite((), gone), first.id)
+            return by
+        if target.kind is Kind.FACT:
+            made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
+            spans = one_by_one(facts.ended(target, made, replacing))
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
             origin=Origin.DERIVED,
-            replaces=(
-                *group_spans(target, members),
-                *((*edit.replaces, (edit.version, edit.version)) if edit is not None else ()),
-            ),
+            replaces=spans,
             sources=(target.id,),
             data={"reason": reason},
         )
-        delivered = await writer.rewrite(context, draft, rewrites)
-        if delivered is None:
-            continue
-        version = delivered.receipt.versions[0]
-        shared.rewritten(context, version, target.id, reason)
-        return version
+        receipt = await _rewrite(
+            shared,
+            writer,
+            context,
+            draft,
+            replacing,
+            head,
+            target.id,
+            reason,
+            gone=targets,
+            undone=target if edit is None else None,
+        )
+        if receipt is not None:
+            return receipt.versions[0]
+
+
+async def take_back(
+    shared: SharedSession, writer: Writer, context: str, entry: Entry, replacing: Sequence[Entry], head: Head
+) -> Receipt | None:
+    """Append the retraction of a rewrite; None when something came first: decide again."""
+    draft = Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=((entry.version, entry.version),),
+        sources=(entry.id,),
+        data={"reason": "undo"},
+    )
+    return await _rewrite(
+        shared, writer, context, draft, replacing, head, entry.id, "undo", gone=[entry], undone=entry
+    )
+
+
+async def _rewrite(
+    shared: SharedSession,
+    writer: Writer,
+    context: str,
+    draft: Draft,
+    replacing: Sequence[Entry],
+    head: Head,
+    id: str,
+    reason: str,
+    *,
+    gone: Sequence[Entry],
+    undone: Entry | None = None,
+) -> Receipt | None:
+    """Append a rewrite with what it does to facts; None when something came first: decide again."""
+    done = await facts.rewrite(
+        shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
+    )
+    delivered = await writer.rewrite(context, done.drafts, head)
+    if delivered is None:
+        return None
+    receipt = delivered.receipt
+    await facts.follow(shared.storage, shared.namespace, done, receipt.ids[0])
+    shared.rewritten(context, receipt.versions[0], id, reason)
+    return receipt
 
 
 async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
@@ -133,7 +201,7 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
             replaces=((1, head.version),),
             data={"reason": reason},
         )
-        delivered = await writer.rewrite(context, draft, head.rewrites)
+        delivered = await writer.rewrite(context, [draft], head)
         if delivered is not None:
             return delivered.receipt.versions[0]
 
@@ -142,7 +210,7 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
     """Correct the text of a message and return the id of the new entry."""
     content = validate.text(content, "content")
     while True:
-        context, target, replacing, rewrites = await _target(view, shared, id)
+        context, target, replacing, head = await _target(view, shared, id)
         cover = Cover(replacing)
         target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
@@ -172,20 +240,19 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
             sources=(target.id,),
             metadata=target.metadata,
         )
-        delivered = await writer.rewrite(context, draft, rewrites)
-        if delivered is None:
-            continue
-        version = delivered.receipt.versions[0]
-        shared.rewritten(context, version, target.id, "replaced")
-        return delivered.receipt.ids[0]
+        receipt = await _rewrite(
+            shared, writer, context, draft, replacing, head, target.id, "replaced", gone=[target]
+        )
+        if receipt is not None:
+            return receipt.ids[0]
 
 
-async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], int]:
+async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
     target = await view.get(id)
     context = await shared.ensure()
     head = await shared.storage.head(context)
     replacing = await shared.storage.read(context, at=head.version, replacing=True)
-    return context, target, replacing, head.rewrites
+    return context, target, replacing, head
 
 
 def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:

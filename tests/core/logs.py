@@ -99,8 +99,35 @@ class Log:
         self.tail = found.tail
         return self.add(replace(draft, episode=found.episode, closes=found.closes, group=found.group))
 
-    def fact(self, content: str, actor: str | None = None) -> Entry:
-        return self.add(Draft(kind=Kind.FACT, content=content, created_at=self._time, actor=actor))
+    def fact(
+        self,
+        content: str,
+        actor: str | None = None,
+        *,
+        replaces: Sequence[int] = (),
+        sources: Sequence[int] = (),
+        markers: Sequence[str] = (),
+        **data: Any,
+    ) -> Entry:
+        """Append a fact; `demotes` is given by version: what of each message is still good."""
+        if "demotes" in data:
+            data["demotes"] = [
+                [self.entries[version - 1].id, spans] for version, spans in data["demotes"].items()
+            ]
+        return self.add(
+            Draft(
+                kind=Kind.FACT,
+                content=content,
+                created_at=self._time,
+                actor=actor,
+                tokens=self.count(content),
+                origin=Origin.DERIVED,
+                markers=tuple(markers),
+                replaces=tuple((version, version) for version in replaces),
+                sources=tuple(self.entries[version - 1].id for version in sources),
+                data=data,
+            )
+        )
 
     def close(self, reason: str = "manual") -> None:
         """End the open episode by hand; nothing happens when none is open."""

@@ -45,7 +45,7 @@ def drafts(draw: st.DrawFn) -> Draft:
         actor=draw(st.none() | names),
         tokens=draw(st.integers(0, 2**32 - 1)),
         episode=draw(st.integers(0, 2**32 - 1)),
-        group=draw(st.none() | st.just("g7")),
+        group=draw(st.none() | st.just("g7")) if kind is not Kind.FACT else None,
         replaces=draw(st.sampled_from([(), ((1, 2),)])),
     )
 

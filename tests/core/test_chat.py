@@ -60,7 +60,8 @@ def planned(log: Log, query: str, budget: int, counter: TokenCounter) -> ChatPla
     past = None
     if not newest.whole or cost + chat.PRIMER > budget:
         field = field_of(log.entries)
-        found = Ranked("c_x", log.version, field, rank(field, Question.of(query)))
+        question = Question.of(query)
+        found = Ranked("c_x", log.version, field, rank(field, question), question)
         terms = Terms(weights=WEIGHTS, shown=led, episode=False)
         past = found, offer(field, found.ranking, terms, TextFrame(counter))
     steps = plan_chat(Material(newest, lead, rest, past), asked, counter, TextFrame(counter))

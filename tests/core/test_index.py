@@ -92,7 +92,7 @@ def same(left: Field, right: Field, question: Question) -> None:
 def recalled(field: Field, question: Question, query: str, asks: bool) -> ContextItems:
     """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
     asked = Recall(query=query, budget=0, weights=WEIGHTS)
-    found = Ranked(CONTEXT, field.snapshot.count, field, rank(field, question))
+    found = Ranked(CONTEXT, field.snapshot.count, field, rank(field, question), question)
     unit = newest(field)
     latest = None
     if unit is not None and asks:

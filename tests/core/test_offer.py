@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 from acms.assembly import Ranked, Recall, plan_recall
 from acms.core.episodes import Rules
 from acms.core.field import Field
+from acms.core.known import Usual, known
 from acms.core.markers import WEIGHTS
 from acms.core.offer import Offer, Rest, Terms, newest, offer
 from acms.core.plan import TextFrame
 from acms.core.rank import Question, rank
+from acms.core.stale import Stale, stale
 from acms.errors import EntryNotFoundError
 from acms.model import Kind, Role, Source, State
 from acms.projections import ContextItems
 from acms.protocols import TokenCounter
+from acms.sources import Beside
 from tests.core.counters import COUNTERS, Counting
 from tests.core.indexes import field_of, lineage, packed, snapshot
-from tests.core.logs import Log
+from tests.core.logs import CONTEXT, Log
 from tests.core.stories import QUERIES, randoms, told
 
 BYTES = Counting("bytes", lambda text: len(text.encode()))
@@ -56,8 +59,9 @@ def recalled(
     latest = rows[unit.entries[-1].id] if unit is not None else None
     if latest is not None and latest.role is not Role.USER:
         latest = None
-    found = Ranked("c_x", log.version, field, rank(field, Question.of(query)))
-    steps = plan_recall(found, asked, latest, counter, TextFrame(counter))
+    question = Question.of(query)
+    found = Ranked(CONTEXT, log.version, field, rank(field, question), question, stale_in(log))
+    steps = plan_recall(found, asked, latest, counter, TextFrame(counter), (), facts_beside(found))
     try:
         wanted = next(steps)
         while True:
@@ -65,6 +69,18 @@ def recalled(
     except StopIteration as end:
         result: ContextItems = end.value
         return result
+
+
+def stale_in(log: Log) -> Stale:
+    return stale(log.cover())
+
+
+def facts_beside(found: Ranked) -> Beside:
+    facts = found.field.facts
+    if facts is None:
+        return Beside()
+    usual = Usual(found.ranking.often, len(found.field), found.ranking.usual)
+    return Beside([known(CONTEXT, facts, found.question, usual.beside([facts], found.question.terms))])
 
 
 def rules(items: ContextItems, log: Log) -> Mapping[int, str]:
@@ -258,7 +274,7 @@ def test_every_entry_has_exactly_one_verdict(
     said = [
         entry
         for entry in log.entries
-        if entry.kind in (Kind.MESSAGE, Kind.SUMMARY) and entry.state is State.LIVE
+        if entry.kind in (Kind.MESSAGE, Kind.SUMMARY, Kind.FACT) and entry.state is State.LIVE
     ]
     written = list(items.ledger)
     assert sorted(verdict.id for verdict in written) == sorted(entry.id for entry in said)

@@ -402,7 +402,7 @@ async def _notes(storage: StorageBackend, branch: Branch) -> Notes:
             "in_force": cover.by(entry.version) is None,
         }
         for entry in summaries
-        if entry.covers is not None
+        if entry.covers is not None and entry.replaces
     ]
     return Notes(tags, compactions)
 

@@ -1,11 +1,14 @@
 """Cards: what the index keeps of an entry, packed, stored beside the log as a derived row.
 
 A card holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
-ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here.
+ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
+fact is also found by its subject and attribute, and the place of its tool group names its address where that holds one
+value at a time.
 
     header      see `HEADER`, 29 bytes
     label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
-    group       tool group id, NUL, number of calls (u16), CRC-32 of each call id, then of each answered one
+    group       tool group id, NUL, number of calls (u16), CRC-32 of each call id, then of each answered one; of a fact
+                its address
     terms       those that occur more than once first, each part ascending, 3 bytes each
     counts      of those that occur more than once, 1 byte each, 255 for more
 """
@@ -16,10 +19,12 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 from zlib import crc32
 
 from acms.core.chain import micros
+from acms.core.facts import address, has_address
 from acms.core.terms import terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
@@ -31,6 +36,9 @@ SPACE = "cards1"
 HEADER = struct.Struct("<iII6sBHHHHH")
 REPLACES, QUESTION, EMPTY = 1, 2, 4
 """Flags: it replaces something; it ends with a question mark; it has no content."""
+
+ONE, MANY = "1", "*"
+"""What the name of a fact's address begins with: how many facts may be in force there."""
 
 _MOST = 65_535
 _MINUTE = 60_000_000
@@ -51,9 +59,13 @@ class Label(NamedTuple):
 def write(draft: Draft, nonce: str) -> bytes:
     """Write the card of an entry; `nonce` is the random end of its id."""
     label = _label(draft.kind, draft.role, draft.actor, draft.markers)
-    group = b"" if draft.group is None else _group(draft)
+    fact = draft.kind is Kind.FACT
+    group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
     said = words(draft.content)
     counts: dict[int, int] = Counter(terms(said))
+    if fact:
+        for number in terms(words(named(draft))):
+            counts.setdefault(number, 1)
     if len(counts) > _MOST:
         counts = dict(Counter(counts).most_common(_MOST))
     repeated = sorted([number for number, count in counts.items() if count > 1])
@@ -94,6 +106,21 @@ def _group(draft: Draft) -> bytes:
         + b"\0"
         + struct.pack(f"<H{len(calls) + len(answers)}I", len(calls), *calls, *answers)
     )
+
+
+def named(draft: Draft) -> str:
+    """Return the subject and attribute of a fact as text; "" where it has none."""
+    return " ".join(str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key))
+
+
+def _address(draft: Draft) -> bytes:
+    """Return the name of a fact's address in the place of a group: whether it holds one value at a time, and which."""
+    key = address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
+    if not has_address(key):
+        return b""
+    alone = ONE if draft.data.get("cardinality") == "one" else MANY
+    name = alone + sha256("\x1f".join(key).encode()).hexdigest()[:16]
+    return name.encode() + b"\0" + struct.pack("<H", 0)
 
 
 def _call(id: str) -> int:

@@ -68,10 +68,10 @@ def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
     return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
 
 
-def name_of(summarizer: Summarizer) -> str:
-    """Return the name of a summarizer: its `model`, else that of its class."""
-    model = getattr(summarizer, "model", None)
-    return model if isinstance(model, str) and model else type(summarizer).__name__
+def name_of(model: object) -> str:
+    """Return the name of a summarizer or a reflector: its `model`, else that of its class."""
+    name = getattr(model, "model", None)
+    return name if isinstance(name, str) and name else type(model).__name__
 
 
 def kind_of(summarizer: Summarizer | None) -> str:

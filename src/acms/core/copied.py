@@ -50,6 +50,9 @@ def copied(batch: Sequence[Entry], head: bytes, copy: str, runs: Sequence[Run]) 
         id = renamed(entry.id, copy, runs)
         sources = tuple([renamed(source, copy, runs) for source in entry.sources])
         made = replace(entry, id=id, context=copy, sources=sources)
+        if "demotes" in entry.data:
+            rows = [[renamed(id, copy, runs), good] for id, good in entry.data["demotes"]]
+            made = replace(made, data={**entry.data, "demotes": rows})
         if entry.salt is not None:
             salt = sha256(b"salt" + copy.encode() + entry.salt).digest()[:16]
             made = replace(made, salt=salt, digest=digest(made, id.rsplit("_", 1)[-1], salt))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+from acms.core.facts import address_of, has_address
 from acms.core.history import Cover, anchor
 from acms.model import Entry, Kind, Span, State
 from acms.projections import Change, Delta
@@ -96,8 +97,8 @@ def deltas(
     """Return what differs by kind; `before` and `after` are what may be in force on the left and on the right."""
     one = {entry.id: entry for entry in left.in_force(before)}
     other = {entry.id: entry for entry in right.in_force(after)}
-    removed = [entry for id, entry in one.items() if id not in other]
-    added = [entry for id, entry in other.items() if id not in one]
+    removed = [entry for id, entry in one.items() if id not in other and not _hides_nothing(entry)]
+    added = [entry for id, entry in other.items() if id not in one and not _hides_nothing(entry)]
     return {
         kind: _delta(
             [(entry, _subject(left, entry)) for entry in removed if entry.kind is kind],
@@ -107,11 +108,16 @@ def deltas(
     }
 
 
+def _hides_nothing(entry: Entry) -> bool:
+    """Whether an entry is the summary of an episode: what it is about is read as it was said."""
+    return entry.kind is Kind.SUMMARY and not entry.replaces
+
+
 def _subject(side: Standing, entry: Entry) -> Hashable:
     """Return what an entry is about, the same on both sides: a place in the log, an address; None: only itself."""
     if entry.kind is Kind.FACT:
-        address = (entry.data.get("subject"), entry.data.get("attribute"))
-        return address if all(isinstance(name, str) for name in address) else None
+        address = address_of(entry)
+        return address if has_address(address) else None
     if entry.kind is Kind.SUMMARY:
         return side.place(entry.replaces)
     place = anchor(entry)

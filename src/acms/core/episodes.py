@@ -199,9 +199,12 @@ def tail_of(newest: Sequence[Entry]) -> Tail:
 
 
 def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
-    """List the episodes of a log from its messages and manual closes, ascending."""
+    """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
     found: list[Episode] = []
+    summaries: dict[int, str] = {}
     for entry in entries:
+        if entry.kind is Kind.SUMMARY and entry.content and not entry.replaces:
+            summaries[entry.episode] = entry.content
         if entry.kind is Kind.EPISODE and found:
             found[-1] = replace(found[-1], status="closed", reason=str(entry.data.get("reason", "manual")))
         if entry.kind is not Kind.MESSAGE or entry.replaces:
@@ -234,4 +237,6 @@ def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
                 ended_at=entry.created_at,
             )
         )
+    if summaries:
+        found = [replace(one, summary=summaries.get(one.ordinal)) for one in found]
     return found

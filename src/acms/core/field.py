@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.cards import EMPTY, QUESTION, REPLACES, Label
+from acms.core.cards import EMPTY, ONE, QUESTION, REPLACES, Label
 from acms.core.history import Cover, anchor
 from acms.core.index import DAY, Snapshot
 from acms.core.vectors import Floats, Ints
-from acms.model import Kind, State
+from acms.model import Entry, Kind, State
 
 FLOOR = 0.3
 """What is added to the count of a term in an empty text: how soon repeating it stops counting."""
@@ -42,6 +42,9 @@ class Sample(NamedTuple):
 class Field:
     """The messages and summaries in force at the end of a snapshot, in the order in which they are read."""
 
+    #: What of a log belongs to it.
+    kind = Kind.MESSAGE
+
     def __init__(self, snapshot: Snapshot, cover: Cover, before: Field | None = None) -> None:
         """Take what a reader sees; `before` is a field of the same log at an earlier version, to go on from."""
         self.snapshot = snapshot
@@ -62,20 +65,22 @@ class Field:
     def _arrange(self) -> None:
         snapshot, cover = self.snapshot, self.cover
         codes, labels = snapshot.labels()
-        spoken = np.fromiter((label.kind is Kind.MESSAGE for label in labels), bool, len(labels))
+        of_kind = np.fromiter((label.kind is self.kind for label in labels), bool, len(labels))
         there = snapshot.column("nonce") != b""
         for _, segment, count in snapshot.pieces:
             there[[segment.base + document for document in segment.blanked if document < count]] = False
-        kept = there & ((snapshot.column("flags") & REPLACES) == 0)
+        kept = there if self.kind is Kind.FACT else there & ((snapshot.column("flags") & REPLACES) == 0)
         if len(labels):
-            kept &= spoken[codes]
+            kept &= of_kind[codes]
         for first, last in cover.spans():
             kept[first - 1 : last] = False
-        placed = [
-            entry
-            for entry in cover.shown
-            if entry.version <= snapshot.count and entry.state is State.LIVE and there[entry.version - 1]
-        ]
+        placed: list[Entry] = []
+        if self.kind is Kind.MESSAGE:
+            placed = [
+                entry
+                for entry in cover.shown
+                if entry.version <= snapshot.count and entry.state is State.LIVE and there[entry.version - 1]
+            ]
         kept[[entry.version - 1 for entry in placed]] = True
         order = np.flatnonzero(kept)
         if placed:
@@ -83,8 +88,11 @@ class Field:
             for entry in placed:
                 anchors[np.searchsorted(order, entry.version - 1)] = anchor(entry)
             order = order[np.lexsort((order, anchors))]
+        self._keep(order)
+
+    def _keep(self, order: Ints) -> None:
         self.order = order
-        self.place = np.full(snapshot.count, -1, np.int64)
+        self.place = np.full(self.snapshot.count, -1, np.int64)
         self.place[order] = np.arange(len(order))
         self._size = len(order)
 
@@ -131,6 +139,13 @@ class Field:
         return int(np.count_nonzero((self.column("flags") & EMPTY) == 0))
 
     @cached_property
+    def facts(self) -> Facts | None:
+        """Return the facts in force of the same log; None when it never held any."""
+        if not self.snapshot.odd() or all(label.kind is not Kind.FACT for label in self.snapshot.labels()[1]):
+            return None
+        return Facts(self.snapshot, self.cover)
+
+    @cached_property
     def measures(self) -> Measures:
         """Return what weighing words needs of the entries in force, whatever is asked."""
         found = None if self._before is None else self._before.grown(self)
@@ -175,6 +190,27 @@ class Field:
         places = self.place[places]
         there = places >= 0
         return places[there], counts[there]
+
+
+class Facts(Field):
+    """The facts in force at the end of a snapshot, oldest first."""
+
+    kind = Kind.FACT
+
+    def _keep(self, order: Ints) -> None:
+        """Keep of the facts at one address only the newest where one of them says that it holds one value at a time."""
+        at: dict[str, list[tuple[int, bool]]] = {}
+        for document in order.tolist():
+            address = self.snapshot.doc(document).group
+            if address is not None:
+                at.setdefault(address[1:], []).append((document, address[0] == ONE))
+        older = [
+            document
+            for found in at.values()
+            if len(found) > 1 and any(alone for _, alone in found)
+            for document, _ in found[:-1]
+        ]
+        super()._keep(order[~np.isin(order, older)] if older else order)
 
 
 Sums: TypeAlias = NDArray[np.float64]

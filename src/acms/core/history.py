@@ -17,31 +17,47 @@ from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResul
 
 LONG_RUN = 64
 """Versions out of force beside each other that are worth skipping when a log is read."""
+ENDED = ("removed", "archived")
+"""Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
 
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 
-    __slots__ = ("_by", "_first", "_last", "shown")
+    __slots__ = ("_by", "_first", "_last", "retiring", "shown")
 
     def __init__(self, replacing: Iterable[Entry], *, searchable: bool = False) -> None:
         """Take every entry up to a version that replaces something.
 
         The newest counts first: an entry that is itself replaced has no effect, so undoing a summary brings its span
-        back. An erased summary counts as undone. `searchable` asks what can still be found: a summary then hides only
-        earlier summaries, and what they all stand for is found as it was said.
+        back. Not so a fact that a newer one stands in for, or that has ended: what it replaced stays out of force. An
+        erased summary counts as undone, and an erased fact that no newer one stands in for. `searchable` asks what can
+        still be found: a summary then hides only earlier summaries, and what they all stand for is found as it was
+        said.
         """
         self._first: list[int] = []
         self._last: list[int] = []
         self._by: list[int] = []
         #: Edits and summaries in force, which are read at the first version they replace.
         self.shown: list[Entry] = []
+        #: Facts and retractions with effect, newest first: what retires facts.
+        self.retiring: list[Entry] = []
+        keeping: set[int] = set()
         newest_first = sorted(replacing, key=lambda entry: -entry.version)
         summaries = [entry.version for entry in newest_first if entry.kind is Kind.SUMMARY][::-1]
         for entry in newest_first:
-            if self.by(entry.version) is not None:
+            by = self.by(entry.version)
+            if by is not None and (entry.kind is not Kind.FACT or by not in keeping):
                 continue
-            if entry.kind is Kind.SUMMARY and entry.state is State.ERASED:
+            if entry.kind in (Kind.FACT, Kind.RETRACTION):
+                if entry.kind is Kind.FACT:
+                    if entry.state is State.ERASED and by is None:
+                        continue
+                    keeping.add(entry.version)
+                elif entry.data.get("reason") in ENDED:
+                    keeping.add(entry.version)
+                self.retiring.append(entry)
+            elif entry.kind is Kind.SUMMARY and entry.state is State.ERASED:
                 continue
             if searchable and entry.kind is Kind.SUMMARY:
                 for version in _within(summaries, entry.replaces):
@@ -272,6 +288,15 @@ def shown_role(entry: Entry | Doc) -> Role | None:
     if entry.role is Role.TOOL and entry.group is None:
         return Role.USER
     return entry.role
+
+
+FACT = "fact"
+"""Stands where a speaker would when a fact is shown."""
+
+
+def speaker(entry: Entry | Doc) -> str | None:
+    """Return under whose name an entry is shown; None when its role must do."""
+    return FACT if entry.kind is Kind.FACT else entry.actor
 
 
 def preview(content: str, length: int = 100) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as given
 from functools import partial
 from itertools import repeat
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 from acms.core.chain import locate
 from acms.core.field import Field
 from acms.core.history import Doc, Lone, Unit
+from acms.core.known import Known
 from acms.core.markers import boost
 from acms.core.plan import Candidate, Choice, candidate
 from acms.core.rank import Ranking, alike, raise_score
+from acms.core.stale import NONE, Demotion, Stale
 from acms.core.vectors import Ints
 from acms.model import Kind, Role, Source
 from acms.projections import Verdict
@@ -35,6 +38,8 @@ class Offer:
     past: Sequence[Candidate]
     current: Sequence[Candidate]
     rejected: Sequence[Choice]
+    #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
+    trims: Mapping[str, Demotion] = given(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,10 @@ class Terms:
     shown: Collection[int] = ()
     #: The newest unit is the query itself.
     asks: bool = False
+    #: Messages that say what is no longer so, as this log knows and as the namespace's profile does: nothing of it is
+    #: shown but in the current episode.
+    stale: Stale = NONE
+    profile: Stale = NONE
 
 
 def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
@@ -110,13 +119,16 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     stands: dict[int, int] = {}
     episodes = field.snapshot.column("episode")
     ends: list[int] = []
+    trims: dict[str, Demotion] = {}
     documents = field.documents(ranking.places)
+    families = alike(field, ranking)
+    old = _old(field, documents, families, terms) if terms.stale or terms.profile else {}
     ranked = zip(
         documents.tolist(),
         ranking.places.tolist(),
         field.snapshot.column("group")[documents].tolist(),
         _lone(field, ranking, documents, terms, frame),
-        alike(field, ranking),
+        families,
         strict=True,
     )
     for document, place, group, one, family in ranked:
@@ -147,14 +159,46 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
         elif one.relevance < terms.min_relevance:
             reject(one, "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}")
+        elif version in old and episodes[document] != episode and not (single and old[version].spans):
+            reject(
+                one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"
+            )
         elif other is not None and single and _marked_alike(field, version, other):
             reject(one, "duplicate", f"says the same as v{other}")
         else:
             stands.setdefault(family, version)
             past.append(one)
             ends.append(end)
+            if version in old and episodes[document] != episode:  # the current one is never touched
+                trims[one.unit.entries[0].id] = old[version]
     order = sorted(range(len(past)), key=ends.__getitem__)
-    return Offer(past=[past[index] for index in order], current=current, rejected=rejected)
+    return Offer(past=[past[index] for index in order], current=current, rejected=rejected, trims=trims)
+
+
+def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
+    """Return which candidates say what is no longer so, by version: also older ones that say the same as these.
+
+    A tool group is shown whole or not at all, so one member is enough.
+    """
+    found: dict[int, Demotion] = {}
+    same: dict[int, int] = {}
+    snapshot = field.snapshot
+    groups = snapshot.column("group")[documents].tolist()
+    for family, group, document in zip(families, groups, documents.tolist(), strict=True):
+        for stale in (terms.stale, terms.profile):
+            if group < 0 and not stale.holds(document + 1):
+                continue
+            members = snapshot.members(document)
+            demotion = stale.of(map(snapshot.doc, members))
+            if demotion is not None:
+                found[document + 1] = demotion if len(members) == 1 else demotion._replace(spans=())
+                if stale is terms.stale:
+                    same[family] = max(same.get(family, 0), demotion.version)
+                break
+    for family, document in zip(families, documents.tolist(), strict=True) if same else ():
+        if document + 1 not in found and document + 1 < same.get(family, 0):
+            found[document + 1] = terms.stale.since(same[family])
+    return found
 
 
 _filled: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candidate)
@@ -313,11 +357,37 @@ def _source(unit: Unit[Doc]) -> Source:
     return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
 
 
+def together(offers: Sequence[Offer]) -> Offer:
+    """Return several offers as one, in their order; the current episode is that of the last one."""
+    return Offer(
+        past=[one for each in offers for one in each.past],
+        current=offers[-1].current,
+        rejected=[one for each in offers for one in each.rejected],
+        trims={id: demotion for each in offers for id, demotion in each.trims.items()},
+    )
+
+
+def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
+    """Return the facts in force that answer, log by log, oldest first."""
+    past: list[Candidate] = []
+    rejected: list[Choice] = []
+    for one in (one for each in logs for one in each.candidates(terms.weights, frame)):
+        if one.unit.entries[0].id in terms.exclude:
+            rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+        elif one.relevance < terms.min_relevance:
+            reason = f"below the least relevance of {terms.min_relevance:.2f}"
+            rejected.append(Choice(one, False, "min_relevance", reason))
+        else:
+            past.append(one)
+    return Offer(past=past, current=(), rejected=rejected)
+
+
 class Rest:
     """Why the entries of some ranked logs that were no candidates were none."""
 
-    def __init__(self, logs: Sequence[tuple[Field, Ranking]]) -> None:
+    def __init__(self, logs: Sequence[tuple[Field, Ranking]], known: Sequence[Known] = ()) -> None:
         self._logs = logs
+        self._known = known
 
     def __iter__(self) -> Iterator[Verdict]:
         for field, ranking in self._logs:
@@ -325,16 +395,55 @@ class Rest:
                 doc = field.snapshot.doc(document)
                 if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
                     yield _verdict(field, ranking, doc)
+        for known in self._known:
+            for document in range(known.field.snapshot.count):
+                doc = known.field.snapshot.doc(document)
+                if doc.kind is Kind.FACT:
+                    yield _of_fact(known, doc)
 
     def why(self, id: str) -> Verdict | None:
         """Return why an entry was no candidate; None when no log has such an entry at its version."""
         place = locate(id)
+        if place is None:
+            return None
+        for known in self._known:
+            doc = _doc(known.field, id, place[1])
+            if doc is not None and doc.kind is Kind.FACT:
+                return _of_fact(known, doc)
         for field, ranking in self._logs:
-            if place is not None and 1 <= place[1] <= field.snapshot.count:
-                doc = field.snapshot.doc(place[1] - 1)
-                if doc.id == id:
-                    return _verdict(field, ranking, doc)
+            doc = _doc(field, id, place[1])
+            if doc is not None:
+                return _verdict(field, ranking, doc)
         return None
+
+
+def _doc(field: Field, id: str, version: int) -> Doc | None:
+    """Return what a log has at a version when it is the entry of this id."""
+    doc = field.snapshot.doc(version - 1) if 1 <= version <= field.snapshot.count else None
+    return doc if doc is not None and doc.id == id else None
+
+
+def _of_fact(known: Known, doc: Doc) -> Verdict:
+    at = known.field.place_of(doc.version - 1)
+    if at < 0:
+        by = known.field.cover.by(doc.version)
+        if by is not None:
+            return _unseen(doc, "hidden", f"out of force since v{by}")
+        return _unseen(doc, "hidden", "nothing of it is shown, or a newer fact has its address")
+    if known.relevance[at] <= 0:
+        return _unseen(doc, "irrelevant", "it has nothing to do with the query")
+    return Verdict(
+        id=doc.id,
+        version=doc.version,
+        included=False,
+        rule="rank",
+        source=Source.FACT,
+        relevance=known.relevance[at],
+        score=known.score(at, 0.0),
+        parts=known.parts(at),
+        tokens=doc.tokens,
+        reason="not among the best facts",
+    )
 
 
 def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:

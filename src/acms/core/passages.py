@@ -2,7 +2,8 @@
 
 One vector stands badly for many statements; the best of several finds the one that answers (figures in docs). A short
 text is also split into its sentences, a long one into chunks of about 170 words that end with a sentence. Who speaks is
-part of every text, and when it was said of the whole one.
+part of every text, and when it was said of the whole one. A fact is one statement: its one text begins with its subject
+and attribute instead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from acms.model import Draft
+from acms.core.cards import named
+from acms.model import Draft, Kind
 
 RECIPE = "said1"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
@@ -44,6 +46,9 @@ def passages(draft: Draft) -> list[Passage]:
     speaker = draft.actor or (draft.role.value if draft.role else draft.kind.value)
     said = draft.created_at
     date = f"{said.day} {_MONTHS[said.month - 1]} {said.year}"
+    if draft.kind is Kind.FACT:  # it stands alone, under its address
+        about = named(draft)
+        return [Passage(0, len(content), f"{about}: {content}" if about else content)]
     sentences = spans(content)
     whole = Passage(0, len(content), f"{date} {speaker}: {content}")
     if len(content.split(None, WORDS + 1)) <= WORDS:

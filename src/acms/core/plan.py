@@ -12,10 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from acms.core.history import Doc, Lone, Unit, shown_role
+from acms.core.history import FACT, Doc, Lone, Unit, shown_role, speaker
 from acms.core.passages import spans
+from acms.core.stale import Demotion
 from acms.core.terms import terms, words
-from acms.model import Entry, Media, Part, Role, Source, ToolResult
+from acms.model import Entry, Media, Part, Role, Source, Span, ToolResult
 from acms.projections import SEPARATOR, ContextItem, Ledger, Others, Verdict, speak
 from acms.protocols import Frame, TokenCounter
 
@@ -67,16 +68,21 @@ class TextFrame:
 
 
 def _begins_with_letter(item: ContextItem) -> bool:
-    first = (item.actor_id or item.role or " ")[0]
+    first = (item.speaker or " ")[0]
     return first.isascii() and first.isalpha()
 
 
+def _named(item: ContextItem) -> str | None:
+    return FACT if item.source is Source.FACT else item.actor_id
+
+
 def _spoken(item: ContextItem) -> str:
-    return speak(item.actor_id or item.role, item.content)
+    return speak(item.speaker, item.content)
 
 
 NO_PARTS: Mapping[str, float] = {}
 NO_ROWS: Mapping[str, Entry] = {}
+NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
 Steps: TypeAlias = Generator[list[str], Mapping[str, Entry], T]
 """A plan under way: it asks for entries by id and goes on with them."""
@@ -123,7 +129,7 @@ class Choice(NamedTuple):
 def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
     """Return a unit as an unranked candidate."""
     costs = tuple(
-        [entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in unit.entries]
+        [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
     )
     return Candidate(unit, source, costs, sum(costs))
 
@@ -223,17 +229,20 @@ def fit(
     counter: TokenCounter,
     frame: Frame,
     query: str = "",
+    trims: Mapping[str, Demotion] = NO_TRIMS,
 ) -> Steps[tuple[list[ContextItem], list[Choice]]]:
     """Choose, write and count until the items and their joined text both fit the budget.
 
     `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
     in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
-    known by their place only are asked for once they are chosen.
+    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown.
     """
     limit = budget
     rows: dict[str, Entry] = {}
     while True:
         choices = choose(limit)
+        if trims:
+            choices = [_trimming(choice, trims) for choice in choices]
         chosen = [choice for choice in choices if choice.included]
         wanted = [
             one.id
@@ -243,12 +252,37 @@ def fit(
         ]
         if wanted:
             rows.update((yield wanted))
+            for id in trims.keys() & wanted:
+                rows[id] = trimmed(rows[id], trims[id].spans)
         items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
         joined = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join(items))
         over = max(joined, sum([item.token_count for item in items])) - budget
         if over <= 0 or limit < 0:
             return items, choices
         limit = max(-1, limit - over)
+
+
+def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
+    """Return a choice that says that only a part of a message is shown, where that is so."""
+    if not choice.included or choice.rule != "score" or len(choice.candidate.costs) > 1:
+        return choice
+    demotion = trims.get(choice.candidate.unit.entries[0].id)
+    if demotion is None:
+        return choice
+    return choice._replace(rule="trimmed", reason=f"{choice.reason}, without what {demotion.by} replaced")
+
+
+def trimmed(entry: Entry, spans: Sequence[Span]) -> Entry:
+    """Return a message with what of it is still good, and marks where something was left out."""
+    content = ""
+    end = 0
+    for start, stop in spans:
+        text = entry.content[start:stop]
+        content = (content.rstrip() + CUT).lstrip() + text.lstrip() if start > end else content + text
+        end = stop
+    if entry.content[end:].strip():
+        content = content.rstrip() + CUT.rstrip()
+    return replace(entry, content=content.strip(), parts=())
 
 
 def finished(steps: Steps[T]) -> T:
@@ -280,6 +314,10 @@ def present(
         return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens)]
     entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
     items = [_item(choice, entry, cost) for entry, cost in zip(entries, one.costs, strict=True)]
+    if choice.rule == "trimmed":
+        (item,) = items
+        tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
+        return [replace(item, token_count=tokens, truncated=True)]
     if choice.rule == "excerpt":
         return [_excerpt(items[0], choice.room, counter, frame, query)]
     return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
@@ -288,7 +326,7 @@ def present(
 def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
     asked = set(terms(words(query)))
-    framing = frame.cost(item.role, (), item.actor_id)
+    framing = frame.cost(item.role, (), _named(item))
     found = spans(item.content)
     best = sorted(
         range(len(found)),
@@ -370,7 +408,7 @@ def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame
 def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
     results = [part for part in item.parts if isinstance(part, ToolResult)]
     parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
-    framing = frame.cost(item.role, parts, item.actor_id)
+    framing = frame.cost(item.role, parts, _named(item))
     content = cut(item.content, budget - framing, counter) if budget > framing else ""
     if results:
         parts = (replace(results[0], output=content), *parts[1:])

@@ -51,6 +51,8 @@ class Words(NamedTuple):
     fields: Mapping[str, Floats]
     #: Query terms that occur anywhere.
     known: int
+    #: How many entries hold each query term.
+    often: Mapping[int, int]
 
 
 def by_words(field: Field, query: Sequence[int]) -> Words:
@@ -59,8 +61,9 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     message, window = np.zeros(size, np.float32), np.zeros(size, np.float32)
     held = [(number, *field.postings(number)) for number in dict.fromkeys(query)]
     found = sorted((one for one in held if len(one[1])), key=lambda one: (len(one[1]), one[0]))[:TERMS]
+    often = {number: len(places) for number, places, _ in held}
     if not found:
-        return Words(dict.fromkeys(WEIGHTS, message), 0)
+        return Words(dict.fromkeys(WEIGHTS, message), 0, often)
     own, around, by_day, codes, question = field.measures[:5]
     day = np.zeros(len(by_day), np.float32)
     wide = np.zeros(size + 2 * _MARGIN, np.float32)
@@ -102,7 +105,7 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     day *= scale * np.float32(WEIGHTS["day"])
     before *= scale
     return Words(
-        {"message": message, "window": window, "day": day.take(codes), "question": before}, len(found)
+        {"message": message, "window": window, "day": day.take(codes), "question": before}, len(found), often
     )
 
 
@@ -263,8 +266,10 @@ class Ranking:
         *,
         coverage: float,
         known: int,
+        often: Mapping[int, int],
         space: str | None,
         dimension: int = 0,
+        usual: float = 0.0,
     ) -> None:
         self.field = field
         self._fields = fields
@@ -277,6 +282,10 @@ class Ranking:
         self.coverage = coverage
         #: Terms of the query that occur anywhere.
         self.known = known
+        #: How many entries hold each of its terms.
+        self.often = often
+        #: Cosine of the query and an entry that has nothing to do with it; 0 when nobody asked by meaning.
+        self.usual = usual
         #: Space and dimension of the query's vector; None when nobody asked by meaning.
         self.space = space
         self.dimension = dimension
@@ -343,6 +352,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     rise: Floats | None = None
     coverage = 1.0
     dimension = 0
+    usual = 0.0
     if asked.vector is None or asked.space is None:
         places = _best(lexical * factor, size)
     else:
@@ -352,12 +362,12 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         usual = _usual(
             found.cosine, 0.0 if found.exact else _off(field, asked.space, asked.vector, found.cosine)
         )
-        rise = _rise(found.cosine, usual)
+        rise = risen(found.cosine, usual)
         both = LEXICAL * lexical
         both += rise
         both *= factor
         places = _best(both, size if found.exact else max(size, RESCORED))
-        rise[places] = _rise(cosines(field, asked.space, asked.vector, places), usual)
+        rise[places] = risen(cosines(field, asked.space, asked.vector, places), usual)
     score = _scored(lexical[places], rise, factor, places)
     places = places[np.lexsort((places, -score))][:size]
     marked = field.marked()
@@ -379,8 +389,10 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         places,
         coverage=coverage,
         known=said.known,
+        often=said.often,
         space=asked.space,
         dimension=dimension,
+        usual=usual,
     )
 
 
@@ -473,7 +485,7 @@ def _usual(cosine: Floats, off: float = 0.0) -> float:
     return min(0.95, round((total + BELIEF * UNRELATED) / (len(known) + BELIEF), 3))
 
 
-def _rise(cosine: Floats, usual: float) -> Floats:
+def risen(cosine: Floats, usual: float) -> Floats:
     """Return how far cosines rise above the usual one, in [0, 1]; 0 for an entry without a vector."""
     above = cosine - np.float32(usual)
     above *= np.float32(1 / (1 - usual))

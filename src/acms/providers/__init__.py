@@ -9,17 +9,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acms.providers.anthropic import AnthropicReflector, AnthropicSummarizer
     from acms.providers.extractive import ExtractiveSummarizer
+    from acms.providers.http import Endpoint
+    from acms.providers.http_embedder import HTTPEmbedder
+    from acms.providers.http_reflector import HTTPReflector
+    from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
     from acms.providers.offline import OfflineReflector
+    from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
+    from acms.providers.retry import with_retry
 
-__all__ = ["ExtractiveSummarizer", "LocalEmbedder", "OfflineReflector"]
+__all__ = [
+    "AnthropicReflector",
+    "AnthropicSummarizer",
+    "Endpoint",
+    "ExtractiveSummarizer",
+    "HTTPEmbedder",
+    "HTTPReflector",
+    "HTTPSummarizer",
+    "LocalEmbedder",
+    "OfflineReflector",
+    "OpenAIEmbedder",
+    "OpenAIReflector",
+    "OpenAISummarizer",
+    "with_retry",
+]
 
-_ROOMS = {"ExtractiveSummarizer": "extractive", "LocalEmbedder": "local", "OfflineReflector": "offline"}
+_ROOMS = {
+    "AnthropicReflector": "anthropic",
+    "AnthropicSummarizer": "anthropic",
+    "Endpoint": "http",
+    "ExtractiveSummarizer": "extractive",
+    "HTTPEmbedder": "http_embedder",
+    "HTTPReflector": "http_reflector",
+    "HTTPSummarizer": "http_summarizer",
+    "LocalEmbedder": "local",
+    "OfflineReflector": "offline",
+    "OpenAIEmbedder": "openai",
+    "OpenAIReflector": "openai",
+    "OpenAISummarizer": "openai",
+    "with_retry": "retry",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import numpy and the model on first use."""
+    """Import numpy, the HTTP client and the model on first use."""
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)

@@ -56,14 +56,22 @@ class Book:
 
 
 def in_force(entries: Sequence[Entry]) -> list[Entry]:
-    """Say what is read of a log, in order, the long way: newest first, each strikes out what it replaces."""
-    struck: set[int] = set()
+    """Say what is read of a log, in order, the long way: newest first, each strikes out what it replaces.
+
+    A fact goes on doing so after a newer fact, or a retraction that ends it, has struck it out.
+    """
+    struck: dict[int, Entry] = {}
     read: list[Entry] = []
     for entry in reversed(entries):
-        if entry.version in struck or (entry.kind is Kind.SUMMARY and entry.state is State.ERASED):
+        by = struck.get(entry.version)
+        ended = by is not None and (by.kind is Kind.FACT or by.data.get("reason") in ("removed", "archived"))
+        if by is not None and not (entry.kind is Kind.FACT and ended):
+            continue
+        if entry.state is State.ERASED and entry.kind in (Kind.FACT, Kind.SUMMARY) and by is None:
             continue
         for first, last in entry.replaces:
-            struck.update(range(first, min(last, entry.version - 1) + 1))
+            for version in range(first, min(last, entry.version - 1) + 1):
+                struck.setdefault(version, entry)
         if entry.state is State.LIVE and (
             entry.kind is Kind.MESSAGE or (entry.kind is Kind.SUMMARY and entry.replaces)
         ):

@@ -1,0 +1,199 @@
+"""The nouns of an evaluation: what is said, what is asked, what came back, and how good that was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from statistics import fmean
+from typing import Any, Protocol
+
+from acms.knowledge import Proposal
+
+__all__ = ["Probe", "Recalled", "Report", "Said", "Scenario", "Score", "System", "table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One message of a scenario."""
+
+    role: str
+    text: str
+    #: None lets the system find them in the text.
+    markers: tuple[str, ...] | None = None
+    created_at: datetime
+    #: Name of what it is about; empty for small talk.
+    topic: str = ""
+    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project) or "filler".
+    part: str = "filler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A question, and the words that tell a right answer from a stale one. It is asked, never said."""
+
+    question: str
+    #: All of them must be recalled.
+    expected: tuple[str, ...]
+    #: Words of an answer that is no longer true.
+    forbidden: tuple[str, ...] = ()
+    #: How many messages were said before it is asked.
+    after: int
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A conversation and the questions it is judged by."""
+
+    name: str
+    said: tuple[Said, ...]
+    probes: tuple[Probe, ...]
+    #: What a perfect reflector proposes, each with the index of the message it follows from.
+    proposals: tuple[tuple[int, Proposal], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """One thing a system brought back."""
+
+    text: str
+    #: The higher the better; 0 for what was not ranked.
+    score: float = 0.0
+    #: It is of the episode that is still going on, which many systems always show.
+    current: bool = False
+    tokens: int = 0
+    #: Where it came from, in the words of the system.
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How good one recall was; `acms.evaluation.metrics` defines every figure."""
+
+    probe: Probe
+    hit: bool
+    stale: bool
+    #: The harsher figure: a stale value was shown anywhere outside the current episode, also beside the present one.
+    stale_anywhere: bool
+    #: None when nothing was recalled.
+    precision: float | None
+    #: Without the items of the current episode; None when there are no others.
+    precision_past: float | None
+    ndcg: float
+    items: int
+    tokens: int
+    seconds: float
+
+
+class System(Protocol):
+    """Something that is told a conversation and asked what it remembers."""
+
+    #: As it is called in a report.
+    name: str
+
+    async def tell(self, said: Said) -> None:
+        """Remember a message."""
+        ...
+
+    async def settle(self) -> None:
+        """Return when what goes on in the background has come to rest."""
+        ...
+
+    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        """Return what is remembered about a question, as it would be shown; the question is not remembered."""
+        ...
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+#: Column, and how it is read off a report.
+_FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
+    ("hit", lambda report: _mean([score.hit for score in report.scores])),
+    ("stale", lambda report: _mean([score.stale for score in report.scores])),
+    ("stale anywhere", lambda report: _mean([score.stale_anywhere for score in report.scores])),
+    ("precision", lambda report: _mean([score.precision for score in report.scores])),
+    ("precision past", lambda report: _mean([score.precision_past for score in report.scores])),
+    ("nDCG@5", lambda report: _mean([score.ndcg for score in report.scores])),
+    ("items", lambda report: _mean([score.items for score in report.scores])),
+    ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
+    ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one system made of one scenario, or of several."""
+
+    system: str
+    scenario: str
+    turns: int
+    token_budget: int
+    scores: tuple[Score, ...]
+    #: Telling everything, background work included.
+    tell_seconds: float
+    #: Facts in force at the end, where the system can tell.
+    facts: int | None = None
+
+    def figures(self) -> dict[str, float | None]:
+        """Return the mean of every figure over the probes; None where none of them has it."""
+        return {name: read(self) for name, read in _FIGURES}
+
+    def to_json(self) -> str:
+        """Return everything as JSON, scores one by one included."""
+        document: dict[str, Any] = {
+            "system": self.system,
+            "scenario": self.scenario,
+            "turns": self.turns,
+            "token_budget": self.token_budget,
+            "tell_seconds": round(self.tell_seconds, 3),
+            "facts": self.facts,
+            "figures": self.figures(),
+            "scores": [asdict(score) for score in self.scores],
+        }
+        return json.dumps(document, indent=2, ensure_ascii=False)
+
+    def table(self) -> str:
+        """Return the figures as a table of one row."""
+        return table([self])
+
+    @staticmethod
+    def together(reports: Sequence[Report]) -> Report:
+        """Return one report over the probes of several runs of a system, of the same length and budget."""
+        first = reports[0]
+        known = [report.facts for report in reports if report.facts is not None]
+        return Report(
+            system=first.system,
+            scenario=first.scenario,
+            turns=first.turns,
+            token_budget=first.token_budget,
+            scores=tuple(score for report in reports for score in report.scores),
+            tell_seconds=sum(report.tell_seconds for report in reports),
+            facts=round(fmean(known)) if known else None,
+        )
+
+
+def table(reports: Sequence[Report]) -> str:
+    """Return reports as the rows of a plain table, figures to three places."""
+    heads = ["turns", "system", *(name for name, _ in _FIGURES), "facts", "tell s"]
+    rows = [heads]
+    for report in reports:
+        row = [str(report.turns), report.system]
+        for name, value in report.figures().items():
+            places = 1 if name in ("items", "tokens", "ask ms") else 3
+            row.append("-" if value is None else f"{value:.{places}f}")
+        row += ["-" if report.facts is None else str(report.facts), f"{report.tell_seconds:.1f}"]
+        rows.append(row)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column == 1 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

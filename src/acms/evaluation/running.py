@@ -1,0 +1,102 @@
+"""Runs a scenario: tells it to a system as a user would, asks, and judges what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from acms.config import ACMSConfig
+from acms.evaluation.metrics import score
+from acms.evaluation.nouns import Probe, Recalled, Report, Said, Scenario, Score, System
+from acms.model import Source
+from acms.protocols import Embedder, Reflector, StorageBackend
+from acms.session import ACMS
+from acms.storage import open_storage
+
+__all__ = ["Remembering", "measure", "run"]
+
+CURRENT = (Source.CURRENT, Source.WINDOW)
+
+
+class Remembering:
+    """An ACMS session as a system to be measured; `async with` closes it."""
+
+    def __init__(self, session: ACMS, name: str = "acms") -> None:
+        self.session = session
+        self.name = name
+
+    async def tell(self, said: Said) -> None:
+        """Ingest a message."""
+        await self.session.ingest(said.role, said.text, markers=said.markers, created_at=said.created_at)
+
+    async def settle(self) -> None:
+        """Wait for vectors and jobs."""
+        await self.session.wait_pending()
+
+    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        """Recall; nothing is ingested."""
+        items = await self.session.recall(question, token_budget=token_budget)
+        return [
+            Recalled(
+                text=item.content,
+                score=item.score,
+                current=item.source in CURRENT,
+                tokens=item.token_count,
+                source=item.source,
+            )
+            for item in items
+        ]
+
+
+async def measure(scenario: Scenario, system: System, *, token_budget: int = 1000) -> Report:
+    """Tell a system a scenario, ask every probe when it is due, and return how good the answers were.
+
+    Before a probe the system comes to rest: an answer is judged by what it can know, not by how busy it was. Probes
+    due at the same message are asked one after the other and do not see each other.
+    """
+    due: dict[int, list[Probe]] = {}
+    for probe in scenario.probes:
+        due.setdefault(probe.after, []).append(probe)
+    scores: list[Score] = []
+    told = 0.0
+    for count in range(len(scenario.said) + 1):
+        start = time.perf_counter()
+        if count:
+            await system.tell(scenario.said[count - 1])
+        asked = due.get(count, ())
+        if asked or count == len(scenario.said):
+            await system.settle()
+        told += time.perf_counter() - start
+        for probe in asked:
+            start = time.perf_counter()
+            items = await system.ask(probe.question, token_budget)
+            scores.append(score(probe, items, seconds=time.perf_counter() - start))
+    return Report(
+        system=system.name,
+        scenario=scenario.name,
+        turns=len(scenario.said),
+        token_budget=token_budget,
+        scores=tuple(scores),
+        tell_seconds=told,
+    )
+
+
+async def run(
+    scenario: Scenario,
+    *,
+    storage: str | Callable[[], StorageBackend] = "memory://",
+    reflector: Reflector | None = None,
+    embedder: Embedder | None = None,
+    token_budget: int = 1000,
+    config: ACMSConfig | None = None,
+    name: str = "acms",
+) -> Report:
+    """Feed a new session a scenario as a user would, and return how good its recalls were.
+
+    `storage` is an address or makes a handle; the session bears the name of the scenario and must not exist yet.
+    """
+    handle = open_storage(storage) if isinstance(storage, str) else storage()
+    async with ACMS(scenario.name, handle, embedder, reflector=reflector, config=config) as session:
+        report = await measure(scenario, Remembering(session, name), token_budget=token_budget)
+        return replace(report, facts=len(await session.facts()))

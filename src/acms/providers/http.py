@@ -1,0 +1,414 @@
+"""Model servers by HTTP: one JSON question, one JSON answer; tried again, bounded in time, size and number.
+
+What leaves this room in an error or a log is a status, the server's own code for it and an exception's name: never the
+key, the text of a request or an answer. Keys are taken out of answers too, for a server may echo them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import httpx2
+
+from acms.config import RetryConfig
+from acms.errors import ACMSError, ConfigurationError, ProviderError
+from acms.logs import log
+from acms.providers.addresses import Guard, Resolve, resolve
+from acms.providers.retry import with_retry
+
+__all__ = ["Endpoint", "StatusError", "endpoint", "retry_after"]
+
+T = TypeVar("T")
+
+_PASSING = frozenset((408, 409, 425, 429))
+_REDACTED = "[key]"
+_LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
+_ERROR_BYTES = 64 * 1024
+_LONG = 256 * 1024  # bytes, about 5 ms: a longer answer is parsed in a worker thread
+_CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
+_HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_TOKEN = re.compile(r"[A-Za-z0-9-]+")
+
+
+class StatusError(ProviderError):
+    """A model server answered with an error."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str,
+        status: int,
+        param: str = "",
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, provider=provider, retryable=retryable, retry_after=retry_after)
+        #: The status of HTTP.
+        self.status = status
+        #: The field of the request that the server complains of, where it names one.
+        self.param = param
+
+
+class _Secret:
+    """A key that shows itself to nobody who only looks."""
+
+    __slots__ = ("reveal",)
+
+    def __init__(self, text: str) -> None:
+        self.reveal = lambda: text
+
+    def __repr__(self) -> str:
+        return "_Secret(…)"
+
+
+class _Line:
+    """The open connections to one server, of one event loop."""
+
+    def __init__(self, client: httpx2.AsyncClient, places: int) -> None:
+        self.client = client
+        self.places = asyncio.Semaphore(places)
+        self.closed = False
+
+
+class Endpoint:
+    """A model server at an address, with its key: asked in JSON, answered in JSON.
+
+    Opened by the first call, once for each event loop; `aclose` closes what the running loop opened, and a later call
+    opens it again. Calls may overlap: at most `concurrency` are under way, the others wait for their turn.
+
+    Every failure is a `ProviderError` that names `provider` (the host, unless given). Timeouts, broken connections, an
+    answer that was cut or is not what was asked for, and the statuses 408, 409, 425, 429 and 5xx are `retryable`, and
+    tried again as `retry` says, at the server's pace; other statuses, redirects and an answer of more than `max_bytes`
+    are not. `timeout` holds for one attempt, without the wait for its turn.
+
+    An address in code is trusted, loopback and plain HTTP included. With `trusted=False` it may come from data: then it
+    must be https, its name is resolved before every attempt, the connection goes to an address that was checked to be
+    public (or lies in a network of `allow`), and proxies of the environment are not used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        key_header: str = "authorization",
+        headers: Mapping[str, str] | None = None,
+        provider: str | None = None,
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+        retry: RetryConfig | None = None,
+        concurrency: int = 8,
+        max_bytes: int = 32 * 1024 * 1024,
+        trusted: bool = True,
+        allow: Sequence[str] = (),
+        resolve: Resolve = resolve,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        self._url = _address(base_url, trusted)
+        #: Named in every error: the host, unless it was given.
+        self.provider = provider or self._url.host
+        self._key = None if api_key is None else _Secret(_clean(api_key, "api_key"))
+        self._key_header = key_header
+        self._headers = {name: _clean(value, f"headers[{name!r}]") for name, value in (headers or {}).items()}
+        for name in (key_header, *self._headers):
+            if not _TOKEN.fullmatch(name):
+                raise ConfigurationError(f"{name!r} is not the name of a header")
+        self._timeout = _above(timeout, "timeout")
+        self._connect_timeout = min(timeout, _above(connect_timeout, "connect_timeout"))
+        self.retry = retry or RetryConfig()
+        self._places = int(_above(concurrency, "concurrency"))
+        self._max_bytes = int(_above(max_bytes, "max_bytes"))
+        if allow and trusted:
+            raise ConfigurationError("allow needs trusted=False: a trusted address may be anywhere")
+        self._guard = None if trusted else Guard(allow, resolve)
+        self._verify = verify
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"Endpoint({str(self._url)!r})"
+
+    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        """Ask, and return what `read` makes of the answer, a JSON object.
+
+        When `read` raises anything but an error of ACMS, the answer counts as garbled. It may be called in a worker
+        thread, and again with another answer.
+        """
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        line = self._open()
+        return await with_retry(
+            lambda: self._attempt(line, path, content, read), self.retry, on_retry=self._retried
+        )
+
+    async def aclose(self) -> None:
+        """Close what the running event loop opened; calls under way fail. Idempotent."""
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            line.closed = True
+            await line.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Keep the connections open until the block ends."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close what the running event loop opened."""
+        await self.aclose()
+
+    # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self) -> _Line:
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "acms"}
+            headers |= {"content-type": "application/json", **self._headers}
+            if self._key is not None:
+                bearer = self._key_header.lower() == "authorization"
+                headers[self._key_header] = f"{'Bearer ' if bearer else ''}{self._key.reveal()}"
+            client = httpx2.AsyncClient(
+                headers=headers,
+                verify=self._verify or httpx2.create_ssl_context(),
+                trust_env=self._guard is None,
+                timeout=httpx2.Timeout(self._timeout, connect=self._connect_timeout),
+                limits=httpx2.Limits(max_connections=self._places, max_keepalive_connections=self._places),
+                follow_redirects=False,
+            )
+            line = self._lines[loop] = _Line(client, self._places)
+        return line
+
+    async def _attempt(
+        self, line: _Line, path: str, content: bytes, read: Callable[[dict[str, Any]], T]
+    ) -> T:
+        # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
+        async with line.places:
+            if line.closed:
+                raise self._failure("the connections were closed", retryable=False)
+            failure: ProviderError
+            try:
+                async with asyncio.timeout(self._timeout):
+                    answer = await self._exchange(line.client, path, content)
+                failure = self._failure("its answer is not what was asked for")
+            except ProviderError as error:
+                failure = error
+            except (httpx2.TimeoutException, TimeoutError) as error:
+                connecting = isinstance(error, httpx2.ConnectTimeout)
+                seconds = self._connect_timeout if connecting else self._timeout
+                failure = self._failure(
+                    f"{'no connection' if connecting else 'no answer'} within {seconds:g} s"
+                )
+            except httpx2.ConnectError as error:
+                # Nothing was sent yet, so what it says is about the network alone.
+                failure = self._failure(f"cannot be reached: {_one_line(str(error))}")
+            except Exception as error:
+                closed = line.closed
+                failure = self._failure(
+                    "the connections were closed"
+                    if closed
+                    else f"the connection broke ({type(error).__name__})",
+                    retryable=not closed,
+                )
+            else:
+                try:
+                    if len(answer) <= _LONG:
+                        return read(self._parsed(answer))
+                    return await asyncio.to_thread(lambda: read(self._parsed(answer)))
+                except ACMSError:
+                    raise
+                except Exception:  # it may hold words of the answer: the failure above says enough
+                    pass
+        raise failure
+
+    async def _exchange(self, client: httpx2.AsyncClient, path: str, content: bytes) -> bytes:
+        url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path.lstrip('/')}")
+        if self._guard is None:
+            return await self._send(client, client.build_request("POST", url, content=content))
+        host = url.raw_host.decode("ascii")
+        *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
+
+        async def send(address: str) -> bytes:
+            request = client.build_request(
+                "POST",
+                url.copy_with(host=address),
+                content=content,
+                headers={"host": url.netloc.decode("ascii")},
+                extensions={"sni_hostname": host},
+            )
+            return await self._send(client, request)
+
+        for address in others:
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
+                return await send(address)
+        return await send(last)
+
+    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request) -> bytes:
+        response = await client.send(request, stream=True)
+        try:
+            status = response.status_code
+            if 200 <= status < 300:
+                return await self._read(response)
+            code, param = self._complaint(await self._head(response))
+        finally:
+            await response.aclose()
+        words = " ".join(filter(None, (code, param)))
+        said = f"answered {status}{f' ({words})' if words else ''}"
+        if 300 <= status < 400:
+            raise self._failure(f"{said}; redirects are not followed", retryable=False)
+        wait = retry_after(response.headers.get("retry-after"), datetime.now(UTC))
+        if wait is not None:
+            said += f", asks to wait {wait:g} s"
+        raise StatusError(
+            f"{self.provider} {said}",
+            provider=self.provider,
+            retryable=status in _PASSING or status >= 500,
+            retry_after=wait,
+            status=status,
+            param=param,
+        )
+
+    async def _read(self, response: httpx2.Response) -> bytes:
+        """Read the whole answer, and not a byte more than is allowed."""
+        length = response.headers.get("content-length", "")
+        read = bytearray()
+        if not (length.isdecimal() and int(length) > self._max_bytes):
+            async for chunk in response.aiter_raw():
+                read += chunk
+                if len(read) > self._max_bytes:
+                    break
+            else:
+                return bytes(read)
+        raise self._failure(f"answered with more than {self._max_bytes} bytes", retryable=False)
+
+    async def _head(self, response: httpx2.Response) -> bytes:
+        """Read the start of an error's body; what happens on the way does not matter, the status is known."""
+        read = bytearray()
+        with contextlib.suppress(httpx2.HTTPError):
+            async for chunk in response.aiter_raw():
+                read += chunk
+                if len(read) > _ERROR_BYTES:
+                    break
+        return bytes(read)
+
+    # ── words that are safe to show ─────────────────────────────────────────────────────────────────────────────────
+
+    def _failure(self, why: str, *, retryable: bool = True) -> ProviderError:
+        return ProviderError(f"{self.provider}: {why}", provider=self.provider, retryable=retryable)
+
+    def _complaint(self, body: bytes) -> tuple[str, str]:
+        """Return the server's code for an error and the field at fault, where they are short, clean and no secret."""
+        try:
+            found = json.loads(body)
+            error = found.get("error", found)
+            code, param = error.get("code") or error.get("type"), error.get("param")
+        except (ValueError, AttributeError, RecursionError):
+            return "", ""
+        return self._word(code), self._word(param)
+
+    def _word(self, found: object) -> str:
+        if not isinstance(found, str) or not _CODE.fullmatch(found):
+            return ""
+        key = self._key.reveal() if self._key is not None else ""
+        size = min(len(key), 6)  # also a part of the key is none of a log's business
+        pieces = (key[start : start + size] for start in range(len(key) - size + 1)) if key else ()
+        return "" if any(piece.lower() in found.lower() for piece in pieces) else found
+
+    def _parsed(self, content: bytes) -> dict[str, Any]:
+        found = json.loads(content, parse_constant=_no_number)
+        if not isinstance(found, dict):
+            raise TypeError("not an object")
+        key = self._key.reveal() if self._key is not None else ""
+        return _without(key, found) if len(key) >= _LEAST_KEY else found
+
+    def _retried(self, attempt: int, error: Exception) -> None:
+        status = error.status if isinstance(error, StatusError) else None
+        log(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
+
+
+def _without(key: str, found: Any) -> Any:
+    """Return an answer in which a key that the server echoes is no longer to be read."""
+    if isinstance(found, str):
+        return found.replace(key, _REDACTED)
+    if isinstance(found, dict):
+        return {_without(key, name): _without(key, value) for name, value in found.items()}
+    if isinstance(found, list):
+        return found if found and isinstance(found[0], float) else [_without(key, value) for value in found]
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def retry_after(found: str | None, now: datetime) -> float | None:
+    """Return the seconds that a Retry-After header asks for: a number, or a date of HTTP."""
+    if not found:
+        return None
+    text = found.strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+        return float(text)
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, (when - now).total_seconds())
+
+
+def _above(value: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigurationError(f"{name} must be a number above 0, was {value!r}")
+    return value
+
+
+def _clean(value: str, name: str) -> str:
+    """Return what may stand in a header, without a word about what it is when it may not."""
+    if not isinstance(value, str) or not value or not re.fullmatch(r"[\x21-\x7e]+( [\x21-\x7e]+)*", value):
+        raise ConfigurationError(f"{name} must be printable ASCII without spaces at its ends")
+    return value
+
+
+def _address(base_url: str, trusted: bool) -> httpx2.URL:
+    """Parse an address; whatever is wrong with it is said without the address, for there may be a password in it."""
+    try:
+        url = httpx2.URL(base_url)
+    except (httpx2.InvalidURL, TypeError):
+        url = None
+    if url is None or url.scheme not in ("http", "https") or not _HOST.fullmatch(url.raw_host):
+        raise ConfigurationError("base_url must be an address such as https://api.example.com/v1")
+    if url.userinfo or url.query or url.fragment:
+        raise ConfigurationError(
+            "base_url must not hold a user, a password, a query or a fragment: use api_key"
+        )
+    if not trusted and url.scheme != "https":
+        raise ConfigurationError("base_url must be https, unless it is trusted", options=("trusted=True",))
+    return url
+
+
+def endpoint(base_url: str | Endpoint, *, api_key: str | None, timeout: float, max_retries: int) -> Endpoint:
+    """Return the endpoint that a provider was given, or make one of the address it was given."""
+    if isinstance(base_url, Endpoint):
+        if api_key is not None:
+            raise ConfigurationError("an Endpoint has its own api_key")
+        return base_url
+    if type(max_retries) is not int or max_retries < 0:
+        raise ConfigurationError(f"max_retries must be a whole number of at least 0, was {max_retries!r}")
+    return Endpoint(
+        base_url, api_key=api_key, timeout=timeout, retry=RetryConfig(max_attempts=max_retries + 1)
+    )

@@ -1,0 +1,107 @@
+"""A summarizer on a model server that speaks `/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from types import TracebackType
+from typing import Self
+
+from acms.errors import ConfigurationError
+from acms.protocols import SummaryRequest, Turn
+from acms.providers.chat import Chat
+from acms.providers.http import Endpoint, endpoint
+from acms.providers.reflecting import Completing
+
+__all__ = ["HTTPSummarizer"]
+
+_INSTRUCTIONS = 600  # tokens of the instructions and of what stands around the conversation
+_THOUGHTS = 1_024  # tokens beyond the summary, for models that think before they write
+_WORDS = 0.7  # words in a token, about: models count words better than tokens
+
+
+class HTTPSummarizer:
+    """Summaries by a chat model: `base_url` ends where `/chat/completions` is added.
+
+    `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. The turns
+    are sent as data, one JSON object a line, so that nothing said in them can pass for an instruction or end the data.
+
+    Give an `Endpoint` in place of the address for headers, limits and addresses that are not trusted. Close it, or use
+    it as a block: connections are kept open between calls.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Endpoint,
+        model: str,
+        *,
+        api_key: str | None = None,
+        window: int = 32_000,
+        timeout: float = 60.0,
+        max_retries: int = 3,
+    ) -> None:
+        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        self._chat = Chat(self._endpoint, model)
+        #: Names the model.
+        self.model = model
+        #: Tokens of a conversation that one call reads, without the instructions.
+        self.window: int | None = reading(window)
+
+    def __repr__(self) -> str:
+        return f"HTTPSummarizer({self._endpoint!r}, {self.model!r})"
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns; `ProviderError` when the server gives none."""
+        return await summarized(self._chat, request)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; a later call opens them again."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Keep the connections open until the block ends."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections of the running event loop."""
+        await self.aclose()
+
+
+async def summarized(chat: Completing, request: SummaryRequest) -> str:
+    """Return a summary by any chat model."""
+    words = max(10, int(request.max_tokens * _WORDS))
+    return await chat.complete(
+        _instructions(),
+        f"Summarize this conversation in at most {words} words.\n\n"
+        f"<conversation>\n{_lines(request.turns)}\n</conversation>",
+        max_tokens=request.max_tokens + _THOUGHTS,
+    )
+
+
+def reading(window: int) -> int:
+    """Return how many tokens of a conversation a model reads that takes so many in all."""
+    if type(window) is not int or window < 2 * (_INSTRUCTIONS + _THOUGHTS):
+        raise ConfigurationError(
+            f"window must be a whole number of at least {2 * (_INSTRUCTIONS + _THOUGHTS)} tokens, was {window!r}"
+        )
+    return window - _INSTRUCTIONS - _THOUGHTS
+
+
+@cache
+def _instructions() -> str:
+    return (files("acms.providers") / "prompts" / "summarize.md").read_text(encoding="utf-8")
+
+
+def _lines(turns: Sequence[Turn]) -> str:
+    """Write turns as data: line ends and the signs of a tag are escaped, so no text can close the block."""
+    said: list[str] = []
+    for turn in turns:
+        fields: dict[str, object] = {"speaker": turn.speaker, "said": turn.text}
+        if turn.markers:
+            fields["markers"] = list(turn.markers)
+        said.append(json.dumps(fields, ensure_ascii=False).replace("<", "\\u003c"))
+    return "\n".join(said)

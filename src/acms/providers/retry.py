@@ -1,0 +1,74 @@
+"""Trying again: calls to a provider that failed for a passing reason, with backoff and at the provider's pace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from acms.config import RetryConfig
+from acms.errors import ACMSError, ProviderError
+from acms.logs import log
+
+__all__ = ["with_retry"]
+
+T = TypeVar("T")
+
+
+async def with_retry(
+    fn: Callable[[], Awaitable[T]],
+    config: RetryConfig | None = None,
+    *,
+    on_retry: Callable[[int, Exception], None] | None = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    fraction: Callable[[], float] = random.random,
+) -> T:
+    """Call until it succeeds, fails for good, or has failed `max_attempts` times; then the last error is raised.
+
+    Tried again are errors of ACMS that are `retryable` and those named in `retryable_exceptions`. The wait doubles (by
+    `exponential_base`) up to `max_delay` and is never shorter than the `retry_after` of a `ProviderError`; one that
+    asks for more than `max_delay` is given up at once, and the error says so. `on_retry(attempt, error)` is told before
+    each wait; what it raises is logged and dropped. A cancelled call ends at once, also while it waits.
+    """
+    config = config or RetryConfig()
+    attempt = 1
+    while True:
+        try:
+            return await fn()
+        except Exception as error:
+            if not _passing(error, config) or attempt >= config.max_attempts:
+                raise
+            wait = config.delay(attempt, fraction())
+            if isinstance(error, ProviderError) and error.retry_after is not None:
+                if error.retry_after > config.max_delay:
+                    raise _too_long(error, error.retry_after, config) from error
+                wait = max(wait, error.retry_after)
+            if on_retry is not None:
+                _tell(on_retry, attempt, error)
+        await sleep(wait)  # outside of the except block: what fails next did not fail because of this
+        attempt += 1
+
+
+def _passing(error: Exception, config: RetryConfig) -> bool:
+    if isinstance(error, ACMSError):
+        return error.retryable
+    return isinstance(error, config.retryable_exceptions)
+
+
+def _too_long(error: ProviderError, seconds: float, config: RetryConfig) -> ProviderError:
+    return ProviderError(
+        f"{error}; not tried again, as it asks to wait {seconds:g} s and retry.max_delay is {config.max_delay:g} s",
+        provider=error.provider,
+        retryable=True,
+        retry_after=seconds,
+        options=(f"call again after {seconds:g} s", "raise retry.max_delay"),
+    )
+
+
+def _tell(on_retry: Callable[[int, Exception], None], attempt: int, error: Exception) -> None:
+    try:
+        on_retry(attempt, error)
+    except Exception:
+        log(logging.WARNING, "on_retry_failed", attempt=attempt)
