@@ -474,6 +474,7 @@ def test_a_marker_that_the_caller_set_counts_for_the_turn() -> None:
         ("I live in Porto.", "fact", "one", False),
         ("We use Redis for caching.", "fact", "one", False),
         ("We use PostgreSQL.", "fact", "many", False),
+        ("I'm using Flask 2.3.1 for my project.", "fact", "many", False),
     ],
 )
 def test_a_statement_has_a_type_a_cardinality_and_a_polarity(

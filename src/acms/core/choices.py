@@ -117,6 +117,9 @@ _PREFER = pattern(
 )
 
 
+_EVERYTHING = frozenset({"project", "app", "application", "website", "site", "product", "work"})
+
+
 def used(reading: Reading) -> Made:
     """Read "we use A for B", "let's go with A", "decided on A as B"."""
     agent = reading.agent
@@ -159,6 +162,11 @@ def used(reading: Reading) -> Made:
     kind = DECISION if decided or verb not in ("use", "uses", "using") else FACT
     if who.startswith("let"):
         kind = DECISION
+    if (
+        of and of.attribute.lower() in _EVERYTHING and not found.role
+    ):  # "for my project" says nothing about what for
+        of = Topic(PROJECT, "technology")
+        return [state(reading, of, found.value, found, cardinality="many", fact_type=kind)], end
     if of:
         if who == "i" and of.subject == PROJECT and reading.speaker.name != reading.speaker.role:
             of = Topic(person(reading.speaker.name, reading.speaker.role), of.attribute)
