@@ -416,6 +416,7 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
+    from acms.core.noise import quiet
     from acms.core.offer import Terms, facts, offer, together
 
     terms = Terms(
@@ -442,6 +443,8 @@ def plan_recall(
     if known:
         each.insert(0, facts(known, terms, frame))
     offered = together([*each, offered]) if each else offered
+    if known and not asked.superseded:
+        offered = yield from quiet(offered, found.question.terms, found.field)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)

@@ -150,7 +150,7 @@ class ReflectionConfig:
     min_episode_turns: int = 2
     #: Proposals a reflector is less sure of are passed over.
     min_confidence: float = 0.7
-    #: Facts that one call of a reflector may add.
+    #: Facts that one call of a reflector may add for each episode it reads.
     max_facts_per_call: int = 10
     #: Tokens a fact may have.
     max_fact_tokens: int = 200

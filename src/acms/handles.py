@@ -6,6 +6,8 @@ handle to one session needs no second `with`, and a service that opens one handl
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -30,6 +32,10 @@ class Shared:
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
+    #: Logs that this process reflects on and will look at again: nobody need be woken for them.
+    reflecting: set[str] = field(default_factory=set)
+    #: How many wait for what is done in the background: then it need not keep out of anybody's way.
+    waiting: int = 0
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
 
@@ -40,6 +46,17 @@ def shared(storage: StorageBackend) -> Shared:
     if found is None:
         found = storage.__dict__["_acms_shared"] = Shared()
     return found
+
+
+@contextmanager
+def waiting(storage: StorageBackend) -> Generator[None]:
+    """Say inside the block that somebody waits for what is done in the background."""
+    state = shared(storage)
+    state.waiting += 1
+    try:
+        yield
+    finally:
+        state.waiting -= 1
 
 
 def retain(storage: StorageBackend) -> None:

@@ -194,7 +194,7 @@ class Indexes:
             return known[1]
         replacing = await self.storage.read(context, at=version, replacing=True)
         cover = Cover(replacing, searchable=True)
-        found = InForce(cover, stale(replacing, cover))
+        found = InForce(cover, stale(cover))
         if version == head.version:
             self._in_force[context] = stamp, found
             if len(self._in_force) > COVERS:

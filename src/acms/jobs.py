@@ -11,7 +11,7 @@ from acms.core.compact import kind_of
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.protocols import Reflector, StorageBackend, Summarizer, TokenCounter
-from acms.worker import Handler
+from acms.worker import Handler, Outcome
 
 
 def handlers(
@@ -24,6 +24,8 @@ def handlers(
 ) -> dict[str, Handler]:
     """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
+    Reflecting by rules and compacting by extraction need no model: every worker can.
+
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
     write to, which reflections keep out of the way of.
     """
@@ -35,6 +37,7 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+        reflect.KIND: _offline(config, known, handle),
         **{reflect.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
 
@@ -48,6 +51,19 @@ def _reflecting(
     from acms import reflection
 
     return reflection.handler(config, reflector, counters, handle=handle)
+
+
+def _offline(
+    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
+) -> Handler:
+    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        from acms.providers.offline import OfflineReflector
+
+        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
+
+    return run
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

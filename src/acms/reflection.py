@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import random
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,7 +33,6 @@ from acms.errors import (
     ConflictError,
     GoneError,
     IdempotencyMismatchError,
-    LeaseLostError,
     ProviderError,
     SessionNotFoundError,
 )
@@ -46,11 +46,7 @@ from acms.model import (
     Draft,
     Entry,
     Expect,
-    Failed,
     Head,
-    Job,
-    JobQuery,
-    JobState,
     Kind,
     Lease,
     Receipt,
@@ -61,90 +57,14 @@ from acms.providers.tokens import token_counter
 from acms.worker import Handler
 
 if TYPE_CHECKING:
-    from acms.shared import SharedSession
+    pass
 
-UNFINISHED = (JobState.READY, JobState.RUNNING)
 CHUNK = 256
 """Entries that are looked at for the next episodes; more when one of them is longer."""
-POLL = 0.02
-"""Seconds between two looks at a job that another process works off."""
+SLICE = 12
+"""Messages that rules read in one call: they work on the event loop, where others wait meanwhile."""
 LONG = 100_000
 """Letters of which an extract is made in a thread."""
-
-
-# ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def request(shared: SharedSession, context: str) -> Job:
-    """Enqueue a reflection on everything closed, also on what is short, and return its job."""
-    storage = shared.storage
-    kind = reflect.KIND if shared.reflector is None else reflect.kind_of(shared.reflector)
-    draft = reflect.requested(context, kind, force=True)
-    while True:
-        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-        if isinstance(result, ACMSError):
-            raise result
-        found = await _unfinished(storage, context) or await _newest(storage, context)
-        if found is None:
-            continue
-        shared.work()
-        if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
-            return found
-        if found.state is JobState.READY:
-            await _withdraw(storage, found)
-        elif found.state is JobState.RUNNING:
-            await asyncio.sleep(POLL)  # what it leaves is asked for again
-
-
-async def catch_up(shared: SharedSession, context: str) -> None:
-    """See to it that a reflection another process asked for and did not finish is worked off.
-
-    One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
-    """
-    if shared.reflector is None:
-        return
-    found = await _unfinished(shared.storage, context)
-    if found is None:
-        return
-    kind = reflect.kind_of(shared.reflector)
-    if found.state is JobState.READY and found.kind != kind and await _withdraw(shared.storage, found):
-        draft = reflect.requested(context, kind, force=bool(found.payload.get("force")))
-        await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
-    shared.work()
-
-
-async def finished(shared: SharedSession, context: str) -> None:
-    """Wait until the reflection of a session has ended or an attempt of it has failed, at most `call_seconds`."""
-    try:
-        async with asyncio.timeout(shared.config.worker.call_seconds):
-            while (job := await _unfinished(shared.storage, context)) is not None and job.error is None:
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        log(logging.WARNING, "reflection_late", context=context)
-    except ACMSError as error:
-        log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
-
-
-async def _unfinished(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
-    page = await storage.jobs(JobQuery(context=context, states=UNFINISHED, limit=500))
-    return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _newest(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
-    page = await storage.jobs(JobQuery(context=context, limit=500))
-    return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _withdraw(storage: StorageBackend, job: Job) -> bool:
-    """Cancel a job that waits, to be asked for in another way; False when it was claimed meanwhile."""
-    seen = Lease(job=job, attempt=job.attempt, until=job.updated_at)
-    try:
-        await storage.settle(seen, Failed(error="asked for in another way", cancelled=True))
-        return True
-    except LeaseLostError:
-        return False
 
 
 # ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +139,10 @@ def handler(
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.shared(handle))
         work = _Work(storage, context, counter, counters, reflector, seeded, name, config, lease, pace)
-        await _run(work)
+        try:
+            await _run(work)
+        finally:
+            pace.leave(context.id)
 
     return run
 
@@ -239,6 +162,7 @@ async def _run(work: _Work) -> None:
                 await branches.adopt_late(storage, context)
                 before = await _reached(storage, context)
             adopted = True
+        work.pace.enter(context)
         seen = await storage.head(context)
         found, state = await _next(work, before, seen)
         if found is not None:
@@ -251,6 +175,7 @@ async def _run(work: _Work) -> None:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
+        work.pace.leave(context)
         op = Append(context=context, drafts=(), expect=Expect(version=seen.version), finish=work.lease)
         (result,) = await storage.append([op])
         if not isinstance(result, ACMSError):
@@ -284,7 +209,10 @@ async def _state(work: _Work, context: str, head: Head) -> _Log:
 async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
     """Return what is to be read next, and what is known of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
-    limits = Limits(least=config.min_episode_turns, turns=config.max_turns, tokens=config.max_tokens)
+    turns = config.max_turns
+    if reflect.kind_of(work.reflector) == reflect.KIND:
+        turns = min(turns, SLICE)
+    limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
     work.pace.begin()
     state = await _state(work, context, head)
     edits: list[Entry] = []
@@ -433,25 +361,47 @@ async def _write(
     decisions: dict[int, Decision] = {}
     if shared:
         await _check_still(work, asked.stretch, state.head)
-        told = await _append_profile(work, asked, [proposals[number] for number in shared], read)
-        decisions.update(zip(shared, told, strict=True))
-    made = [proposals[number] for number in own]
+        known = profile.facts if profile is not None else ()
+        for part in rules.rounds([proposals[number] for number in shared], known):
+            numbers = [shared[place] for place in part]
+            told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
+            decisions.update(zip(numbers, told, strict=True))
+    parts = rules.rounds([proposals[number] for number in own], state.facts)
+    for part in parts:
+        last = part is parts[-1]
+        numbers = [own[place] for place in part]
+        state, plan, receipt = await _append_own(
+            work, asked, state, [proposals[number] for number in numbers], read, marks if last else ()
+        )
+        decisions.update(zip(numbers, reflect.resolved(plan.decisions, receipt.ids), strict=True))
+        if last:
+            _tell(work, asked, [decisions[number] for number in range(len(proposals))], receipt)
+        else:
+            state = await _state(work, state.context, await work.storage.head(state.context))
+
+
+async def _append_own(
+    work: _Work,
+    asked: _Asked,
+    state: _Log,
+    proposals: Sequence[Proposal],
+    read: Sequence[Entry],
+    marks: Sequence[Draft],
+) -> tuple[_Log, Consolidated, Receipt]:
+    """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
     while True:
-        plan = await _consolidated(work, state, made, read, f"reflect:{asked.stretch.key}")
+        plan = await _consolidated(work, asked, state, proposals, read, f"reflect:{asked.stretch.key}")
         await work.pace.rest()
         op = Append(
             context=state.context,
             drafts=(*plan.drafts, *marks),
             expect=Expect(rewrites=state.head.rewrites),
         )
-        (result,) = await work.storage.append([op])
+        result = await _appended(work, op)
         if isinstance(result, Receipt):
-            if result.repeated:
+            if result.repeated and marks:
                 raise _Overtaken
-            told = reflect.resolved(plan.decisions, result.ids)
-            decisions.update(zip(own, told, strict=True))
-            _tell(work, asked, [decisions[number] for number in range(len(proposals))], result)
-            return
+            return state, plan, result
         if isinstance(result, IdempotencyMismatchError | GoneError):
             raise _Overtaken from result  # somebody else has reflected on it; or a source was erased
         if type(result) is not ConflictError:
@@ -461,6 +411,23 @@ async def _write(
             raise result  # refused for another reason
         await _check_still(work, asked.stretch, state.head)
         state = await _state(work, state.context, head)
+
+
+async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
+    """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
+    retry = work.config.retry
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            (result,) = await work.storage.append([op])
+        except ACMSError as error:
+            result = error
+        if isinstance(result, Receipt | ConflictError):
+            return result
+        if not result.retryable or attempt >= retry.max_attempts:
+            return result
+        await asyncio.sleep(retry.delay(attempt, random.random()))
 
 
 async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
@@ -498,12 +465,12 @@ async def _append_profile(
     while True:
         state = await _profile(work, create=True)
         assert state is not None
-        plan = await _consolidated(work, state, proposals, read, key)
+        plan = await _consolidated(work, asked, state, proposals, read, key)
         decisions = list(plan.decisions)
         if not plan.drafts:
             return decisions
         op = Append(context=state.context, drafts=plan.drafts, expect=Expect(version=state.head.version))
-        (result,) = await work.storage.append([op])
+        result = await _appended(work, op)
         if isinstance(result, Receipt):
             return reflect.resolved(decisions, result.ids)
         if isinstance(result, IdempotencyMismatchError):
@@ -516,13 +483,13 @@ async def _append_profile(
 
 
 async def _consolidated(
-    work: _Work, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
+    work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
 ) -> Consolidated:
     """Let the rules decide about proposals, and read what they ask for."""
     config = work.config.reflection
     limits = Rules(
         min_confidence=config.min_confidence,
-        max_facts=config.max_facts_per_call,
+        max_facts=min(config.max_facts_per_call * max(1, len(asked.stretch.parts)), config.max_active_facts),
         max_tokens=config.max_fact_tokens,
         max_active=config.max_active_facts,
     )

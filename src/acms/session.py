@@ -136,7 +136,8 @@ class ACMS(View):
         if shared.embedding is not None and context is not None:
             shared.embedding.heal(context)
             await shared.embedding.settle()
-        await shared.background.settled()
+        with handles.waiting(shared.handle):
+            await shared.background.settled()
 
     async def ingest(
         self,
@@ -447,14 +448,15 @@ class ACMS(View):
         The open episode is not read: close it first. Edits of what was read before are read. Nothing is waited for:
         `wait` does. Without a reflector of its own the session asks for the offline one, which every worker has.
         """
-        from acms import reflection
+        from acms import reflecting
 
-        return await reflection.request(self._shared, await self._known())
+        return await reflecting.request(self._shared, await self._known())
 
     async def _reflected(self, context: str) -> None:
-        from acms import reflection
+        from acms import reflecting
 
-        await reflection.finished(self._shared, context)
+        with handles.waiting(self._shared.handle):
+            await reflecting.finished(self._shared, context)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.
@@ -463,7 +465,8 @@ class ACMS(View):
         """
         from acms import compaction
 
-        return await compaction.wait(self._shared, await self._known(), job, timeout)
+        with handles.waiting(self._shared.handle):
+            return await compaction.wait(self._shared, await self._known(), job, timeout)
 
     async def undo(self, version: int) -> int:
         """Take back the summary, edit or retraction at a version; what it replaced is in force again.

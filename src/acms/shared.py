@@ -148,9 +148,9 @@ class SharedSession:
             self.context_id = context.id
             self.namespace = context.namespace  # it may have been found by its id
             if self.reflects is not None and self.config.worker.enabled:
-                from acms import reflection
+                from acms import reflecting
 
-                await reflection.catch_up(self, context.id)
+                await reflecting.catch_up(self, context.id)
         return self.context_id
 
     async def ensure(self) -> str:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from acms.core.known import Known, Usual, known
 from acms.core.stale import NONE, Stale
 from acms.errors import SessionNotFoundError
+from acms.facts import profile
 from acms.protocols import StorageBackend
 
 if TYPE_CHECKING:
     from acms.assembly import Ranked, Reader
     from acms.core.field import Field
 
-PROFILE = "@profile"
-"""Key of the context of a namespace that holds its facts (rule 1.17)."""
 ABSENT = 2.0
 """Seconds for which it is believed that a namespace has none."""
 NAMESPACES = 4096
@@ -45,18 +44,17 @@ class Profiles:
         until, asked = self._absent.get(namespace, (0.0, None))
         if now < until and asked == asking:
             return None
-        try:
-            found = (await self._storage.context(PROFILE, namespace=namespace)).id
-        except SessionNotFoundError:
+        context = await profile(self._storage, namespace)
+        if context is None:
             if len(self._absent) >= NAMESPACES:
                 self._absent.clear()
             self._absent[namespace] = now + ABSENT, asking
             return None
         if len(self._found) >= NAMESPACES:
             self._found.clear()
-        self._found[namespace] = found
+        self._found[namespace] = context.id
         self._absent.pop(namespace, None)
-        return found
+        return context.id
 
     def forget(self, namespace: str) -> None:
         """Ask the store again: the profile was deleted."""
@@ -83,20 +81,20 @@ async def beside(
 ) -> Beside:
     """Gather the facts in force of some ranked logs and, with a namespace, those of its profile."""
     fields = [(one.context, one.field.facts) for one in (found, *others)]
-    stale, profile = NONE, None
+    stale, shared = NONE, None
     if namespace is not None:
         id = await reader.indexes.profiles.find(namespace, (found.context, found.made))
         if id is not None and id != found.context:
-            profile, stale = await _profile(reader, id, namespace)
-    if profile is not None:
-        fields.insert(0, (profile[0], profile[1].facts))
+            shared, stale = await _profile(reader, id, namespace)
+    if shared is not None:
+        fields.insert(0, (shared[0], shared[1].facts))
     held = [(context, field) for context, field in fields if field is not None]
     if not held:
         return NOTHING
     ranking = found.ranking
     usual = Usual(ranking.often, len(found.field), ranking.usual)
     usual = usual.beside([field for _, field in held], found.question.terms)
-    return Beside([known(*one, found.question, usual) for one in held], stale, profile)
+    return Beside([known(*one, found.question, usual) for one in held], stale, shared)
 
 
 async def _profile(reader: Reader, id: str, namespace: str) -> tuple[tuple[str, Field] | None, Stale]:

@@ -72,7 +72,7 @@ def recalled(
 
 
 def stale_in(log: Log) -> Stale:
-    return stale([entry for entry in log.entries if entry.replaces], log.cover())
+    return stale(log.cover())
 
 
 def facts_beside(found: Ranked) -> Beside:

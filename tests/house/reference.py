@@ -20,6 +20,7 @@ MODULES = (
     "acms.imports",
     "acms.integrations.openai_agents",
     "acms.providers",
+    "acms.providers.registry",
     "acms.protocols",
     "acms.testing",
 )

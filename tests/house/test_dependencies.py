@@ -57,6 +57,7 @@ def test_the_core_works_without_any_extra() -> None:
             "chromadb",
             "rich",
             "agents",
+            "anthropic",
             "openai",
             "psycopg",
             "redis",
@@ -148,6 +149,31 @@ except ConfigurationError as error:
 """,
     )
     expected = "chromadb is not installed: pip install 'acms-engine[chroma]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("extra", "names"),
+    [
+        ("openai", ["OpenAIEmbedder", "OpenAIReflector", "OpenAISummarizer"]),
+        ("anthropic", ["AnthropicReflector", "AnthropicSummarizer"]),
+    ],
+)
+def test_a_provider_over_an_sdk_is_asked_for_by_name_with_its_extra(extra: str, names: list[str]) -> None:
+    done = _without(
+        {"openai", "anthropic"},
+        f"""
+from acms import MissingExtraError, providers
+from acms.providers.registry import create
+for name in {names!r}:
+    assert getattr(providers, name)  # over a client that somebody gives it needs nothing
+try:
+    create("reflector", {extra!r})
+except MissingExtraError as error:
+    print(error)
+""",
+    )
+    expected = f"{extra} is not installed: pip install 'acms-engine[{extra}]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 

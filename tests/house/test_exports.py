@@ -9,7 +9,15 @@ from types import ModuleType
 
 import pytest
 
-DOORS = ["acms", "acms.errors", "acms.evaluation", "acms.kv", "acms.providers", "acms.storage"]
+DOORS = [
+    "acms",
+    "acms.errors",
+    "acms.evaluation",
+    "acms.kv",
+    "acms.providers",
+    "acms.providers.registry",
+    "acms.storage",
+]
 
 
 def _is_alias(value: object) -> bool:

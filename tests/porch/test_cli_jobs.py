@@ -209,7 +209,7 @@ def test_every_installation_can_do_the_same_kinds_of_job() -> None:
             return ""
 
     kinds = operations.handlers(ACMSConfig(), [Model()])
-    assert sorted(kinds) == ["adopt", "collect", "compact", "compact:small", "expire"]
+    assert sorted(kinds) == ["adopt", "collect", "compact", "compact:small", "expire", "reflect"]
 
 
 # ── the worker ──────────────────────────────────────────────────────────────────────────────────────────────────────

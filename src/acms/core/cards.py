@@ -24,6 +24,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from acms.core.chain import micros
+from acms.core.facts import address, has_address
 from acms.core.terms import terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
@@ -115,16 +116,11 @@ def named(draft: Draft) -> str:
 def _address(draft: Draft) -> bytes:
     """Return the name of a fact's address in the place of a group: whether it holds one value at a time, and which."""
     key = address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
-    if not key[1]:
+    if not has_address(key):
         return b""
     alone = ONE if draft.data.get("cardinality") == "one" else MANY
     name = alone + sha256("\x1f".join(key).encode()).hexdigest()[:16]
     return name.encode() + b"\0" + struct.pack("<H", 0)
-
-
-def address(subject: str, attribute: str) -> tuple[str, str]:
-    """Return what two facts about the same have in common."""
-    return subject.casefold().strip(), attribute.casefold().strip()
 
 
 def _call(id: str) -> int:

@@ -1,155 +1,107 @@
-"""Said: which sentences of which messages say what is no longer so.
-
-A value is looked for by its words, and those that count are compared letter by letter: numbers, dates, ids. Only what
-was said beside the evidence of a fact is looked at, so a common word elsewhere in a conversation means nothing.
-"""
+"""What was said: a statement, who made it, and a clause as the rules that look for statements see it."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeAlias
 
-from acms.core.passages import spans
-from acms.core.terms import term
-from acms.knowledge import Fact, Proposal
-from acms.model import Entry, Kind, Span, State
+from acms.core.clauses import Clause
+from acms.core.phrases import PROJECT, USER, Cut, Topic, heading, is_value, topic
+from acms.knowledge import Cardinality
+from acms.model import MarkerType
 
-ENOUGH = 0.5
-"""Share of the words of a fact that a sentence must have to say it, where its value is not found."""
+MARKED, PLAIN, WEAK = 0.95, 0.8, 0.6
+"""How sure a rule is: of what a marker announces, of what is plainly said, and of what an assistant merely states."""
 
-_WORD = re.compile(r"\S+")
-_EDGE = " \t\n.,;:!?\"'()[]{}<>“”„«»‘’…*_`–—"
-_JOINTS = str.maketrans("", "", "-'’")
-_PARTS = re.compile(r"[-/]")
-_POSSESSIVE = re.compile(r"['’]s$")
+DECISION, CONSTRAINT, FAILURE, GOAL = (one.value for one in MarkerType)
+PREFERENCE, FACT = "preference", "fact"
 
 
-def fold(text: str) -> tuple[str, ...]:
-    """Return the words of a text as two texts are compared: punctuation at their edges and case of words aside.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """Something said to be so, or to be so no longer."""
 
-    Signs, digits and mixed case stay: `-5` is not `5`, `mW` not `MW`.
-    """
-    found: list[str] = []
-    for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
-        word = _POSSESSIVE.sub("", match[0].strip(_EDGE))
-        if word.translate(_JOINTS).isalpha() and (len(word) > 2 or word.istitle() or word.islower()):
-            word = word.casefold()
-        if word:
-            found.append(word)
-    return tuple(found)
-
-
-def mentions(sentence: Sequence[str], value: Sequence[str]) -> bool:
-    """Whether a folded sentence has all words of a folded value, or all that count where some say nothing."""
-    there = set(sentence)
-    there.update(part for word in sentence for part in _PARTS.split(word))
-    telling = [word for word in value if term(word)] or list(value)
-    whole = "".join(value)
-    if not whole.isascii() and whole in "".join(sentence):  # not everybody puts spaces between words
-        return True
-    return bool(telling) and all(word in there for word in telling)
-
-
-class Said:
-    """Finds what was said of facts that are being retired."""
-
-    def __init__(self, known: Sequence[Fact], around: Mapping[str, Sequence[Entry]]) -> None:
-        self._known = known
-        self._around = around
-
-    def demoted(
-        self, ends: Sequence[Fact], instead: Proposal | None, sources: Sequence[Entry]
-    ) -> dict[str, list[Span]]:
-        """Return the messages that say what some facts said, each with the spans of it that are still good.
-
-        `instead` takes their place and was made from `sources`; None when they end. A message all of which is still
-        good is not among them.
-        """
-        bad: dict[str, set[int]] = {}
-        entries: dict[str, Entry] = {}
-        new = fold(instead.value) if instead is not None else ()
-        evidence = {entry.id for entry in sources}
-        for fact in ends:
-            old = fold(fact.value)
-            if old and old == new:
-                continue
-            shared = {
-                id
-                for other in self._known
-                if other.id != fact.id and fold(other.value) == old
-                for id in other.sources
-            }
-            for id in fact.sources:
-                near = self._around.get(id, ())
-                for entry in near:
-                    if entry.id == id:
-                        found = self._of_source(entry, fact, old, new)
-                    elif entry.id in evidence or entry.id in shared or entry.id in fact.sources:
-                        continue
-                    else:
-                        found = self._of_neighbour(entry, fact, old, new)
-                    entries[entry.id] = entry
-                    bad.setdefault(entry.id, set()).update(found)
-            if instead is not None and old:
-                for entry in sources:
-                    entries[entry.id] = entry
-                    bad.setdefault(entry.id, set()).update(_saying(entry, old, new))
-        return {
-            id: _good(entries[id].content, some)
-            for id, some in bad.items()
-            if some and entries[id].kind is Kind.MESSAGE and entries[id].state is State.LIVE
-        }
-
-    def _of_source(self, entry: Entry, fact: Fact, old: Sequence[str], new: Sequence[str]) -> set[int]:
-        found = _saying(entry, old, new) if old else set[int]()
-        if found or (old and new and mentions(new, old)):
-            return found
-        return _closest(entry.content, fact.content)
-
-    def _of_neighbour(self, entry: Entry, fact: Fact, old: Sequence[str], new: Sequence[str]) -> set[int]:
-        """Return the sentences that repeat a value; a short number or a common word must be about the same, too."""
-        found = _saying(entry, old, new) if old else set[int]()
-        if any(len(word) > 2 and term(word) and not word.isdigit() for word in old):
-            return found
-        about = {term(word) for word in fold(f"{fact.subject} {fact.attribute}")} - {0}
-        sentences = spans(entry.content)
-        return {n for n in found if about & _terms(entry.content[slice(*sentences[n])])}
+    subject: str = ""
+    #: Empty when only what is known tells what is meant ("make that 64,000").
+    attribute: str = ""
+    value: str = ""
+    content: str = ""
+    fact_type: str = FACT
+    cardinality: Cardinality = "one"
+    negative: bool = False
+    confidence: float = PLAIN
+    #: The value it stands in for, where that was said.
+    old: str = ""
+    #: It says that something was otherwise before.
+    change: bool = False
+    #: It says that `old` is no longer so, and nothing else.
+    ended: bool = False
+    #: The attribute is what the value is for, which may be a mere reason.
+    loose: bool = False
+    reason: str = ""
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    #: Place of the turn it was said in.
+    version: int = 0
+    #: Name of the rule that found it.
+    rule: str = ""
 
 
-def _saying(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:
-    """Return which sentences of an entry have a value; one that is part of the new value is not meant with it."""
-    inside = bool(new) and mentions(new, old)
-    found: set[int] = set()
-    for number, (start, end) in enumerate(spans(entry.content)):
-        said = fold(entry.content[start:end])
-        if mentions(said, old) and not (inside and mentions(said, new)):
-            found.add(number)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """Who says it, which decides what "I" and "use" mean."""
+
+    name: str
+    role: str
+    #: False for an assistant: what it merely states is no news.
+    user: bool = True
 
 
-def _closest(content: str, statement: str) -> set[int]:
-    """Return which sentences are most likely to say a statement: those with enough of its words, or the best one."""
-    wanted = _terms(statement)
-    shares = [len(wanted & _terms(content[start:end])) / max(1, len(wanted)) for start, end in spans(content)]
-    enough = {number for number, share in enumerate(shares) if share >= ENOUGH}
-    if enough or not shares or max(shares) == 0:
-        return enough or set(range(len(shares)))
-    return {shares.index(max(shares))}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A clause as a rule sees it."""
+
+    #: Without openings and fillers.
+    text: str
+    clause: Clause
+    speaker: Speaker
+    change: bool
+    marker: str | None
 
 
-def _terms(text: str) -> set[int]:
-    return {term(word.casefold()) for word in fold(text)} - {0}
+def line(subject: str, attribute: str, value: str, reason: str = "") -> str:
+    """Write a fact as a line of its own: what it is of, its value, and the reason in brackets."""
+    if subject == USER:
+        text = f"The user's {attribute} is {value}"
+    elif subject in (PROJECT, ""):
+        text = f"{heading([attribute])}: {value}"
+    else:
+        text = f"{heading([subject, attribute])}: {value}"
+    if reason and is_value(reason, most=20):
+        text += f" ({reason})"
+    return f"{text}."
 
 
-def _good(content: str, bad: set[int]) -> list[Span]:
-    """Return what is left of a text without some of its sentences."""
-    found: list[Span] = []
-    for number, (start, end) in enumerate(spans(content)):
-        if number in bad:
-            continue
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((start, end))
-    return found
+Made: TypeAlias = tuple[list[Statement], int] | None
+"""Statements and where they end in the clause; None when a rule does not fit."""
+Rule: TypeAlias = Callable[[Reading], Made]
+
+
+def state(reading: Reading, of: Topic | None, value: str, found: Cut | None = None, **more: Any) -> Statement:
+    """Return a statement of one value of a topic; of something known when there is no topic."""
+    made = Statement(
+        subject=of.subject if of else "",
+        attribute=of.attribute if of else "",
+        value=value,
+        old=found.old if found else "",
+        reason=found.reason if found else "",
+        change=reading.change or bool(found and found.old),
+    )
+    return replace(made, **more)
+
+
+def about(reading: Reading, raw: str) -> Topic | None:
+    """Return the topic that a noun phrase of this speaker names."""
+    return topic(raw, speaker=reading.speaker.name, role=reading.speaker.role)

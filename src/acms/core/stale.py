@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from acms.core.chain import locate
+from acms.core.facts import demoted
 from acms.core.history import Cover, Doc
-from acms.model import Entry, Kind, Span
+from acms.model import Entry, Span
 
 
 class Demotion(NamedTuple):
@@ -63,22 +64,13 @@ class Stale:
 NONE = Stale({})
 
 
-def stale(replacing: Sequence[Entry], cover: Cover) -> Stale:
-    """Return what some entries demote: those with effect only, so undoing one restores everything."""
-    found: dict[str, tuple[int, tuple[Span, ...]]] = {}
-    facts = {entry.version for entry in replacing if entry.kind is Kind.FACT}
-    for entry in sorted(replacing, key=lambda entry: -entry.version):
-        by = cover.by(entry.version)
-        if by is not None and not (entry.kind is Kind.FACT and by in facts):
-            continue
-        for id, spans in entry.data.get("demotes", ()):
-            good = tuple((start, end) for start, end in spans)
-            version, before = found.get(id, (entry.version, good))
-            found[id] = version, _both(before, good)
-    return Stale(found)
-
-
-def _both(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
-    """Return what two lists of spans have in common."""
-    common = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
-    return tuple(sorted((start, end) for start, end in common if start < end))
+def stale(cover: Cover) -> Stale:
+    """Return what the entries with effect demote: undoing one of them restores everything."""
+    spans = demoted(cover)
+    if not spans:
+        return NONE
+    by: dict[str, int] = {}
+    for entry in cover.retiring:  # the newest first
+        for id, _ in entry.data.get("demotes", ()):
+            by.setdefault(id, entry.version)
+    return Stale({id: (by[id], good) for id, good in spans.items()})

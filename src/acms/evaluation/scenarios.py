@@ -184,7 +184,9 @@ class _Writer:
         if opener and not text.startswith((a, "I ", "I'")):
             text = text[0].lower() + text[1:]
         self.say("user", opener + text, topic, "noise")
-        reply = self.random.choice(self.phrases.replies).format(a=a)
+        named = a.casefold() != a and not a.startswith("$")  # nobody says that a number comes up a lot
+        replies = [one for one in self.phrases.replies if named or "{a}" not in one]
+        reply = self.random.choice(replies).format(a=a)
         self.say("assistant", reply, topic, "noise")
 
 

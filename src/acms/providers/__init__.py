@@ -1,4 +1,7 @@
-"""AI models behind a port: token counters, embedders, summarizers. What needs an extra is imported when asked for."""
+"""AI models behind a port: token counters, embedders, summarizers, reflectors.
+
+What needs an extra is imported when asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acms.providers.anthropic import AnthropicReflector, AnthropicSummarizer
     from acms.providers.extractive import ExtractiveSummarizer
     from acms.providers.http import Endpoint
     from acms.providers.http_embedder import HTTPEmbedder
     from acms.providers.http_reflector import HTTPReflector
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
+    from acms.providers.offline import OfflineReflector
+    from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
 
 __all__ = [
+    "AnthropicReflector",
+    "AnthropicSummarizer",
     "Endpoint",
     "ExtractiveSummarizer",
     "HTTPEmbedder",
     "HTTPReflector",
     "HTTPSummarizer",
     "LocalEmbedder",
+    "OfflineReflector",
+    "OpenAIEmbedder",
+    "OpenAIReflector",
+    "OpenAISummarizer",
     "with_retry",
 ]
 
 _ROOMS = {
+    "AnthropicReflector": "anthropic",
+    "AnthropicSummarizer": "anthropic",
     "Endpoint": "http",
     "ExtractiveSummarizer": "extractive",
     "HTTPEmbedder": "http_embedder",
     "HTTPReflector": "http_reflector",
     "HTTPSummarizer": "http_summarizer",
     "LocalEmbedder": "local",
+    "OfflineReflector": "offline",
+    "OpenAIEmbedder": "openai",
+    "OpenAIReflector": "openai",
+    "OpenAISummarizer": "openai",
     "with_retry": "retry",
 }
 

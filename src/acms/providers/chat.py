@@ -9,10 +9,10 @@ from typing import Any
 from acms.errors import ConfigurationError, ProviderError
 from acms.providers.http import Endpoint, StatusError
 
-__all__ = ["Chat"]
+__all__ = ["THINKING", "Chat"]
 
 _REFUSED = (400, 422)
-_THINKING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+THINKING = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -76,7 +76,7 @@ class Chat:
         content = message.get("content")
         if isinstance(content, list):
             content = "".join(part["text"] for part in content if part["type"] == "text")
-        text = _THINKING.sub("", content or "", count=1).strip()
+        text = THINKING.sub("", content or "", count=1).strip()
         if text:
             return text
         ending = choice.get("finish_reason")

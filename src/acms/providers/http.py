@@ -22,12 +22,12 @@ from weakref import WeakKeyDictionary
 import httpx2
 
 from acms.config import RetryConfig
-from acms.errors import ConfigurationError, ProviderError
+from acms.errors import ACMSError, ConfigurationError, ProviderError
 from acms.logs import log
 from acms.providers.addresses import Guard, Resolve, resolve
 from acms.providers.retry import with_retry
 
-__all__ = ["Endpoint", "StatusError", "endpoint"]
+__all__ = ["Endpoint", "StatusError", "endpoint", "retry_after"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ _LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and
 _ERROR_BYTES = 64 * 1024
 _LONG = 256 * 1024  # bytes, about 5 ms: a longer answer is parsed in a worker thread
 _CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.IGNORECASE)
+_HOST = re.compile(rb"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _TOKEN = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -141,8 +142,8 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         """Ask, and return what `read` makes of the answer, a JSON object.
 
-        When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled. It may be
-        called in a worker thread, and again with another answer.
+        When `read` raises anything but an error of ACMS, the answer counts as garbled. It may be called in a worker
+        thread, and again with another answer.
         """
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         line = self._open()
@@ -209,12 +210,9 @@ class Endpoint:
                 failure = self._failure(
                     f"{'no connection' if connecting else 'no answer'} within {seconds:g} s"
                 )
-            except (
-                httpx2.ConnectError
-            ) as error:  # nothing was sent yet: what it says is about the network alone
+            except httpx2.ConnectError as error:
+                # Nothing was sent yet, so what it says is about the network alone.
                 failure = self._failure(f"cannot be reached: {_one_line(str(error))}")
-            except httpx2.LocalProtocolError:
-                failure = self._failure("the request cannot be written", retryable=False)
             except Exception as error:
                 closed = line.closed
                 failure = self._failure(
@@ -224,10 +222,14 @@ class Endpoint:
                     retryable=not closed,
                 )
             else:
-                with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
+                try:
                     if len(answer) <= _LONG:
                         return read(self._parsed(answer))
                     return await asyncio.to_thread(lambda: read(self._parsed(answer)))
+                except ACMSError:
+                    raise
+                except Exception:  # it may hold words of the answer: the failure above says enough
+                    pass
         raise failure
 
     async def _exchange(self, client: httpx2.AsyncClient, path: str, content: bytes) -> bytes:
@@ -235,22 +237,22 @@ class Endpoint:
         if self._guard is None:
             return await self._send(client, client.build_request("POST", url, content=content))
         host = url.raw_host.decode("ascii")
-        addresses = await self._guard.addresses(host, url.port or 443, provider=self.provider)
-        authority = url.netloc.decode("ascii")
-        for number, address in enumerate(addresses, 1):
+        *others, last = await self._guard.addresses(host, url.port or 443, provider=self.provider)
+
+        async def send(address: str) -> bytes:
             request = client.build_request(
                 "POST",
                 url.copy_with(host=address),
                 content=content,
-                headers={"host": authority},
+                headers={"host": url.netloc.decode("ascii")},
                 extensions={"sni_hostname": host},
             )
-            try:
-                return await self._send(client, request)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                if number == len(addresses):
-                    raise
-        raise self._failure("has no address")
+            return await self._send(client, request)
+
+        for address in others:
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):  # nothing was sent
+                return await send(address)
+        return await send(last)
 
     async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request) -> bytes:
         response = await client.send(request, stream=True)
@@ -265,7 +267,7 @@ class Endpoint:
         said = f"answered {status}{f' ({words})' if words else ''}"
         if 300 <= status < 400:
             raise self._failure(f"{said}; redirects are not followed", retryable=False)
-        wait = _retry_after(response.headers.get("retry-after"))
+        wait = retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         if wait is not None:
             said += f", asks to wait {wait:g} s"
         raise StatusError(
@@ -354,7 +356,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def _retry_after(found: str | None) -> float | None:
+def retry_after(found: str | None, now: datetime) -> float | None:
     """Return the seconds that a Retry-After header asks for: a number, or a date of HTTP."""
     if not found:
         return None
@@ -363,10 +365,10 @@ def _retry_after(found: str | None) -> float | None:
         return float(text)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return max(0.0, (when - now).total_seconds())
 
 
 def _above(value: float, name: str) -> float:
@@ -388,7 +390,7 @@ def _address(base_url: str, trusted: bool) -> httpx2.URL:
         url = httpx2.URL(base_url)
     except (httpx2.InvalidURL, TypeError):
         url = None
-    if url is None or url.scheme not in ("http", "https") or not url.host:
+    if url is None or url.scheme not in ("http", "https") or not _HOST.fullmatch(url.raw_host):
         raise ConfigurationError("base_url must be an address such as https://api.example.com/v1")
     if url.userinfo or url.query or url.fragment:
         raise ConfigurationError(

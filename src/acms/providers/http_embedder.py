@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +16,7 @@ from acms.providers.http import Endpoint, endpoint
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HTTPEmbedder"]
+__all__ = ["HTTPEmbedder", "ModelEmbedder"]
 
 _KNOWN = {
     "text-embedding-3-small": 1536,
@@ -31,7 +32,78 @@ _BYTES = 250_000  # of one request: a byte is at most a token, and OpenAI takes 
 _BLANK = "."  # stands for a text without a letter, which servers refuse
 
 
-class HTTPEmbedder:
+class ModelEmbedder(ABC):
+    """What embedders of served models share: sizes, batches, and reading the vectors of an answer."""
+
+    def __init__(self, model: str, provider: str, dimension: int | None, longest: int) -> None:
+        if not isinstance(model, str) or not model:
+            raise ConfigurationError("model must be the name of a model")
+        size = _KNOWN.get(model) if dimension is None else dimension
+        if size is None:
+            raise ConfigurationError(
+                f"the size of {model}'s vectors is not known: give dimension",
+                options=("dimension=…, from the model's card",),
+            )
+        for value, name in ((size, "dimension"), (longest, "longest")):
+            if type(value) is not int or value < 1:
+                raise ConfigurationError(f"{name} must be a whole number above 0, was {value!r}")
+        #: Names the model: vectors of two models are never compared.
+        self.model = model
+        #: Named in errors.
+        self.provider = provider
+        self._dimension = size
+        self._longest = longest
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        return self._dimension
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one vector for each text, in order: float32 of shape (len(texts), dimension).
+
+        A text without a letter has the vector of a full stop.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ValidationError("must be a list of texts", field="texts")
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        done = 0
+        for batch in _batches([self._sent(text) for text in texts]):
+            vectors[done : done + len(batch)] = await self._ask(batch)
+            done += len(batch)
+        return vectors
+
+    @abstractmethod
+    async def _ask(self, texts: list[str]) -> NDArray[np.float32]: ...
+
+    def _sent(self, text: str) -> str:
+        cut = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
+        return cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what is asked for besides the texts."""
+        shortened = self.model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self.model)
+        return {"model": self.model, **({"dimensions": self.dimension} if shortened else {})}
+
+    def _vectors(self, found: list[dict[str, Any]], count: int) -> NDArray[np.float32]:
+        """Read the rows of an answer; LookupError, TypeError or ValueError when they are not what was asked for."""
+        rows = [_vector(row["embedding"]) for row in _in_order(found, count)]
+        sizes = {len(row) for row in rows}
+        if 0 in sizes:
+            raise ValueError("no numbers")
+        if sizes != {self.dimension}:
+            raise ProviderError(
+                f"{self.model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, not {self.dimension}",
+                provider=self.provider,
+                options=("give the size of the model's vectors as dimension",),
+            )
+        vectors = np.stack(rows)
+        if not np.isfinite(vectors).all():
+            raise ValueError("not a number")
+        return vectors
+
+
+class HTTPEmbedder(ModelEmbedder):
     """An embedding model on a server: `base_url` ends where `/embeddings` is added, as in "https://api.openai.com/v1".
 
     `dimension` may be left out for models of OpenAI and a few others; for any other one it must be given, as vectors of
@@ -54,44 +126,11 @@ class HTTPEmbedder:
         max_retries: int = 3,
         longest: int = 8_000,
     ) -> None:
-        if not isinstance(model, str) or not model:
-            raise ConfigurationError("model must be the name of a model")
-        size = _KNOWN.get(model) if dimension is None else dimension
-        if size is None:
-            raise ConfigurationError(
-                f"the size of {model}'s vectors is not known: give dimension",
-                options=("dimension=…, from the model's card",),
-            )
-        for value, name in ((size, "dimension"), (longest, "longest")):
-            if type(value) is not int or value < 1:
-                raise ConfigurationError(f"{name} must be a whole number above 0, was {value!r}")
         self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-        #: Names the model: vectors of two models are never compared.
-        self.model = model
-        self._dimension = size
-        self._longest = longest
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in a vector."""
-        return self._dimension
+        super().__init__(model, self._endpoint.provider, dimension, longest)
 
     def __repr__(self) -> str:
         return f"HTTPEmbedder({self._endpoint!r}, {self.model!r}, dimension={self.dimension})"
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one vector for each text, in order: float32 of shape (len(texts), dimension).
-
-        A text without a letter has the vector of a full stop.
-        """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise ValidationError("must be a list of texts", field="texts")
-        vectors = np.empty((len(texts), self.dimension), np.float32)
-        done = 0
-        for batch in _batches([self._sent(text) for text in texts]):
-            vectors[done : done + len(batch)] = await self._ask(batch)
-            done += len(batch)
-        return vectors
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; a later call opens them again."""
@@ -107,31 +146,12 @@ class HTTPEmbedder:
         """Close the connections of the running event loop."""
         await self.aclose()
 
-    def _sent(self, text: str) -> str:
-        cut = text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
-        return cut if any(map(str.isprintable, cut)) and cut.strip() else _BLANK
-
     async def _ask(self, texts: list[str]) -> NDArray[np.float32]:
-        body: dict[str, Any] = {"model": self.model, "input": texts}
-        if self.model.startswith(_SHORTENED) and self.dimension != _KNOWN.get(self.model):
-            body["dimensions"] = self.dimension
-
-        def read(answer: dict[str, Any]) -> NDArray[np.float32]:
-            rows = [_vector(row["embedding"]) for row in _in_order(answer["data"], len(texts))]
-            sizes = {len(row) for row in rows}
-            if sizes != {self.dimension}:
-                raise ProviderError(
-                    f"{self.model} gives vectors of {', '.join(map(str, sorted(sizes)))} numbers, "
-                    f"not {self.dimension}",
-                    provider=self._endpoint.provider,
-                    options=("give the size of the model's vectors as dimension",),
-                )
-            vectors = np.stack(rows)
-            if not np.isfinite(vectors).all():
-                raise ValueError("not a number")
-            return vectors
-
-        return await self._endpoint.post("embeddings", body, read)
+        return await self._endpoint.post(
+            "embeddings",
+            {**self._settings(), "input": texts},
+            lambda answer: self._vectors(answer["data"], len(texts)),
+        )
 
 
 def _batches(texts: list[str]) -> list[list[str]]:
@@ -149,13 +169,12 @@ def _batches(texts: list[str]) -> list[list[str]]:
 
 def _in_order(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the rows by their `index`; as they came where none of them has one."""
-    if any("index" in row for row in rows):
-        by_place = {row["index"]: row for row in rows}
-        rows = [by_place[place] for place in range(count)]
-        count = len(by_place)
     if len(rows) != count:
         raise ValueError("not one vector for each text")
-    return rows
+    if not any("index" in row for row in rows):
+        return rows
+    by_place = {row["index"]: row for row in rows}
+    return [by_place[place] for place in range(count)]
 
 
 def _vector(found: object) -> NDArray[np.float32]:
@@ -164,8 +183,11 @@ def _vector(found: object) -> NDArray[np.float32]:
         return np.frombuffer(base64.b64decode(found, validate=True), "<f4").astype(np.float32)
     if not isinstance(found, list):
         raise TypeError("neither a list nor base64")
-    with np.errstate(over="ignore"):
-        vector = np.asarray(found, np.float32)
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(found, np.float32)
+    except OverflowError as error:
+        raise ValueError("not a number") from error
     if vector.ndim != 1:
         raise ValueError("not a list of numbers")
     return vector

@@ -13,6 +13,7 @@ from acms.errors import ConfigurationError
 from acms.protocols import SummaryRequest, Turn
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, endpoint
+from acms.providers.reflecting import Completing
 
 __all__ = ["HTTPSummarizer"]
 
@@ -41,29 +42,19 @@ class HTTPSummarizer:
         timeout: float = 60.0,
         max_retries: int = 3,
     ) -> None:
-        if type(window) is not int or window < 2 * (_INSTRUCTIONS + _THOUGHTS):
-            raise ConfigurationError(
-                f"window must be a whole number of at least {2 * (_INSTRUCTIONS + _THOUGHTS)} tokens, was {window!r}"
-            )
         self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
         self._chat = Chat(self._endpoint, model)
         #: Names the model.
         self.model = model
         #: Tokens of a conversation that one call reads, without the instructions.
-        self.window: int | None = window - _INSTRUCTIONS - _THOUGHTS
+        self.window: int | None = reading(window)
 
     def __repr__(self) -> str:
         return f"HTTPSummarizer({self._endpoint!r}, {self.model!r})"
 
     async def summarize(self, request: SummaryRequest) -> str:
         """Return a text that can stand for the turns; `ProviderError` when the server gives none."""
-        words = max(10, int(request.max_tokens * _WORDS))
-        return await self._chat.complete(
-            _instructions(),
-            f"Summarize this conversation in at most {words} words.\n\n"
-            f"<conversation>\n{_lines(request.turns)}\n</conversation>",
-            max_tokens=request.max_tokens + _THOUGHTS,
-        )
+        return await summarized(self._chat, request)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; a later call opens them again."""
@@ -78,6 +69,26 @@ class HTTPSummarizer:
     ) -> None:
         """Close the connections of the running event loop."""
         await self.aclose()
+
+
+async def summarized(chat: Completing, request: SummaryRequest) -> str:
+    """Return a summary by any chat model."""
+    words = max(10, int(request.max_tokens * _WORDS))
+    return await chat.complete(
+        _instructions(),
+        f"Summarize this conversation in at most {words} words.\n\n"
+        f"<conversation>\n{_lines(request.turns)}\n</conversation>",
+        max_tokens=request.max_tokens + _THOUGHTS,
+    )
+
+
+def reading(window: int) -> int:
+    """Return how many tokens of a conversation a model reads that takes so many in all."""
+    if type(window) is not int or window < 2 * (_INSTRUCTIONS + _THOUGHTS):
+        raise ConfigurationError(
+            f"window must be a whole number of at least {2 * (_INSTRUCTIONS + _THOUGHTS)} tokens, was {window!r}"
+        )
+    return window - _INSTRUCTIONS - _THOUGHTS
 
 
 @cache

@@ -1,0 +1,63 @@
+"""Grammar: the rules by which statements are found, in the order in which they are tried.
+
+A rule reads a clause from its first word and returns its statements and where in the clause they end, or None. The
+first that fits counts, so the order of the tables is part of the rules.
+"""
+
+from __future__ import annotations
+
+from acms.core import changes, choices, personal, values
+from acms.core.changes import MOVED
+from acms.core.said import Rule
+
+_FAILS = "tried attempted tested experimented failed didn't doesn't did does kept crashed crashes timed times broke"
+_MUST = "must mustn't need needs has have can't cannot can may should shouldn't won't shall"
+_IS = "is are be was were remains remain stays stay becomes become became"
+_BAN = "never always don't do under times allowed aren't isn't forbidden prohibited off banned mandatory required"
+_MORE = "non-negotiable out permitted option acceptable"
+_RUNS = (
+    "uses use using runs run running relies sits live lives goes go log authenticate talk talks connect connects"
+    " listen listens depend depends require requires support supports"
+)
+_SETS = (
+    MOVED.replace("|", " ")
+    + " move moves change changes goes went grew rose shrank switches migrate migrates slipped"
+)
+
+Entry = tuple[str, Rule, frozenset[str] | None]
+
+
+def _entry(name: str, rule: Rule, *needs: str) -> Entry:
+    return name, rule, frozenset(" ".join(needs).split()) or None
+
+
+#: Rules that need the sentence from its beginning, and those of any clause; in the order in which they are tried. With
+#: each the words of which one must be there, so that most rules are passed over at a glance.
+WHOLE: tuple[Entry, ...] = (
+    _entry("listed", values.listed),
+    _entry("apposed", values.apposed, "that this which it that's it's"),
+    _entry("which", values.which, "which"),
+    _entry("tried", personal.failure, _FAILS),
+)
+RULES: tuple[Entry, ...] = (
+    _entry("person", personal.person),
+    _entry("failure", personal.failure, _FAILS),
+    _entry("amount", values.amount, _MUST, "team we we're of on at due launches ships goes"),
+    _entry("rule", personal.rule, _BAN, _MUST, _MORE),
+    _entry("called", choices.called, "called named call name rename renamed"),
+    _entry("goal", values.goal, "goal objective aim aiming mission target"),
+    _entry("switch", changes.switched),
+    _entry("drop", changes.dropped),
+    _entry("chosen", choices.chosen),
+    _entry("decide", choices.used),
+    _entry("does", choices.does),
+    _entry("inverted", choices.inverted, _IS, "serves replaces"),
+    _entry("passive", choices.passive, _IS, "gets get"),
+    _entry("uses", choices.y_uses, _RUNS),
+    _entry("set to", changes.imperative),
+    _entry("set", changes.set, _SETS),
+    _entry("prefers", choices.prefers, "prefer prefers"),
+    _entry("bare", values.bare),
+    _entry("copula", values.copula, _IS),
+    _entry("correction", changes.corrected),
+)

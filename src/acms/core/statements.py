@@ -1,0 +1,202 @@
+"""Statements: what a turn says plainly about a project or its speaker, found by rules and without a model.
+
+Every rule is anchored where a clause begins, so a sentence that only mentions something states nothing: a question, a
+guess, hearsay, a quotation and somebody else's affairs are passed over. What no rule understands is no statement,
+unless a marker announces it: then the whole line is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from acms.core.clauses import HEARSAY, HYPOTHETICAL, Clause, clauses, plainly, starts
+from acms.core.dates import begins, day_in, ends
+from acms.core.grammar import RULES, WHOLE
+from acms.core.phrases import mentions
+from acms.core.said import (
+    CONSTRAINT,
+    DECISION,
+    FACT,
+    FAILURE,
+    GOAL,
+    MARKED,
+    WEAK,
+    Reading,
+    Speaker,
+    Statement,
+)
+from acms.model import MarkerType
+
+EXPLAINED = 800
+"""Characters from which on what an assistant says is an explanation: its examples and advice are no facts."""
+
+
+def statements(
+    text: str,
+    speaker: Speaker,
+    *,
+    markers: Sequence[str] = (),
+    said: datetime | None = None,
+    version: int = 0,
+) -> list[Statement]:
+    """Return what a turn states, in order. `markers` are those the caller set; those in the text are found here."""
+    found: list[Statement] = []
+    if not speaker.user and len(text) > EXPLAINED:
+        return []
+    read = clauses(text)
+    announced = any(clause.marker for clause in read)
+    given = next((marker for marker in markers if not announced), None)
+    for clause in read:
+        if clause.question:
+            continue
+        marker = clause.marker or given
+        whole = clause.marker in (GOAL, FAILURE) or clause.key.lower() in ("must", "cannot")
+        stated = [] if whole else _sentence(clause, speaker, marker)
+        if not stated and marker and (clause.marker or len(read) == 1):
+            stated = [_whole(clause, speaker, marker)]
+        for one in stated:
+            confidence = one.confidence
+            if marker or clause.change:
+                confidence = MARKED
+            elif not speaker.user and one.rule not in _ASSISTANT:
+                confidence = min(confidence, WEAK)
+            if (
+                confidence == MARKED
+                and marker
+                and one.fact_type in (FACT, DECISION, CONSTRAINT)
+                and not one.ended
+            ):
+                kind = marker if marker in tuple(MarkerType) else one.fact_type
+                one = replace(one, fact_type=kind)
+            found.append(_dated(replace(one, confidence=confidence, version=version), clause.text, said))
+    return found
+
+
+#: What an assistant says of its own doing is as good as what a user says.
+_ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried", "set to"})
+
+
+ALL = (*WHOLE, *RULES)
+
+
+def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
+    """Return what one sentence states: the first rule that fits at each place where a clause begins."""
+    found: list[Statement] = []
+    text = clause.text
+    over = 0
+    for start in starts(text):
+        if start < over:
+            continue
+        plain, change = plainly(text[start:])
+        if len(plain) < 4 and not (change or clause.listed):
+            continue
+        reading = Reading(
+            text=plain, clause=clause, speaker=speaker, change=change or clause.change, marker=marker
+        )
+        words = set(plain.lower().replace("’", "'").replace(",", "").split())
+        for name, rule, needs in ALL if not start else RULES:
+            if needs is not None and needs.isdisjoint(words):
+                continue
+            made = rule(reading)
+            if made is None:
+                continue
+            stated, end = made
+            said = f"{text[:start]} {plain[:end]}"
+            if not marker and not _stated(said):
+                break
+            if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", text, re.I):
+                break
+            for one in stated:
+                found.append(replace(one, rule=name, content=one.content or _content(one, text, start)))
+            last = stated[-1].value or stated[-1].old
+            place = text.find(last, start)
+            over = place + len(last) if place >= 0 else len(text)
+            break
+    if len(found) > 1 and any(one.ended for one in found):
+        kept = [one for one in found if not one.ended]
+        if kept:  # "we no longer use A, the cache is B": one change
+            old = next(one.old for one in found if one.ended)
+            found = [replace(one, old=one.old or old, change=True) for one in kept]
+    return found
+
+
+def _stated(said: str) -> bool:
+    return not HYPOTHETICAL.search(said) and not HEARSAY.search(said)
+
+
+def _content(one: Statement, text: str, start: int) -> str:
+    """Return a statement's own words as a sentence; "" when they need others to be understood."""
+    said = text if start == 0 or len(text) <= 160 else text[start:]
+    lead = re.match(
+        r"(?:(?:so|now|ok|okay|also|and|but|by the way|btw|actually|no|sorry|wait|correction|update|well|note that"
+        r"|please note that|fyi|for the record|great|good|yes|yeah)\b[,:]? )+",
+        said,
+        re.I,
+    )
+    said = said[lead.end() :] if lead else said
+    if not one.attribute or (one.old and mentions(said, one.old)) or _POINTS.match(said):
+        return ""
+    if not mentions(said, one.value):
+        return ""
+    return said[:1].upper() + said[1:] + "."
+
+
+_POINTS = re.compile(
+    r"(?:it|that|this|these|those|they|he|she|i|i['’]m|i['’]ve|i['’]ll|my|make|let['’]?s|let us|it['’]s"
+    r"|that['’]s)\b",
+    re.I,
+)
+
+
+def _whole(clause: Clause, speaker: Speaker, marker: str) -> Statement:
+    """Return a marked line that no rule understood as one statement of many."""
+    text = clause.text.strip()
+    word = clause.key.lower()
+    if word in ("must", "cannot", "need to"):
+        said = f"{clause.key[:1].upper()}{clause.key[1:].lower()} {text}."
+    elif marker in (GOAL, FAILURE) or word in ("budget", "limit"):
+        said = f"{clause.key or marker.capitalize()}: {text}."
+    elif marker == DECISION and len(text.split()) <= 3:
+        said = f"Decided: {text}."
+    else:
+        said = f"{text[:1].upper()}{text[1:]}."
+    kind = marker if marker in tuple(MarkerType) else FACT
+    negative = word in ("cannot", "didn't work") or bool(
+        re.match(r"(?:never|no|do not|don['’]t|must not|not)\b", text, re.I)
+    )
+    return Statement(
+        subject="project",
+        attribute=kind,
+        value=text,
+        content=said,
+        fact_type=kind,
+        cardinality="many",
+        negative=negative and kind != FAILURE,
+        change=clause.change,
+        rule="marked",
+    )
+
+
+def _dated(one: Statement, text: str, said: datetime | None) -> Statement:
+    """Add when it begins or ends to be so, where it says so."""
+    if one.ended:
+        return one
+    if one.attribute.endswith(("deadline", "due date")):
+        day = day_in(one.value, said)
+        return replace(one, valid_to=ends(day)) if day else one
+    past = one.attribute in _MOVES
+    first = _MOVED if past else _FIRST
+    if (found := first.search(text)) and (day := day_in(found[1], said, past=past)):
+        return replace(one, valid_from=begins(day))
+    if (found := _LAST.search(text)) and (day := day_in(found[1], said)):
+        return replace(one, valid_to=ends(day))
+    return one
+
+
+_LAST = re.compile(r"\buntil (.{3,40})", re.I)
+_FIRST = re.compile(r"\b(?:starting|as of|effective|beginning|from) (.{3,40})", re.I)
+_MOVED = re.compile(r"\b(?:since|in|on) (.{3,40})", re.I)
+_MOVES = frozenset({"city", "employer", "occupation"})

@@ -1,0 +1,86 @@
+"""Models of Anthropic over its SDK (extra `anthropic`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from acms.errors import MissingExtraError
+from acms.providers.http_summarizer import reading, summarized
+from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
+from acms.providers.sdk import OverClient, SDKChat, client_of, made
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+    from acms.protocols import SummaryRequest
+
+__all__ = ["AnthropicReflector", "AnthropicSummarizer"]
+
+_PROVIDER = "anthropic"
+_CHAT = "claude-haiku-5-5"
+_CLIENT = "AsyncAnthropic"
+
+
+def client(**settings: Any) -> AsyncAnthropic:
+    """Make a client from its settings (base_url, api_key, timeout, max_retries) and the variables the SDK reads."""
+    try:
+        from anthropic import AsyncAnthropic
+    except ImportError as error:
+        raise MissingExtraError("anthropic", "anthropic") from error
+    return made(AsyncAnthropic, settings, "ANTHROPIC_API_KEY")
+
+
+class _Chat(SDKChat):
+    def _ask(
+        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
+    ) -> Awaitable[Any]:
+        settings: dict[str, Any] = {}
+        if schema is not None:
+            settings["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+        return self.client.messages.create(
+            model=self.model,
+            system=system,
+            messages=[{"role": "user", "content": prompt}],
+            max_tokens=max_tokens,
+            **settings,
+        )
+
+    def _read(self, answer: Any) -> tuple[str, bool]:
+        text = "".join(block.text for block in answer.content if block.type == "text")
+        return text, answer.stop_reason == "refusal"
+
+
+class AnthropicReflector(OverClient, ModelReflector):
+    """Facts by a chat model over an `AsyncAnthropic` client.
+
+    One question for one request, tried as often and for as long as is set on the client. The answer may have
+    `max_tokens`. An answer in which nothing can be read is a `ProviderError`, `retryable`: the job asks again. Rules
+    decide what the answer changes, not the model.
+    """
+
+    def __init__(
+        self, client: AsyncAnthropic, model: str = _CHAT, *, max_tokens: int = ANSWER_TOKENS
+    ) -> None:
+        OverClient.__init__(self, client_of(client, _CLIENT))
+        ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
+
+
+class AnthropicSummarizer(OverClient):
+    """Summaries by a chat model over an `AsyncAnthropic` client.
+
+    `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
+    call is tried, and how long it may take, is set on the client.
+    """
+
+    def __init__(self, client: AsyncAnthropic, model: str = _CHAT, *, window: int = 128_000) -> None:
+        super().__init__(client_of(client, _CLIENT))
+        self._chat = _Chat(client, model, _PROVIDER)
+        #: Names the model.
+        self.model = model
+        #: Tokens of a conversation that one call reads, without the instructions.
+        self.window: int | None = reading(window)
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
+        return await summarized(self._chat, request)

@@ -1,0 +1,59 @@
+"""The reflector that needs no model: rules for what is marked or plainly said."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from acms.core.said import Speaker
+from acms.core.settle import settle
+from acms.core.statements import statements
+from acms.knowledge import Reflection
+from acms.model import Origin
+
+if TYPE_CHECKING:
+    from acms.protocols import ReflectionRequest
+
+__all__ = ["OfflineReflector"]
+
+_LONG = 100_000  # letters, about 40 ms
+_HEARD = (Origin.USER, Origin.ASSISTANT)
+
+
+class OfflineReflector:
+    """Finds facts by rules: what a marker announces, and what is said plainly in English.
+
+    "We use Redis as the cache", "the deadline moved to May 5", "never deploy on Fridays", "tried A, but it failed
+    because B", "I'm allergic to nuts", "actually, make that 64,000". It reads text of users and assistants only, never
+    that of tools; an assistant's mere statements are below the default confidence. The same turns and facts give the
+    same proposals. Needs no network; a long stretch is read in a worker thread. It writes no summary, so the extractive
+    one stands.
+
+    It does not understand: irony, what is only implied, a reference to something said long ago, a sentence that says
+    two things at once in unusual words, and any language but English. What it is not sure to understand it leaves out.
+    """
+
+    #: Names the recipe: another one finds other facts.
+    model: str = "offline1"
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        """Return what the turns state, as changes to the facts in force."""
+        if sum(len(turn.text) for turn in request.turns) > _LONG:
+            return await asyncio.to_thread(_reflect, request)
+        return _reflect(request)
+
+
+def _reflect(request: ReflectionRequest) -> Reflection:
+    found = [
+        statement
+        for turn in request.turns
+        if turn.origin in _HEARD and not turn.summary
+        for statement in statements(
+            turn.text,
+            Speaker(name=turn.speaker, role=turn.origin.value, user=turn.origin is Origin.USER),
+            markers=turn.markers,
+            said=turn.created_at,
+            version=turn.version,
+        )
+    ]
+    return Reflection(proposals=tuple(settle(found, request.facts)))

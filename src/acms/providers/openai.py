@@ -1,0 +1,119 @@
+"""Models of OpenAI over its SDK, and of whoever speaks its language (extra `openai`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from acms.errors import MissingExtraError
+from acms.providers.http_embedder import ModelEmbedder
+from acms.providers.http_summarizer import reading, summarized
+from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
+from acms.providers.sdk import OverClient, SDKChat, asked, client_of, made
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from openai import AsyncOpenAI
+
+    from acms.protocols import SummaryRequest
+
+__all__ = ["OpenAIEmbedder", "OpenAIReflector", "OpenAISummarizer"]
+
+_PROVIDER = "openai"
+_CHAT = "gpt-6-luna"
+_CLIENT = "AsyncOpenAI"
+
+
+def client(**settings: Any) -> AsyncOpenAI:
+    """Make a client from its settings (base_url, api_key, timeout, max_retries) and the variables the SDK reads."""
+    try:
+        from openai import AsyncOpenAI
+    except ImportError as error:
+        raise MissingExtraError("openai", "openai") from error
+    return made(AsyncOpenAI, settings, "OPENAI_API_KEY")
+
+
+class _Chat(SDKChat):
+    def _ask(
+        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
+    ) -> Awaitable[Any]:
+        settings: dict[str, Any] = {}
+        if schema is not None:
+            form = {"name": "answer", "schema": schema, "strict": True}
+            settings["response_format"] = {"type": "json_schema", "json_schema": form}
+        return self.client.chat.completions.create(
+            model=self.model,
+            messages=[{"role": "system", "content": system}, {"role": "user", "content": prompt}],
+            max_completion_tokens=max_tokens,
+            **settings,
+        )
+
+    def _read(self, answer: Any) -> tuple[str, bool]:
+        choice = answer.choices[0]
+        refused = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
+        return choice.message.content or "", refused
+
+
+class OpenAIEmbedder(OverClient, ModelEmbedder):
+    """An embedding model over an `AsyncOpenAI` client.
+
+    `dimension` may be left out for OpenAI's own models; for any other one it must be given. A model of the
+    text-embedding-3 family is asked for as many numbers as `dimension` says. Of a longer text the first `longest` bytes
+    of UTF-8 are embedded. Many texts go in several requests, one after the other; when one fails for good,
+    `ProviderError` is raised and none of the vectors is returned. How often a call is tried, and how long it may take,
+    is set on the client; so is its end.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str = "text-embedding-3-small",
+        *,
+        dimension: int | None = None,
+        longest: int = 8_000,
+    ) -> None:
+        OverClient.__init__(self, client_of(client, _CLIENT))
+        ModelEmbedder.__init__(self, model, _PROVIDER, dimension, longest)
+
+    async def _ask(self, texts: list[str]) -> NDArray[np.float32]:
+        return await asked(
+            lambda: self._client.embeddings.create(input=texts, **self._settings()),
+            lambda answer: self._vectors(
+                [{"index": row.index, "embedding": row.embedding} for row in answer.data], len(texts)
+            ),
+            _PROVIDER,
+        )
+
+
+class OpenAIReflector(OverClient, ModelReflector):
+    """Facts by a chat model over an `AsyncOpenAI` client.
+
+    One question for one request, tried as often and for as long as is set on the client. The answer may have
+    `max_tokens`, what the model thinks first included. An answer in which nothing can be read is a `ProviderError`,
+    `retryable`: the job asks again. Rules decide what the answer changes, not the model.
+    """
+
+    def __init__(self, client: AsyncOpenAI, model: str = _CHAT, *, max_tokens: int = ANSWER_TOKENS) -> None:
+        OverClient.__init__(self, client_of(client, _CLIENT))
+        ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
+
+
+class OpenAISummarizer(OverClient):
+    """Summaries by a chat model over an `AsyncOpenAI` client.
+
+    `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
+    call is tried, and how long it may take, is set on the client.
+    """
+
+    def __init__(self, client: AsyncOpenAI, model: str = _CHAT, *, window: int = 128_000) -> None:
+        super().__init__(client_of(client, _CLIENT))
+        self._chat = _Chat(client, model, _PROVIDER)
+        #: Names the model.
+        self.model = model
+        #: Tokens of a conversation that one call reads, without the instructions.
+        self.window: int | None = reading(window)
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
+        return await summarized(self._chat, request)

@@ -1,0 +1,103 @@
+"""Providers by name: what a command line or a configuration file can ask for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from acms.errors import ConfigurationError
+
+__all__ = ["create", "names", "register"]
+
+_KINDS = ("embedder", "summarizer", "reflector")
+_KEY = "ACMS_MODEL_KEY"
+_OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
+
+# what ships with ACMS, imported when it is asked for: the room, and the class in it
+_BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("embedder", "http"): ("http_embedder", "HTTPEmbedder"),
+    ("embedder", "local"): ("local", "LocalEmbedder"),
+    ("embedder", "openai"): ("openai", "OpenAIEmbedder"),
+    ("summarizer", "anthropic"): ("anthropic", "AnthropicSummarizer"),
+    ("summarizer", "extractive"): ("extractive", "ExtractiveSummarizer"),
+    ("summarizer", "http"): ("http_summarizer", "HTTPSummarizer"),
+    ("summarizer", "openai"): ("openai", "OpenAISummarizer"),
+    ("reflector", "anthropic"): ("anthropic", "AnthropicReflector"),
+    ("reflector", "http"): ("http_reflector", "HTTPReflector"),
+    ("reflector", "offline"): ("offline", "OfflineReflector"),
+    ("reflector", "openai"): ("openai", "OpenAIReflector"),
+}
+_registered: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
+    """Give a name to what makes a provider: an embedder, a summarizer or a reflector.
+
+    The factory is called with the settings that `create` is given. A name that is taken is refused.
+    """
+    _check(kind)
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigurationError(f"the name of a {kind} must be a text that is not empty")
+    if not callable(factory):
+        raise ConfigurationError(f"the factory of {kind} {name!r} cannot be called")
+    if (kind, name) in _BUILT_IN or (kind, name) in _registered:
+        raise ConfigurationError(f"there is a {kind} {name!r} already", options=("choose another name",))
+    _registered[kind, name] = factory
+
+
+def names(kind: str) -> list[str]:
+    """Return the names by which providers of a kind can be made, sorted; also of those whose extra is missing."""
+    _check(kind)
+    return sorted(name for of, name in (*_BUILT_IN, *_registered) if of == kind)
+
+
+def create(kind: str, name: str, **settings: Any) -> Any:
+    """Make a provider by its name, with the arguments of its class as settings.
+
+    For `openai` and `anthropic` the settings base_url, api_key, timeout and max_retries make the client of the SDK,
+    which takes what is missing from its own environment variables and is closed by the provider's `aclose`; so does
+    `client`, which stays open. Without api_key `http` uses the environment variable ACMS_MODEL_KEY.
+    `MissingExtraError` without the SDK, `ConfigurationError` for an unknown name or setting.
+    """
+    _check(kind)
+    factory = _registered.get((kind, name))
+    if factory is not None:
+        return _made(kind, name, factory, settings)
+    if (kind, name) not in _BUILT_IN:
+        known = names(kind)
+        raise ConfigurationError(
+            f"there is no {kind} {name!r}, only {', '.join(known)}", options=tuple(known)
+        )
+    room, shown = _BUILT_IN[kind, name]
+    module = import_module(f"acms.providers.{room}")
+    factory = getattr(module, shown)
+    if name == "http" and "api_key" not in settings and isinstance(settings.get("base_url"), str):
+        settings["api_key"] = os.environ.get(_KEY) or None
+    if name not in ("openai", "anthropic") or "client" in settings:
+        return _made(kind, name, factory, settings)
+    of_client = {key: settings.pop(key) for key in _OF_CLIENT if key in settings}
+    _fits(kind, name, factory, {"client": None, **settings})
+    found = factory(module.client(**of_client), **settings)
+    found.owns_client = True
+    return found
+
+
+def _made(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    _fits(kind, name, factory, settings)
+    return factory(**settings)
+
+
+def _fits(kind: str, name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a factory does not take, or that are missing, in words that hold no value."""
+    try:
+        inspect.signature(factory).bind(**settings)
+    except TypeError as error:
+        raise ConfigurationError(f"{kind} {name!r}: {error}") from error
+
+
+def _check(kind: str) -> None:
+    if kind not in _KINDS:
+        raise ConfigurationError(f"{kind!r} is not one of {', '.join(_KINDS)}", options=_KINDS)

@@ -1,0 +1,168 @@
+"""Calls of a vendor's SDK over a client that the caller made: the client retries and waits as it was told to.
+
+What an SDK raises holds the request with its key, and often what the server said about it; so nothing of it is passed
+on but a status and the name of the exception.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from acms.errors import ConfigurationError, ProviderError
+from acms.providers.chat import THINKING
+from acms.providers.http import StatusError
+
+__all__ = ["OverClient", "SDKChat", "asked", "client_of", "made"]
+
+T = TypeVar("T")
+
+_PASSING = frozenset((408, 409, 425, 429))
+_REFUSED = (400, 422)
+_BROKEN = ("APIConnectionError", "APITimeoutError", "TransportError")
+_LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
+
+
+def client_of(client: Any, kind: str) -> Any:
+    """Return a client when its calls can be awaited; `kind` names the one that is meant."""
+    if client is None or any(base.__name__ == "SyncAPIClient" for base in type(client).__mro__):
+        raise ConfigurationError(f"client must be an {kind}", options=(f"pass {kind}()",))
+    return client
+
+
+def made(kind: Callable[..., Any], settings: Mapping[str, Any], key: str) -> Any:
+    """Make a client from settings and the SDK's own environment variables, of which `key` is the one with the key."""
+    try:
+        return kind(**settings)
+    except Exception:
+        problem = f"{kind.__name__} cannot be made: check its settings and {key}"
+    raise ConfigurationError(problem, options=(f"set {key}",))
+
+
+async def asked(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], provider: str) -> T:
+    """Return what `read` makes of an SDK's answer; every failure is a `ProviderError` that says nothing secret.
+
+    When `read` cannot (LookupError, TypeError, ValueError, AttributeError) the answer counts as garbled: `retryable`.
+    """
+    failure: ProviderError
+    try:
+        answer = await call()
+    except ProviderError:
+        raise
+    except Exception as error:
+        failure = _failure(error, provider)
+    else:
+        try:
+            return read(answer)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            failure = _garbled(provider)
+    raise failure  # outside of the except blocks: what the SDK raised would be its context
+
+
+def keyless(text: str, client: Any) -> str:
+    """Return a text in which a key of the client that the server echoes is no longer to be read."""
+    for name in ("api_key", "auth_token"):
+        key = getattr(client, name, None)
+        if isinstance(key, str) and len(key) >= _LEAST_KEY:
+            text = text.replace(key, "[key]")
+    return text
+
+
+class OverClient:
+    """A provider over a client: a given one is the caller's to close, one made for it is closed with it."""
+
+    #: Whether `aclose` closes the client.
+    owns_client: bool = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def aclose(self) -> None:
+        """Close the client if it was made for this provider; one that was given stays open."""
+        if self.owns_client:
+            await self._client.close()
+
+
+class SDKChat(ABC):
+    """One chat model behind an SDK's client.
+
+    A schema that the server refuses with status 400 or 422 is left out from the first answer without it on.
+    """
+
+    def __init__(self, client: Any, model: str, provider: str) -> None:
+        self.client = client
+        self.model = model
+        self.provider = provider
+        self._schemas = True
+
+    async def complete(
+        self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return the model's answer; `ProviderError` when it gives none, `retryable` unless it refused."""
+        if schema is not None and self._schemas:
+            try:
+                return await self._text(system, prompt, max_tokens, schema)
+            except StatusError as error:
+                if error.status not in _REFUSED:
+                    raise
+            text = await self._text(system, prompt, max_tokens, None)
+            self._schemas = False
+            return text
+        return await self._text(system, prompt, max_tokens, None)
+
+    async def _text(self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None) -> str:
+        text, refused = await asked(
+            lambda: self._ask(system, prompt, max_tokens, schema), self._checked, self.provider
+        )
+        if text:
+            return text
+        raise ProviderError(
+            f"{self.provider}: the model {'refused' if refused else 'gave an empty answer'}",
+            provider=self.provider,
+            retryable=not refused,
+        )
+
+    def _checked(self, answer: Any) -> tuple[str, bool]:
+        text, refused = self._read(answer)
+        if not isinstance(text, str):
+            raise TypeError("not a text")
+        return keyless(THINKING.sub("", text, count=1), self.client).strip(), refused
+
+    @abstractmethod
+    def _ask(
+        self, system: str, prompt: str, max_tokens: int, schema: Mapping[str, Any] | None
+    ) -> Awaitable[Any]: ...
+
+    @abstractmethod
+    def _read(self, answer: Any) -> tuple[str, bool]:
+        """Return the text of an answer, and whether the model or a filter refused to give one."""
+
+
+def _failure(error: Exception, provider: str) -> ProviderError:
+    status = getattr(error, "status_code", None)
+    kinds = {base.__name__ for base in type(error).__mro__}
+    if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
+        return _garbled(provider)
+    if isinstance(status, int):
+        return StatusError(
+            f"{provider} answered {status}",
+            provider=provider,
+            status=status,
+            retryable=status in _PASSING or status >= 500,
+        )
+    if kinds & set(_BROKEN) or isinstance(error, OSError):
+        return ProviderError(
+            f"{provider}: no answer ({type(error).__name__})", provider=provider, retryable=True
+        )
+    return ProviderError(
+        f"{provider}: the client raised {type(error).__name__}",
+        provider=provider,
+        options=("check that the client has a key", "call it directly to see what it says"),
+    )
+
+
+def _garbled(provider: str) -> ProviderError:
+    return ProviderError(
+        f"{provider}: its answer is not what was asked for", provider=provider, retryable=True
+    )

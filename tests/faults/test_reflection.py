@@ -1,0 +1,118 @@
+"""Reflections whose workers are killed anywhere: every fact once, every episode once, and a bounded number of calls.
+
+pytest -m faults tests/faults/test_reflection.py      the long run
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
+from acms.core import facts as known
+from acms.core import reflect
+from acms.core.history import Cover
+from acms.erasure import PROFILE
+from acms.model import JobQuery, JobState, Kind
+from acms.protocols import StorageBackend
+from acms.testing.logs import sound
+
+from ._process import finish, python
+from ._reflector import Chars
+from ._work import open_at
+
+LEASE = 0.4
+
+
+class Absent:
+    """The name of a reflector that other processes have."""
+
+    model = "learner"
+
+    async def reflect(self, request: object) -> None:
+        """Never asked here."""
+        raise AssertionError
+
+
+async def told(storage: StorageBackend, name: str, episodes: int) -> str:
+    """Talk for some episodes, one of whose two messages each is about the namespace; return the context."""
+    config = ACMSConfig(episodes=EpisodeBoundaryConfig(max_turns=2), worker=WorkerConfig(enabled=False))
+    session = ACMS(name, storage, reflector=Absent(), token_counter=Chars(), config=config)  # type: ignore[arg-type]
+    for number in range(episodes):
+        await session.ingest("user", f"{name} thing {number % 5} is {number}")
+        await session.ingest("user", f"we: {name} {number} is known")
+    found = await session._shared.find()
+    assert found is not None
+    return found
+
+
+async def checked(storage: StorageBackend, context: str, name: str, episodes: int) -> None:
+    """Assert that a log has every fact and every mark once, the newest at each address in force."""
+    entries = await sound(storage, context)
+    facts = [entry for entry in entries if entry.kind is Kind.FACT]
+    assert [fact.content for fact in facts] == [f"{name} thing {n % 5} is {n}" for n in range(episodes)]
+    cover = Cover([entry for entry in entries if entry.replaces])
+    assert [fact.content for fact in known.in_force(facts, cover)] == [
+        f"{name} thing {n % 5} is {n}" for n in range(max(0, episodes - 5), episodes)
+    ]
+    marks = [entry for entry in entries if entry.kind is Kind.SUMMARY and reflect.is_mark(entry)]
+    assert [mark.episode for mark in marks] == list(range(1, episodes + 1))
+
+
+async def killing(url: str, calls: Path, sessions: int, episodes: int, workers: int, seed: int) -> None:
+    """Let workers reflect while they are killed at random points."""
+    rng = random.Random(seed)
+    storage = open_at(url)
+    contexts = {f"s{number}": await told(storage, f"s{number}", episodes) for number in range(sessions)}
+    processes = [
+        python("-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls)) for _ in range(workers)
+    ]
+    kills = 0
+    try:
+        while (await storage.jobs(JobQuery(states=(JobState.READY, JobState.RUNNING), limit=1))).items:
+            victim = rng.randrange(workers)
+            process = processes[victim]
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+            await asyncio.sleep(rng.random() / 5)  # somewhere in its work: the point of the test
+            os.kill(process.pid, signal.SIGKILL)
+            assert finish(process) == -signal.SIGKILL
+            processes[victim] = python("-m", "tests.faults._reflector", "work", url, str(LEASE), str(calls))
+            kills += 1
+            assert kills < 1000, "the queue does not drain"
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            finish(process)
+    for name, context in contexts.items():
+        await checked(storage, context, name, episodes)
+    profile = await sound(storage, (await storage.context(PROFILE)).id)
+    expected = [f"we: s{m} {n} is known" for m in range(sessions) for n in range(episodes)]
+    assert Counter(one.content for one in profile if one.kind is Kind.FACT) == Counter(expected)
+    asked = len(calls.read_text().splitlines())
+    assert sessions * episodes <= asked <= sessions * episodes + 2 * (kills + workers), (
+        "a stretch was asked about too often"
+    )
+    states = Counter(job.state for job in (await storage.jobs(JobQuery(limit=500))).items)
+    assert set(states) == {JobState.DONE}
+    print(f"{sessions} x {episodes} episodes, {kills} kills, {asked} calls: nothing lost, nothing twice")
+    await storage.aclose()
+
+
+async def test_reflections_whose_workers_are_killed_say_everything_once(url: str, tmp_path: Path) -> None:
+    await killing(url, tmp_path / "calls", sessions=3, episodes=8, workers=2, seed=1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(5))
+async def test_many_reflections_whose_workers_are_killed_say_everything_once(
+    url: str, tmp_path: Path, seed: int
+) -> None:
+    await killing(url, tmp_path / "calls", sessions=6, episodes=40, workers=3, seed=seed)
