@@ -37,17 +37,24 @@ async def request(shared: SharedSession, context: str) -> Job:
             return found
         if found.state is JobState.READY:
             await _withdraw(storage, found)
-        elif found.state is JobState.RUNNING:
-            await asyncio.sleep(POLL)  # what it leaves is asked for again
+        else:  # what it leaves is asked for again
+            while await _running(storage, context):
+                await asyncio.sleep(POLL)
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
     """See to it that a reflection another process asked for and did not finish is worked off.
 
     One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
+    Whoever only reads is not disturbed by a store that refuses.
     """
-    if shared.reflector is None:
-        return
+    try:
+        await _take_over(shared, context)
+    except ACMSError as error:
+        log(logging.WARNING, "catch_up_failed", context=context, code=error.code)
+
+
+async def _take_over(shared: SharedSession, context: str) -> None:
     found = await _unfinished(shared.storage, context)
     if found is None:
         return
@@ -74,6 +81,11 @@ async def _unfinished(storage: StorageBackend, context: str) -> Job | None:
     name = asked.named(context)
     page = await storage.jobs(JobQuery(context=context, states=UNFINISHED, limit=500))
     return next((job for job in page.items if job.dedupe == name), None)
+
+
+async def _running(storage: StorageBackend, context: str) -> bool:
+    found = await _unfinished(storage, context)
+    return found is not None and found.state is JobState.RUNNING
 
 
 async def _newest(storage: StorageBackend, context: str) -> Job | None:
