@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from acms.config import ACMSConfig
-from acms.core import reflect
+from acms.core import asked
 from acms.core.compact import kind_of
 from acms.errors import ConflictError, NotFoundError
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
@@ -37,8 +37,8 @@ def handlers(
         "collect": erasure.collect,
         "expire": erasure.expire,
         **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
-        reflect.KIND: _offline(config, known, handle),
-        **{reflect.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
+        asked.KIND: _offline(config, known, handle),
+        **{asked.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
 
 

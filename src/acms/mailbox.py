@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from acms import assembly, policies
 from acms.config import RetryConfig
+from acms.core.asked import requested as asked_for
 from acms.core.chain import Entropy, token
 from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
 from acms.core.policy import CompactionPolicy
-from acms.core.reflect import requested as asked_for
 from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
 from acms.handles import shared
 from acms.logs import log

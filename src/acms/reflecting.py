@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from acms.core import reflect
+from acms.core import asked
 from acms.errors import ACMSError, LeaseLostError
 from acms.logs import log
 from acms.model import Append, Failed, Job, JobQuery, JobState, Lease
@@ -23,8 +23,8 @@ POLL = 0.02
 async def request(shared: SharedSession, context: str) -> Job:
     """Enqueue a reflection on everything closed, also on what is short, and return its job."""
     storage = shared.storage
-    kind = reflect.KIND if shared.reflector is None else reflect.kind_of(shared.reflector)
-    draft = reflect.requested(context, kind, force=True)
+    kind = asked.KIND if shared.reflector is None else asked.kind_of(shared.reflector)
+    draft = asked.requested(context, kind, force=True)
     while True:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
@@ -37,23 +37,30 @@ async def request(shared: SharedSession, context: str) -> Job:
             return found
         if found.state is JobState.READY:
             await _withdraw(storage, found)
-        elif found.state is JobState.RUNNING:
-            await asyncio.sleep(POLL)  # what it leaves is asked for again
+        else:  # what it leaves is asked for again
+            while await _running(storage, context):
+                await asyncio.sleep(POLL)
 
 
 async def catch_up(shared: SharedSession, context: str) -> None:
     """See to it that a reflection another process asked for and did not finish is worked off.
 
     One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
+    Whoever only reads is not disturbed by a store that refuses.
     """
-    if shared.reflector is None:
-        return
+    try:
+        await _take_over(shared, context)
+    except ACMSError as error:
+        log(logging.WARNING, "catch_up_failed", context=context, code=error.code)
+
+
+async def _take_over(shared: SharedSession, context: str) -> None:
     found = await _unfinished(shared.storage, context)
     if found is None:
         return
-    kind = reflect.kind_of(shared.reflector)
+    kind = asked.kind_of(shared.reflector)
     if found.state is JobState.READY and found.kind != kind and await _withdraw(shared.storage, found):
-        draft = reflect.requested(context, kind, force=bool(found.payload.get("force")))
+        draft = asked.requested(context, kind, force=bool(found.payload.get("force")))
         await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
     shared.work()
 
@@ -71,13 +78,18 @@ async def finished(shared: SharedSession, context: str) -> None:
 
 
 async def _unfinished(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
+    name = asked.named(context)
     page = await storage.jobs(JobQuery(context=context, states=UNFINISHED, limit=500))
     return next((job for job in page.items if job.dedupe == name), None)
 
 
+async def _running(storage: StorageBackend, context: str) -> bool:
+    found = await _unfinished(storage, context)
+    return found is not None and found.state is JobState.RUNNING
+
+
 async def _newest(storage: StorageBackend, context: str) -> Job | None:
-    name = reflect.named(context)
+    name = asked.named(context)
     page = await storage.jobs(JobQuery(context=context, limit=500))
     return next((job for job in page.items if job.dedupe == name), None)
 

@@ -22,6 +22,7 @@ from acms.config import ACMSConfig
 from acms.core import consolidate as rules
 from acms.core import facts as known_facts
 from acms.core import reflect
+from acms.core.asked import KIND, kind_of
 from acms.core.compact import name_of
 from acms.core.consolidate import Around, Consolidated, Rules
 from acms.core.history import Cover
@@ -210,7 +211,7 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
     """Return what is to be read next, and what is known of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
-    if reflect.kind_of(work.reflector) == reflect.KIND:
+    if kind_of(work.reflector) == KIND:
         turns = min(turns, SLICE)
     limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
     work.pace.begin()

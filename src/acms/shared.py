@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms import assembly, handles
 from acms.config import ACMSConfig
-from acms.core import compact, reflect, validate
+from acms.core import asked, compact, validate
 from acms.core.episodes import Rules
 from acms.core.markers import freeze
 from acms.core.plan import TextFrame
@@ -78,7 +78,7 @@ class SharedSession:
         #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
         self.reflects: str | None = None
         if reflector is not None and self.config.reflection.enabled:
-            self.reflects = reflect.kind_of(reflector)
+            self.reflects = asked.kind_of(reflector)
         #: Whether the worker knows what this session's jobs need.
         self._served = False
         self._watch: Watch | None = None

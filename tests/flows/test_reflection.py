@@ -14,7 +14,7 @@ from acms.core import facts as known
 from acms.core import reflect
 from acms.core.history import Cover
 from acms.erasure import PROFILE
-from acms.errors import ACMSError, JobFailedError, ProviderError
+from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
 from acms.events import Event, JobFailed, JobFinished, Reflected
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.model import Append, Entry, Job, JobQuery, JobState, Kind, Origin, Privacy, Receipt
@@ -496,6 +496,67 @@ async def test_what_is_erased_while_the_model_thinks_is_not_learned(storage: Sto
         await worked_off(session, between, notes)
         assert await facts(session) == ["the cache is Redis"]
         assert all("MySQL" not in one.content for one in await storage.read(await context_of(session)))
+
+
+async def test_an_erased_mark_still_says_how_far_was_read(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes) as session:
+        ids = await episode(session, "the database is MySQL", "ok")
+        await session.wait_pending()
+        await session.erase(ids[0])
+        assert (await facts(session), [mark.content for mark in await marks(session)]) == ([], [""])
+        assert [one.summary for one in await session.episodes()] == [None]
+        await episode(session, "the cache is Redis", "ok")
+        await session.wait_pending()
+        assert notes.read[1:] == [["the cache is Redis", "ok"]]
+        assert await facts(session) == ["the cache is Redis"]
+
+
+async def test_what_was_compacted_is_read_as_it_was_said(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, *(f"thing {number} is {number} {'word ' * 40}" for number in range(30)))
+        compacting = await session.compact()
+        await Worker(storage, jobs_of(session)).drain()
+        assert await session.wait(compacting) is not None
+        assert [len(texts) for texts in notes.read] == [30]
+        assert len(await facts(session)) == 10
+        assert len(await marks(session)) == 1
+        assert len(await session.compactions()) == 1
+
+
+async def test_cleared_and_retracted_messages_are_not_read(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        await session.clear()
+        await episode(session, "the cache is Redis", "ok")
+        await worked_off(session, storage, notes)
+        assert notes.read == [["the cache is Redis", "ok"]]
+        assert [mark.episode for mark in await marks(session)] == [1, 2]
+
+
+async def test_a_busy_store_costs_no_second_call(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is MySQL", "ok")
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = busy
+        await worked_off(session, between, notes)
+        assert await facts(session) == ["the database is MySQL"]
+        assert len(notes.requests) == 1
+        assert [job.attempt for job in await jobs(session)] == [1]
+
+
+async def busy() -> None:
+    raise StorageBusyError
+
+
+def jobs_of(session: ACMS) -> dict[str, Any]:
+    """The handlers of every kind of job, as a session knows them."""
+    from acms import jobs as all_jobs
+
+    shared = session._shared
+    reflector = shared.reflector
+    assert reflector is not None
+    return all_jobs.handlers(shared.config, counters=COUNTERS, reflectors=[reflector])
 
 
 async def test_an_edit_is_read_with_the_next_episode_or_when_somebody_asks(

@@ -12,36 +12,17 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, get_args
 
-from acms.core.compact import LEAST, SHORTER, cleaned, name_of, privacy
+from acms.core.compact import LEAST, SHORTER, cleaned, privacy
 from acms.core.episodes import episodes
 from acms.core.history import Cover, anchor, effective
 from acms.core.terms import words
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
-from acms.model import Draft, Entry, JobDraft, Kind, Origin, Privacy, Role, State
+from acms.model import Draft, Entry, Kind, Origin, Privacy, Role, State
 from acms.projections import Episode
 from acms.protocols import Turn
 
-KIND = "reflect"
-"""Kind of the job that every worker takes; one that needs a certain reflector adds its name."""
 SHOWN_FACTS = 40
 """Facts in force that a reflector is shown."""
-OFFLINE = "OfflineReflector"
-"""Class of the reflector that every worker has."""
-
-
-def kind_of(reflector: object) -> str:
-    """Return the kind of job that workers with this reflector take; every worker has the offline one."""
-    return KIND if type(reflector).__name__ == OFFLINE else f"{KIND}:{name_of(reflector)}"
-
-
-def named(context: str) -> str:
-    """Return the name of a log's reflection among jobs: one at a time."""
-    return f"{KIND}:{context}"
-
-
-def requested(context: str, kind: str, *, force: bool = False) -> JobDraft:
-    """Return the request to reflect on a log; `force` reads closed episodes that are too short to be read alone."""
-    return JobDraft(kind=kind, dedupe=named(context), payload={"force": True} if force else {})
 
 
 def seed_shaped(reflector: Any) -> bool:
