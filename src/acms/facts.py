@@ -112,13 +112,13 @@ async def rewrite(
     if not made:
         return found
     after = Cover(rules.then(replacing, [draft], version), searchable=True)
+    revoked = rules.revoked(made, after, ids)
+    drafts = (draft, _revocation(revoked, ids)) if revoked else (draft,)
+    after = Cover(rules.then(replacing, drafts, version), searchable=True)
     clash = rules.collision(made, before, after)
     if clash is not None:
         raise _clash(*clash)
-    revoked = rules.revoked(made, after, ids)
-    if not revoked:
-        return found
-    return replace(found, drafts=(draft, _revocation(revoked, ids)))
+    return replace(found, drafts=drafts)
 
 
 def _caused(entry: Entry, by: Entry) -> bool:
@@ -181,23 +181,30 @@ def _following(
         for one in replacing
         if done.undone is not None and one.data.get("by") == done.undone and cover.by(one.version) is None
     ]
-    drafts: list[Draft] = []
-    if back:
-        draft = Draft(
-            kind=Kind.RETRACTION,
-            created_at=datetime.now(UTC),
-            origin=Origin.DERIVED,
-            replaces=rules.one_by_one(back),
-            sources=tuple(one.id for one in back),
-            data={"reason": "undo"},
-        )
-        after = Cover(rules.then(replacing, [draft], version))
-        if rules.collision(made, cover, after) is None:  # else what was learned since stays
-            drafts, cover = [draft], after
-    revoked = rules.revoked(made, cover, done.gone)
-    if revoked:
-        drafts.append(_revocation(revoked, done.gone, by))
-    return tuple(drafts)
+    undo = Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=rules.one_by_one(back),
+        sources=tuple(one.id for one in back),
+        data={"reason": "undo"},
+    )
+    drafts = _with_revocation((undo,), made, replacing, done, by, version)
+    if back and rules.collision(made, cover, Cover(rules.then(replacing, drafts, version))) is None:
+        return drafts
+    return _with_revocation((), made, replacing, done, by, version)  # what was learned since is not overruled
+
+
+def _with_revocation(
+    first: tuple[Draft, ...],
+    made: Sequence[Entry],
+    replacing: Sequence[Entry],
+    done: Rewrite,
+    by: str,
+    version: int,
+) -> tuple[Draft, ...]:
+    revoked = rules.revoked(made, Cover(rules.then(replacing, first, version)), done.gone)
+    return (*first, _revocation(revoked, done.gone, by)) if revoked else first
 
 
 def ended(target: Entry, made: Iterable[Entry], replacing: Iterable[Entry]) -> list[Entry]:

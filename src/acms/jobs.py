@@ -24,6 +24,8 @@ def handlers(
 ) -> dict[str, Handler]:
     """Return the handlers of every kind of job by kind; those of models have their name behind it.
 
+    Reflecting by rules and compacting by extraction need no model: every worker can.
+
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
     write to, which reflections keep out of the way of.
     """

@@ -34,10 +34,11 @@ def work(
     log: Sequence[Entry],
     read: Sequence[Entry],
     rules: Rules,
+    key: str = "reflect:1",
 ) -> Consolidated:
     """Consolidate, answering from a log as a runner does."""
     deciding = consolidate.consolidate(
-        proposals, known, read, rules, now=NOON, count=lambda text: len(text.split()), key="reflect:1"
+        proposals, known, read, rules, now=NOON, count=lambda text: len(text.split()), key=key
     )
     answer: dict[str, list[Entry]] | None = None
     while True:

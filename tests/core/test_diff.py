@@ -303,7 +303,7 @@ def test_a_fact_of_facts_is_grounded_when_they_are() -> None:
     tainted = fact(P, 7, "4", sources=(two.id, late.id))
     further = fact(P, 8, "5", sources=(tainted.id, early.id))
     facts = [early, late, chained, tainted, further]
-    maybe = candidates(facts, runs)
+    maybe = candidates(facts, runs, 2)
     assert maybe == [early, chained, tainted, further]
     known = {one.id: one for one in (*SHARED, *facts)}
     assert grounded(maybe, known, runs) == [early, chained]

@@ -23,8 +23,9 @@ from acms.cli import base
 from acms.cli.commands import app
 
 COMMANDS = (
-    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "erase", "expand", "export",
-    "fork", "history", "import", "jobs", "log", "messages", "migrate", "policy", "recall", "reindex",
+    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
+    "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "policy", "recall",
+    "reflect", "reindex",
     "restore", "sessions", "stats", "tag", "undo", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
@@ -616,10 +617,13 @@ async def test_storage_stays_usable_beside_the_cli(demo: str) -> None:
         assert "written here" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["quickstart", "agent_loop"])
-def test_examples_run_offline(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("quickstart", "PostgreSQL 18"), ("agent_loop", "PostgreSQL 18"), ("facts", "March 20 (in force)")],
+)
+def test_examples_run_offline(name: str, shown: str, tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / f"{name}.py"
     url = base.file_url(tmp_path / "example.db")
     done = subprocess.run([sys.executable, str(example), url], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "PostgreSQL 18" in done.stdout
+    assert shown in done.stdout

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -17,8 +18,9 @@ from acms import branches
 from acms.cli import render
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
+from acms.events import Event
 from acms.model import Context, ContextQuery
-from acms.protocols import Handle, StorageBackend
+from acms.protocols import Handle, Reflector, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -174,6 +176,59 @@ async def looking(db: str | None, namespace: str, name: str, at: str | None) -> 
         version = None if at is None else await branches.version_of(storage, context.id, point(at))
         async with over(storage, context, name) as one:
             yield one if version is None else one.at(version)
+
+
+@asynccontextmanager
+async def writing(
+    db: str | None,
+    namespace: str,
+    name: str,
+    *,
+    works: bool,
+    reflector: Reflector | None = None,
+    on_event: Callable[[Event], Any] | None = None,
+) -> AsyncGenerator[ACMS]:
+    """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
+    config = ACMSConfig.from_env()
+    config = replace(config, worker=replace(config.worker, enabled=works), on_event=on_event)
+    async with opened(db) as storage:
+        context = await known(storage, name, namespace)
+        counter = token_counter(context.counter)
+        async with ACMS(
+            name, storage, reflector=reflector, token_counter=counter, config=config, namespace=namespace
+        ) as one:
+            yield one
+
+
+ReflectorName = Annotated[
+    str | None,
+    typer.Option("--reflector", metavar="NAME", help="offline, http, openai or anthropic."),
+]
+Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Address of the model's server.")]
+Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Name of the model.")]
+
+
+@asynccontextmanager
+async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
+    """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
+    from acms.providers import registry
+
+    given = {"base_url": url, "model": model}
+    found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
+    try:
+        yield found
+    finally:
+        if isinstance(found, _Closing):
+            await found.aclose()
+
+
+@runtime_checkable
+class _Closing(Protocol):
+    """What holds connections."""
+
+    async def aclose(self) -> None:
+        """Let go of them."""
+        ...
 
 
 async def contexts(storage: StorageBackend, namespace: str | None) -> AsyncIterator[Context]:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from acms import policies
 from acms.cli import render
-from acms.cli.base import AsJson, At, Db, Full, Namespace, Session, app, known, looking, opened, reading, run
+from acms.cli.base import (
+    AsJson,
+    At,
+    Db,
+    Full,
+    Namespace,
+    Session,
+    app,
+    known,
+    looking,
+    opened,
+    reading,
+    run,
+    writing,
+)
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.core.history import preview
 from acms.core.policy import ResolvedPolicy
 from acms.errors import ValidationError
 from acms.projections import Compaction
-from acms.providers.tokens import token_counter
-from acms.session import ACMS
 
 policy = typer.Typer(
     help="See or change when a log is compacted.", no_args_is_help=True, rich_markup_mode=None
@@ -53,18 +62,6 @@ def _row(one: Compaction) -> list[str]:
     ]
 
 
-@asynccontextmanager
-async def _writing(db: str | None, namespace: str, name: str, *, works: bool) -> AsyncGenerator[ACMS]:
-    """Open an existing session to write in it; with `works` it works off the jobs it asks for."""
-    config = ACMSConfig.from_env()
-    config = replace(config, worker=replace(config.worker, enabled=works))
-    async with opened(db) as storage:
-        context = await known(storage, name, namespace)
-        counter = token_counter(context.counter)
-        async with ACMS(name, storage, token_counter=counter, config=config, namespace=namespace) as one:
-            yield one
-
-
 @app.command(epilog="Example:  acms compact user_123 --wait")
 def compact(
     session: Session,
@@ -93,7 +90,7 @@ def compact(
 
     async def work() -> None:
         done: Compaction | None = None
-        async with _writing(db, namespace, session, works=wait) as one:
+        async with writing(db, namespace, session, works=wait) as one:
             with render.progress("compacting"):
                 job = await one.compact(**overrides)
                 if wait:
@@ -198,7 +195,7 @@ def undo(
     """Take back a summary, an edit or a retraction: what it replaced is in force again."""
 
     async def work() -> None:
-        async with _writing(db, namespace, session, works=False) as one:
+        async with writing(db, namespace, session, works=False) as one:
             undone = await one.undo(version)
         screen = Screen(as_json)
         value = {"session": session, "version": undone, "undone": version}

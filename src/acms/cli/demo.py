@@ -16,9 +16,13 @@ import typer
 from acms.cli import render
 from acms.cli.base import AsJson, Namespace, app, file_url, run
 from acms.cli.render import Column, Screen
+from acms.config import ACMSConfig, ReflectionConfig
+from acms.core.history import preview
 from acms.imports import Turn, read_chat
+from acms.knowledge import Fact
 from acms.model import Kind
 from acms.projections import ContextItems
+from acms.providers import OfflineReflector
 from acms.session import ACMS
 from acms.storage import open_storage
 
@@ -26,6 +30,7 @@ SESSION = "demo"
 WINDOW = 300
 BUDGET = 400
 SHOWN = 3
+LISTED = 8
 QUESTIONS = (
     "Why did the migration fail on staging?",
     "Where may card numbers be stored?",
@@ -59,7 +64,12 @@ async def tell(db: str | None, namespace: str, screen: Screen) -> None:
                 tempfile.TemporaryDirectory(prefix="acms-", ignore_cleanup_errors=True)
             )
             url = file_url(Path(folder) / "demo.db")
-        session = await stack.enter_async_context(ACMS(SESSION, open_storage(url), namespace=namespace))
+        later = ACMSConfig(
+            reflection=ReflectionConfig(enabled=False)
+        )  # the story reflects when it has been told
+        session = await stack.enter_async_context(
+            ACMS(SESSION, open_storage(url), reflector=OfflineReflector(), config=later, namespace=namespace)
+        )
         told = await _told(session)
     screen.show(told["json"], lambda: _draw(screen, told, db))
 
@@ -90,6 +100,10 @@ async def _told(session: ACMS) -> dict[str, Any]:
     old = next(entry for entry in entries if entry.kind is Kind.MESSAGE and entry.preview.startswith(OLD))
     retraction = await session.retract(old.id, reason="replaced by the outbox")
     now = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
+    started = perf_counter()
+    await session.wait(await session.reflect())
+    facts = await session.facts()
+    reflected = perf_counter() - started
     stats = await session.get_session_stats()
     return {
         "messages": (new, len(turns), ready, seconds),
@@ -102,6 +116,8 @@ async def _told(session: ACMS) -> dict[str, Any]:
         "now": _best(now),
         "why_not": now.ledger.why_not(old.id),
         "episodes": episodes,
+        "facts": (facts, reflected),
+        "entries": entries,
         "stats": stats,
         "json": {
             "ingested": {
@@ -135,6 +151,7 @@ async def _told(session: ACMS) -> dict[str, Any]:
                 "after": _best(now),
                 "why_not": now.ledger.why_not(old.id),
             },
+            "facts": facts,
             "stats": stats,
         },
     }
@@ -204,8 +221,32 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
         f"why not the old one? {told['why_not'].reason}; session.at({told['retraction'] - 1}) still shows it"
     )
 
+    facts: list[Fact]
+    facts, reflected = told["facts"]
+    screen.title("7. Facts: what the episodes established, by rules, without a model")
+    columns = (
+        Column("subject", "magenta"),
+        Column("attribute", "magenta"),
+        Column("said at", "cyan"),
+        Column("value"),
+    )
+    places = {entry.id: f"v{entry.version}" for entry in told["entries"]}
+    screen.table(
+        columns,
+        [
+            [
+                fact.subject,
+                fact.attribute,
+                " ".join(places.get(id, id) for id in fact.sources),
+                preview(fact.value or fact.content, 100),
+            ]
+            for fact in facts[:LISTED]
+        ],
+    )
+    screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")
+
     stats = told["stats"]
-    screen.title("7. Stats")
+    screen.title("8. Stats")
     screen.line(
         f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
         f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes"
@@ -217,5 +258,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
     else:
         screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
     screen.line("  acms import chat.jsonl --session mine               import your own")
+    screen.line(
+        "  acms facts mine                                     what is known; acms reflect mine --wait finds it"
+    )
     screen.line('  acms recall mine "what did we choose?" --why        ask, and see the reasons')
     screen.line("  python -c 'import acms; help(acms.ACMS)'            use it from Python")

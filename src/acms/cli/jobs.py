@@ -6,21 +6,34 @@ import asyncio
 import json
 import signal
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from acms import jobs as operations
 from acms.cli import render
-from acms.cli.base import AsJson, Db, Namespace, Unused, app, known, opened, run
+from acms.cli.base import (
+    AsJson,
+    Db,
+    Model,
+    Namespace,
+    ReflectorName,
+    Unused,
+    Url,
+    app,
+    known,
+    opened,
+    reflecting,
+    run,
+)
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.core.history import preview
 from acms.core.validate import PAGE
 from acms.events import Event, JobFailed, JobFinished
 from acms.model import Job, JobQuery, JobState
-from acms.protocols import StorageBackend
+from acms.protocols import Reflector, StorageBackend
 from acms.worker import GRACE, Worker
 
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
@@ -35,6 +48,9 @@ def worker(
     kinds: Annotated[
         str | None, typer.Option("--kinds", metavar="KIND,...", help="Only jobs of these kinds.")
     ] = None,
+    reflector: ReflectorName = None,
+    url: Url = None,
+    model: Model = None,
     db: Db = None,
     namespace: Unused = "default",
     as_json: AsJson = False,
@@ -42,19 +58,24 @@ def worker(
     """Work off jobs until told to stop.
 
     Any number may share a store. SIGTERM and SIGINT stop it: what runs may finish within five seconds, or is
-    handed back. Settings such as ACMS_WORKER_LEASE_SECONDS are read from the environment.
+    handed back. With --reflector it also does the reflections that were asked of that one; keys of a model come
+    from the environment, and so do settings such as ACMS_WORKER_LEASE_SECONDS.
     """
     wanted = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
     can = operations.handlers(ACMSConfig())
     for kind in wanted or ():
-        if kind not in can:
+        if kind not in can and not (reflector and kind.startswith("reflect:")):
             raise typer.BadParameter(f"{kind!r} is not one of {', '.join(sorted(can))}", param_hint="--kinds")
 
     async def work() -> None:
         config = ACMSConfig.from_env()
-        handlers = operations.handlers(config)
         screen = Screen(as_json)
-        async with opened(db) as storage:
+        async with AsyncExitStack() as stack:
+            found: list[Reflector] = []
+            if reflector is not None:
+                found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
+            handlers = operations.handlers(config, reflectors=found)
+            storage = await stack.enter_async_context(opened(db))
             one = Worker(
                 storage,
                 {kind: handler for kind, handler in handlers.items() if wanted is None or kind in wanted},

@@ -1,4 +1,4 @@
-"""Commands that read a session: recall, messages, window, history, stats; and the list of sessions."""
+"""Commands that read a session: recall, messages, window, history, stats, episodes; and the list of sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
+from acms.core.history import preview
 from acms.core.validate import NAMESPACE
+from acms.facts import PROFILE
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
@@ -262,6 +264,57 @@ def stats(
     run(as_json, work())
 
 
+@app.command(epilog="Example:  acms episodes user_123")
+def episodes(
+    session: Session,
+    full: Full = False,
+    at: At = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List the episodes of a session, oldest first.
+
+    Where each begins and ends, why it ended, and what it was about once it was reflected on.
+    """
+
+    async def work() -> None:
+        async with looking(db, namespace, session, at) as view:
+            found = await view.episodes()
+        columns = (
+            Column("episode", "cyan", right=True),
+            Column("versions"),
+            Column("messages", right=True),
+            Column("tokens", right=True),
+            Column("ended", "dim"),
+            Column("because", "magenta"),
+            Column("summary"),
+        )
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            rows = [
+                [
+                    str(one.ordinal),
+                    f"v{one.first}-v{one.last}",
+                    str(one.messages),
+                    str(one.tokens),
+                    f"{one.ended_at:%Y-%m-%d %H:%M}" if one.status == "closed" else "",
+                    one.reason or "still open",
+                    preview(one.summary or "", 160),
+                ]
+                for one in found
+            ]
+            screen.table(columns, rows)
+            for one in found if full else ():
+                if one.summary is not None:
+                    render.block(screen, f"{one.ordinal}.", one.summary)
+
+        screen.show({"session": session, "episodes": found}, draw)
+
+    run(as_json, work())
+
+
 @app.command(epilog="Example:  acms sessions --all")
 def sessions(
     everywhere: Annotated[bool, typer.Option("--all", help="Of every namespace.")] = False,
@@ -285,7 +338,7 @@ def sessions(
                     "parent": context.parent,
                 }
                 async for context in contexts(storage, None if everywhere else namespace)
-                if context.key != NAMESPACE  # it holds settings, no talk
+                if context.key not in (NAMESPACE, PROFILE)  # they hold settings and facts, no talk
                 for head in [await storage.head(context.id)]
             ]
         screen = Screen(as_json)

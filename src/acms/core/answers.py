@@ -33,7 +33,8 @@ _NAME = 200  # characters of a subject or an attribute
 _VALUE = 2_000
 _REASON = 500
 _LISTED = 20  # parts that are listed one by one as unreadable
-_WORK = 32  # letters looked at for one letter of the answer, before it is given up
+_LONGEST = 500_000  # characters of an answer that are read
+_WORK = 10_000_000  # steps of looking for JSON values before an answer is given up: tenths of a second
 
 _THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -62,7 +63,7 @@ def handles(request: ReflectionRequest) -> dict[str, str]:
 
 def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
     """Read an answer to a request. `ProviderError`, retryable, when nothing in it can be read."""
-    found, summary, unreadable = _found(text)
+    found, summary, unreadable = _found(text[:_LONGEST])
     if found is None:
         raise ProviderError(
             "the model's answer holds no proposals that can be read",
@@ -167,19 +168,18 @@ def _values(text: str) -> Iterator[Any]:
 
     Work is bounded: brackets that open and never close would be looked at over and over.
     """
-    place, left = 0, _WORK * len(text) + 100_000
+    place, left = 0, _WORK
     while left > 0 and (opening := _OPENING.search(text, place)):
         start = opening.start()
         try:
             value, place = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
             place = start + 1
-            left -= max(error.pos - start, 1)
+            left -= 10 * (error.pos - start) + error.pos // 8 + 100  # it counts the lines up to its place
         except (RecursionError, ValueError):
             place = start + 1
             left -= 10_000
         else:
-            left -= place - start
             yield value
 
 

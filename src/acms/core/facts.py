@@ -298,14 +298,14 @@ def revoked(entries: Sequence[Entry], cover: Cover, gone: frozenset[str]) -> lis
     What these stood in for comes back, unless it was made from the same messages or another fact fills its address.
     """
     found = Succession(entries, cover)
-    taken: list[Entry] = []
-    for entry in found.in_force:
-        waiting = [entry] if gone.intersection(entry.sources) else []
-        while waiting:
-            one = waiting.pop()
-            taken.append(one)
-            for old in found.before(one):
-                filled = any(rivals(old, other) for other in found.in_force if other is not entry)
-                if filled or gone.intersection(old.sources):
-                    waiting.append(old)
+    taken = [entry for entry in found.in_force if gone.intersection(entry.sources)]
+    standing = [entry for entry in found.in_force if not gone.intersection(entry.sources)]
+    waiting = list(reversed(taken))
+    while waiting:
+        for old in reversed(found.before(waiting.pop())):  # the newest comes back first
+            if gone.intersection(old.sources) or any(rivals(old, other) for other in standing):
+                taken.append(old)
+                waiting.append(old)
+            else:
+                standing.append(old)
     return taken

@@ -21,6 +21,8 @@ from acms.model import Entry, Source
 
 CLOSE = 0.8
 """Share of the score of an answer that is close to it."""
+ASKED = 3
+"""Of so many terms of a query one at least must be of the fact that says what was asked."""
 LEADERS = 8
 """Best facts that are looked at."""
 
@@ -79,14 +81,16 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     attribute = _terms(fact, "attribute")
     if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
         return False
+    held = asked & set(terms(words(f"{fact.content} {named(fact)}")))
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
-    return named_by_half or asked <= set(terms(words(f"{fact.content} {named(fact)}")))
+    return held == asked or (named_by_half and ASKED * len(held) >= len(asked))
 
 
 def _apart(fact: Entry, query: Sequence[int]) -> bool:
-    """Whether a fact is about something else: its address holds one value, and the query names nothing of it."""
+    """Whether a fact is about something else: its address holds one value, and the query names nothing of either."""
     attribute = _terms(fact, "attribute")
-    return fact.data.get("cardinality") == "one" and bool(attribute) and attribute.isdisjoint(query)
+    named = attribute | _terms(fact, "value")
+    return fact.data.get("cardinality") == "one" and bool(attribute) and named.isdisjoint(query)
 
 
 def _naming(field: Field, value: set[int]) -> set[int]:

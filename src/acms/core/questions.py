@@ -53,7 +53,7 @@ SCHEMA: Mapping[str, object] = {
 }  # fmt: skip
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
-_MARK = re.compile(r"<(?=\s*/?\s*(?:known_facts|turns)\b)", re.IGNORECASE)
+_MARK = re.compile(r"<(?=\s*/?\s*(?:known_facts|turns))", re.IGNORECASE)
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _INDENT = "    "
 _SPEAKER = 64  # characters of a name

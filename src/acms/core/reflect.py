@@ -430,10 +430,11 @@ def routed(
 def resolved(decisions: Iterable[Decision], ids: Sequence[str]) -> list[Decision]:
     """Return decisions with the ids of the facts they added, once these are stored."""
     return [
-        one if one.draft is None or one.fact_id is not None or one.draft >= len(ids)
-        else replace(one, fact_id=ids[one.draft])
+        replace(one, fact_id=ids[one.draft])
+        if one.outcome in ("added", "updated") and one.draft is not None and one.draft < len(ids)
+        else one
         for one in decisions
-    ]  # fmt: skip
+    ]
 
 
 def around(target: Entry, beside: Iterable[Entry], reach: int = 2) -> list[Entry]:

@@ -121,6 +121,7 @@ _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
     ("nDCG@5", lambda report: _mean([score.ndcg for score in report.scores])),
     ("items", lambda report: _mean([score.items for score in report.scores])),
     ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
+    ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
 )
 
 
@@ -183,7 +184,7 @@ def table(reports: Sequence[Report]) -> str:
     for report in reports:
         row = [str(report.turns), report.system]
         for name, value in report.figures().items():
-            places = 1 if name in ("items", "tokens") else 3
+            places = 1 if name in ("items", "tokens", "ask ms") else 3
             row.append("-" if value is None else f"{value:.{places}f}")
         row += ["-" if report.facts is None else str(report.facts), f"{report.tell_seconds:.1f}"]
         rows.append(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from acms.config import ACMSConfig
 from acms.evaluation.metrics import score
@@ -97,4 +98,5 @@ async def run(
     """
     handle = open_storage(storage) if isinstance(storage, str) else storage()
     async with ACMS(scenario.name, handle, embedder, reflector=reflector, config=config) as session:
-        return await measure(scenario, Remembering(session, name), token_budget=token_budget)
+        report = await measure(scenario, Remembering(session, name), token_budget=token_budget)
+        return replace(report, facts=len(await session.facts()))
