@@ -468,3 +468,80 @@ def test_marked_messages_that_do_not_fit_are_warned_of() -> None:
     log.say("user", "bye", after=9000)
     assert any("marked" in warning for warning in recalled(log, "orders", 200).ledger.warnings)
     assert recalled(log, "orders", 2000).ledger.warnings == ()
+
+
+# ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fact_is_measured_like_a_message_that_stands_alone() -> None:
+    """Its own neighbourhood, its own day: the same text scores the same, however many facts there are."""
+    alone = Log(BYTES.count)
+    for name in "abcdefgh":
+        alone.say("user", f"talk of {name}", after=200_000)
+    text = "the orders ship on friday"
+    said = alone.say("user", text, after=200_000)
+    alone.say("user", "bye", after=200_000)
+    as_message = recalled(alone, "orders friday", 1000).ledger.why(said.id).relevance
+    for facts in (1, 5):
+        log = Log(BYTES.count)
+        for name in "abcdefgh":
+            log.say("user", f"talk of {name}", after=200_000)
+        log.say("user", "bye", after=200_000)
+        fact = log.fact(text)
+        for number in range(facts - 1):
+            log.fact(f"the garden has {number} trees")
+        as_fact = recalled(log, "orders friday", 1000).ledger.why(fact.id).relevance
+        assert as_fact == pytest.approx(as_message, abs=0.05)
+
+
+def test_at_an_address_of_one_value_only_the_newest_fact_is_known() -> None:
+    log = two_episodes()
+    older = log.fact("We use Flask.", subject="project", attribute="web framework", cardinality="one")
+    newer = log.fact("We use Django.", subject="the Project", attribute="Web frameworks", cardinality="many")
+    both = [log.fact(f"Allergic to {one}.", subject="user", attribute="allergy") for one in ("nuts", "milk")]
+    items = recalled(log, "web framework allergy", 1000)
+    shown = [item.id for item in items]
+    assert older.id not in shown
+    assert [newer.id, *(one.id for one in both)] == shown[:3]
+    assert items.ledger.why(older.id).rule == "hidden"
+
+
+def test_a_tool_group_that_says_what_was_replaced_is_left_out_as_a_whole() -> None:
+    log = Log(BYTES.count)
+    log.say("assistant", "let me look", calls=["c1"])
+    answer = log.say("tool", "the orders run on flask. the port is 80.", answers="c1")
+    old = log.fact("Orders run on flask.", sources=[2])
+    log.say("user", "bye", after=9000)
+    log.fact("Orders run on django.", replaces=[old.version], demotes={2: [[25, 40]]})
+    assert rules(recalled(log, "orders port", 1000), log)[answer.version] == "superseded"
+    assert rules(recalled(log, "orders port", 1000), log)[1] == "superseded"
+    assert rules(recalled(log, "orders port", 1000, superseded=True), log)[2] == "score"
+
+
+def test_an_older_copy_of_what_was_replaced_is_left_out_too_and_a_newer_one_is_not() -> None:
+    log = Log(BYTES.count)
+    for number in range(3):
+        log.say("user", "orders run on flask", after=90_000)
+        log.say("user", f"{'talk ' * number}", after=90_000)
+    old = log.fact("Orders run on flask.", sources=[3])
+    log.fact("Orders run on django.", replaces=[old.version], demotes={3: []})
+    again = log.say("user", "orders run on flask", after=90_000)
+    log.say("user", "bye", after=90_000)
+    found = rules(recalled(log, "flask orders", 1000), log)
+    assert [found[version] for version in (1, 3, 5)] == ["superseded"] * 3
+    assert found[again.version] == "score"
+
+
+def test_what_is_left_of_a_message_is_counted_and_cut_like_any_other() -> None:
+    text = "Orders run on flask. " + FILLER * 12 + "Orders are shipped on friday."
+    log = Log(BYTES.count)
+    log.say("user", text)
+    old = log.fact("Orders run on flask.", sources=[1])
+    log.fact("Orders run on django.", replaces=[old.version], demotes={1: [[20, len(text)]]})
+    log.say("user", "bye", after=9000)
+    for budget in range(60, 1600, 70):
+        items = recalled(log, "orders shipped", budget)
+        assert items.tokens <= budget
+        assert BYTES.count(items.text()) <= budget
+        assert "flask" not in items.text()
+    assert items.ledger.why(log.entries[0].id).rule == "trimmed"

@@ -33,22 +33,20 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
     that is about the answer. `field` is the log that was ranked.
     """
-    scores = {entry.id: one.score for one in offered.past for entry in one.unit.entries}
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
     if not known or not query:
         return offered
     rows = yield [_id(one) for one in known]
-    answers: dict[str, float] = {}
-    evidence: set[str] = set()
-    for one in known:
-        row = rows[_id(one)]
-        if says(row, query):
-            answers[row.id] = max([one.score, *(scores.get(id, 0.0) for id in row.sources)])
-            evidence.update(row.sources)
-    best = max(answers, key=answers.__getitem__, default="")
+    saying = [row for row in (rows[_id(one)] for one in known) if says(row, query)]
+    if not saying:
+        return offered
+    scores = {entry.id: one.score for one in offered.past for entry in one.unit.entries}
+    answers = {row.id: max(scores.get(id, 0.0) for id in (row.id, *row.sources)) for row in saying}
+    evidence = {id for row in saying for id in row.sources}
+    best = max(answers, key=answers.__getitem__)
     aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
     others = scores.keys() - answers.keys() - evidence - aside
-    if not answers or answers[best] < max((scores[id] for id in others), default=0.0):
+    if answers[best] < max((scores[id] for id in others), default=0.0):
         return offered
     floor = CLOSE * answers[best]
     kept = {id for id, score in answers.items() if score >= floor}

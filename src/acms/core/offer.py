@@ -184,20 +184,20 @@ def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -
     same: dict[int, int] = {}
     snapshot = field.snapshot
     groups = snapshot.column("group")[documents].tolist()
-    for family, group, document in zip(families, groups, documents.tolist(), strict=True):
-        for stale in (terms.stale, terms.profile):
-            if group < 0 and not stale.holds(document + 1):
+    versions = (documents + 1).tolist()
+    for stale in (terms.profile, terms.stale):  # what the log itself knows comes last and counts
+        for index, version in enumerate(versions) if stale else ():
+            if not stale.holds(version) and groups[index] < 0:
                 continue
-            members = snapshot.members(document)
+            members = snapshot.members(version - 1)
             demotion = stale.of(map(snapshot.doc, members))
             if demotion is not None:
-                found[document + 1] = demotion if len(members) == 1 else demotion._replace(spans=())
+                found[version] = demotion if len(members) == 1 else demotion._replace(spans=())
                 if stale is terms.stale:
-                    same[family] = max(same.get(family, 0), demotion.version)
-                break
-    for family, document in zip(families, documents.tolist(), strict=True) if same else ():
-        if document + 1 not in found and document + 1 < same.get(family, 0):
-            found[document + 1] = terms.stale.since(same[family])
+                    same[families[index]] = max(same.get(families[index], 0), demotion.version)
+    for family, version in zip(families, versions, strict=True) if same else ():
+        if version < same.get(family, 0) and version not in found:
+            found[version] = terms.stale.since(same[family])
     return found
 
 
