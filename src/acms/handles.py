@@ -32,6 +32,8 @@ class Shared:
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
     appended: float = -1e9
+    #: Logs that this process reflects on and will look at again: nobody need be woken for them.
+    reflecting: set[str] = field(default_factory=set)
     #: How many wait for what is done in the background: then it need not keep out of anybody's way.
     waiting: int = 0
     #: Calls of reflectors under way: they end when the handle is closed.

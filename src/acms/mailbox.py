@@ -86,7 +86,7 @@ class Delivered(NamedTuple):
     start: int
     #: Ordinals of the episodes that a long silence before a message has ended.
     gaps: tuple[int, ...] = ()
-    #: Whether the append asked for a job.
+    #: Whether the append asked for a job that a worker must be woken for.
     asked: bool = False
     #: Whether it ended an episode that is to be reflected on.
     reflects: bool = False
@@ -298,9 +298,10 @@ class Mailbox:
             silent = gaps if drafts is placed[0] else ()
             silences = () if result.repeated else tuple(silent)
             asked = bool(jobs) and not result.repeated
-            delivered.append(
-                Delivered(drafts, result, start, silences, asked, asked and reflects is not None)
-            )
+            ended = asked and reflects is not None
+            if ended and len(jobs) == 1 and self._context in self._shared.reflecting:
+                asked = False  # whoever reflects on this log in this process sees it
+            delivered.append(Delivered(drafts, result, start, silences, asked, ended))
             start += len(drafts)
         return delivered
 

@@ -27,6 +27,16 @@ class Pace:
         shared = self.shared
         return shared is not None and not shared.waiting and monotonic() - shared.appended < BUSY
 
+    def enter(self, context: str) -> None:
+        """Say that a log will be looked at again before the work ends: nobody need wake a worker for it."""
+        if self.shared is not None:
+            self.shared.reflecting.add(context)
+
+    def leave(self, context: str) -> None:
+        """Say that what is asked for from now on may not be seen."""
+        if self.shared is not None:
+            self.shared.reflecting.discard(context)
+
     def begin(self) -> None:
         """Start a slice of work."""
         self._began = monotonic()

@@ -139,7 +139,10 @@ def handler(
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.shared(handle))
         work = _Work(storage, context, counter, counters, reflector, seeded, name, config, lease, pace)
-        await _run(work)
+        try:
+            await _run(work)
+        finally:
+            pace.leave(context.id)
 
     return run
 
@@ -159,6 +162,7 @@ async def _run(work: _Work) -> None:
                 await branches.adopt_late(storage, context)
                 before = await _reached(storage, context)
             adopted = True
+        work.pace.enter(context)
         seen = await storage.head(context)
         found, state = await _next(work, before, seen)
         if found is not None:
@@ -171,6 +175,7 @@ async def _run(work: _Work) -> None:
                     raise ConflictError("what is read changes faster than it can be reflected on") from error
             await work.pace.rest()
             continue
+        work.pace.leave(context)
         op = Append(context=context, drafts=(), expect=Expect(version=seen.version), finish=work.lease)
         (result,) = await storage.append([op])
         if not isinstance(result, ACMSError):
@@ -356,11 +361,36 @@ async def _write(
     decisions: dict[int, Decision] = {}
     if shared:
         await _check_still(work, asked.stretch, state.head)
-        told = await _append_profile(work, asked, [proposals[number] for number in shared], read)
-        decisions.update(zip(shared, told, strict=True))
-    made = [proposals[number] for number in own]
+        known = profile.facts if profile is not None else ()
+        for part in rules.rounds([proposals[number] for number in shared], known):
+            numbers = [shared[place] for place in part]
+            told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
+            decisions.update(zip(numbers, told, strict=True))
+    parts = rules.rounds([proposals[number] for number in own], state.facts)
+    for part in parts:
+        last = part is parts[-1]
+        numbers = [own[place] for place in part]
+        state, plan, receipt = await _append_own(
+            work, asked, state, [proposals[number] for number in numbers], read, marks if last else ()
+        )
+        decisions.update(zip(numbers, reflect.resolved(plan.decisions, receipt.ids), strict=True))
+        if last:
+            _tell(work, asked, [decisions[number] for number in range(len(proposals))], receipt)
+        else:
+            state = await _state(work, state.context, await work.storage.head(state.context))
+
+
+async def _append_own(
+    work: _Work,
+    asked: _Asked,
+    state: _Log,
+    proposals: Sequence[Proposal],
+    read: Sequence[Entry],
+    marks: Sequence[Draft],
+) -> tuple[_Log, Consolidated, Receipt]:
+    """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
     while True:
-        plan = await _consolidated(work, asked, state, made, read, f"reflect:{asked.stretch.key}")
+        plan = await _consolidated(work, asked, state, proposals, read, f"reflect:{asked.stretch.key}")
         await work.pace.rest()
         op = Append(
             context=state.context,
@@ -369,12 +399,9 @@ async def _write(
         )
         result = await _appended(work, op)
         if isinstance(result, Receipt):
-            if result.repeated:
+            if result.repeated and marks:
                 raise _Overtaken
-            told = reflect.resolved(plan.decisions, result.ids)
-            decisions.update(zip(own, told, strict=True))
-            _tell(work, asked, [decisions[number] for number in range(len(proposals))], result)
-            return
+            return state, plan, result
         if isinstance(result, IdempotencyMismatchError | GoneError):
             raise _Overtaken from result  # somebody else has reflected on it; or a source was erased
         if type(result) is not ConflictError:

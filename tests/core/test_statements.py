@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from acms.core.said import Speaker, Statement
+from acms.core.said import MARKED, PLAIN, Speaker, Statement
 from acms.core.statements import statements
 
 USER = Speaker(name="user", role="user")
@@ -208,7 +208,7 @@ STATED = {
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute", "value"), [case for family in STATED.values() for case in family], ids=lambda case: str(case)[:50]
+    ("text", "attribute", "value"), [case for family in STATED.values() for case in family], ids=lambda case: case[:50]
 )  # fmt: skip
 def test_what_is_said_is_found_with_its_value(text: str, attribute: str, value: str) -> None:
     found = read(text)
@@ -431,3 +431,141 @@ def test_most_held_out_sentences_are_understood() -> None:
 def one(text: str, speaker: Speaker = USER) -> Statement:
     (found,) = read(text, speaker)
     return found
+
+
+def test_how_sure_a_statement_is_depends_on_its_marker_and_on_who_says_it() -> None:
+    assert one("Decision: the cache layer is Redis.").confidence == MARKED
+    assert one("Correction: the cache layer is KeyDB.").confidence == MARKED
+    assert one("The cache layer is Redis.").confidence == PLAIN
+    assert [found.confidence for found in statements("The cache layer is Redis.", ASSISTANT)] == [0.6]
+    assert one("Decision: the cache layer is Redis.", ASSISTANT).confidence == MARKED
+    assert one("We tried Celery, but it crashed on Windows.", ASSISTANT).fact_type == "failure"
+
+
+def test_what_an_assistant_explains_at_length_is_no_fact() -> None:
+    advice = "### Example\n" + "- **Database**: Use PostgreSQL.\n- Decision: the cache layer is Redis.\n" * 20
+    assert statements(advice, ASSISTANT) == []
+    assert len(read(advice)) > 20
+
+
+def test_a_marker_that_the_caller_set_counts_for_the_turn() -> None:
+    (found,) = statements("Redis it shall be for the sessions", USER, markers=("decision",))
+    assert (found.fact_type, found.confidence, found.cardinality) == ("decision", MARKED, "many")
+    assert found.content == "Redis it shall be for the sessions."
+    (found,) = statements("The cache layer is Redis.", USER, markers=("constraint",))
+    assert (found.fact_type, found.attribute, found.value) == ("constraint", "cache layer", "Redis")
+    assert statements("Redis?", USER, markers=("decision",)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cardinality", "negative"),
+    [
+        ("Decision: the cache layer is Redis.", "decision", "one", False),
+        ("Constraint: Budget is 40,000 dollars.", "constraint", "one", False),
+        ("The budget is 40,000 dollars.", "constraint", "one", False),
+        ("Never deploy on Fridays.", "constraint", "many", True),
+        ("Always sign the commits.", "constraint", "many", False),
+        ("Cannot: exceed 512 MB", "constraint", "many", True),
+        ("Decision: do not use an ORM in the importer", "constraint", "many", True),
+        ("Goal: ship the beta", "goal", "many", False),
+        ("Tried Celery, but it failed because of a leak.", "failure", "many", False),
+        ("I prefer tabs over spaces.", "preference", "many", False),
+        ("I'm allergic to nuts.", "constraint", "many", False),
+        ("I live in Porto.", "fact", "one", False),
+        ("We use Redis for caching.", "fact", "one", False),
+        ("We use PostgreSQL.", "fact", "many", False),
+    ],
+)
+def test_a_statement_has_a_type_a_cardinality_and_a_polarity(
+    text: str, kind: str, cardinality: str, negative: bool
+) -> None:
+    found = one(text)
+    assert (found.cardinality, found.negative) == (cardinality, negative)
+    assert found.fact_type == kind or text.startswith("Decision: do not")
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("Decision: the cache layer is Redis.", "The cache layer is Redis."),
+        ("- **Decision**: the cache is Redis, because it is fast", "The cache is Redis, because it is fast."),
+        ("Okay, so we use Redis for caching.", "We use Redis for caching."),
+        ("My name is Anna.", "The user's name is Anna."),
+        ("I'm allergic to nuts and milk.", "The user is allergic to nuts."),
+        ("Cannot: exceed 512 MB", "Cannot exceed 512 MB."),
+        ("Goal: ship the beta", "Goal: ship the beta."),
+        ("Decision: PostgreSQL.", "Decided: PostgreSQL."),
+        ("Never deploy on Fridays!", "Never deploy on Fridays."),
+    ],
+)  # fmt: skip
+def test_a_statement_stands_alone(text: str, content: str) -> None:
+    assert read(text)[0].content == content
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("The deadline is March 20, 2026.", None, (2026, 3, 20)),
+        ("The deadline is 2026-04-01.", None, (2026, 4, 1)),
+        ("The deadline is tomorrow.", None, (2026, 3, 3)),
+        ("The deadline is Friday.", None, (2026, 3, 6)),
+        ("The deadline is next Friday.", None, (2026, 3, 13)),
+        ("The deadline is 4 February.", None, (2027, 2, 4)),
+        ("The deadline is end of the month.", None, (2026, 3, 31)),
+        ("The deadline is in two weeks.", None, (2026, 3, 16)),
+        ("I have lived in Porto.", None, None),
+        ("I moved to Munich in May 2.", (2025, 5, 2), None),
+        ("We use Redis for caching, starting May 4.", (2026, 5, 4), None),
+        ("The price is 4 dollars until June 30.", None, (2026, 6, 30)),
+        ("The deadline is soon.", None, None),
+        ("The deadline is February 30.", None, None),
+    ],
+)
+def test_dates_are_resolved_beside_the_value_as_it_was_said(
+    text: str, first: tuple[int, int, int] | None, last: tuple[int, int, int] | None
+) -> None:
+    found = read(text)
+    begins = {one.valid_from for one in found} - {None}
+    ends = {one.valid_to for one in found} - {None}
+    assert begins == ({datetime(*first, tzinfo=UTC)} if first else set())
+    assert ends == ({datetime(*last, 23, 59, 59, tzinfo=UTC)} if last else set())
+    assert all(one.value in text for one in found)
+
+
+def test_a_relative_date_needs_to_know_when_it_was_said() -> None:
+    (found,) = statements("The deadline is next Friday.", USER)
+    assert (found.value, found.valid_to) == ("next Friday", None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "40,000 dollars",
+        "v2.13.0-rc1",
+        "/srv/data/orders.db",
+        "ORD-4312",
+        "€1.250,00",
+        "O’Reilly",
+        "Node.js",
+        "C++",
+    ],
+)
+def test_a_value_keeps_its_characters(value: str) -> None:
+    assert one(f"Decision: the label is {value}.").value == value
+
+
+def test_several_statements_of_one_sentence_are_all_found() -> None:
+    found = read("We use Redis for caching, and the budget is 40,000 dollars; never deploy on Fridays.")
+    assert [one.value for one in found] == ["Redis", "40,000 dollars", "deploy on Fridays"]
+
+
+@pytest.mark.parametrize("size", [100_000])
+def test_adversarial_texts_are_read_in_one_pass(size: int) -> None:
+    words = (
+        "a|a |we use |the |is |, |the a is |Decision: |from a to |never |(|**|tried a, but |. |- |for a we use b |' |I'm "
+        "|1.|that is our |moved to |если |数据库是|a,b;c: |if |> |we we we |we use a for b, and the c is d. |a is our "
+    )
+    pieces = ["```\n", "\n", "a: b\n", '"', *words.split("|")]
+    for piece in pieces:
+        assert isinstance(statements(piece * (size // len(piece)), USER, said=SAID), list)
+        assert isinstance(statements("Decision: " + piece * (400 // len(piece)), USER, said=SAID), list)

@@ -339,7 +339,7 @@ async def test_14_two_updates_of_one_fact_in_one_answer_leave_the_last(
             await fill(session, text, "Noted.", close=True)
             await session.wait_pending()
         assert [fact.value for fact in await session.facts()] == ["300"]
-        assert outcomes(heard) == ["added", "overridden", "updated"]
+        assert outcomes(heard) == ["added", "updated", "updated"]
 
 
 async def test_14_an_update_of_an_unknown_fact_keeps_what_it_says(

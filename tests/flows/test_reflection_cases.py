@@ -399,6 +399,51 @@ async def test_the_reflector_is_shown_the_facts_that_have_most_to_do_with_the_tu
         assert reflector.requests[1].facts[0].subject == "printers"
 
 
+# ── what a fact was made from ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_was_said_beside_a_fact_that_is_replaced_stays_reachable(storage: Storage) -> None:
+    """A reflector that cites nothing in particular cites all it has read: only what says the fact steps back."""
+    reflector = Scripted(says(DATABASE), says(one("orders service", "database", "MySQL")))
+    async with on(storage, reflector) as session:
+        await episode(
+            session, "We use PostgreSQL. Ben wrote the schema.", "Staging is db-7.", "Lunch is at noon."
+        )
+        await episode(session, "We moved to MySQL.")
+        await session.ingest("user", "next topic")
+        for query, answer in (
+            ("what is staging?", "Staging is db-7."), ("when is lunch?", "Lunch is at noon."),
+            ("who wrote the schema?", "Ben wrote the schema."),
+        ):  # fmt: skip
+            text = (await session.recall(query, token_budget=200)).text()
+            assert answer in text
+            assert "PostgreSQL" not in text
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "in the same answer"])
+async def test_a_tool_cannot_overrule_what_the_user_said(storage: Storage, known: bool) -> None:
+    heard: list[Event] = []
+
+    def answer(request: ReflectionRequest) -> Reflection:
+        return says(
+            *[
+                one("project", "budget", turn.text.split()[-1], sources=(turn.version,))
+                for turn in request.turns
+                if "budget" in turn.text
+            ]
+        )
+
+    async with on(storage, Scripted(answer, answer), heard) as session:
+        await fill(session, "The budget is 100", "ok", close=known)
+        await session.wait_pending()
+        await session.ingest("assistant", "", tool_calls=[{"id": "c", "name": "look", "arguments": "{}"}])
+        await session.ingest("tool", "the budget is 999", tool_call_id="c")
+        await session.close_episode()
+        await session.wait_pending()
+        assert await values(session, history=True) == ["100"]
+        assert outcomes(heard) == ["added", "untrusted"]
+
+
 # ── traces ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

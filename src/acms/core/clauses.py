@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from acms.core.markers import WORDS
 
@@ -27,7 +28,7 @@ _PROGRAM = re.compile(
 _ODD = re.compile(r"=>|==|\(\)|\);|;\s*$|\{\s*$|^\s*\w+ = |</|::|&&|\|\|")
 _END = re.compile(r"(?<=[.!?…])[\"'”’)\]]{0,2}(?:\s+|$)|(?<=[。！？])")
 _SHORT = re.compile(
-    r"(?:\b(?:e\.g|i\.e|etc|vs|approx|no|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
+    r"(?:\b(?:e\.g|i\.e|etc|vs|approx|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
     r"|dec|\w)|\A\d{1,3})\.$",
     re.I,
 )
@@ -43,41 +44,53 @@ _CHANGES = frozenset(
     "|small correction|one correction|quick correction|quick update|new decision".split("|")
 )
 _ANNOUNCE = frozenset(
-    "note|fyi|reminder|important|heads up|heads-up|remember|info|context|fact|for the record|decision made|final decision"
+    "note|fyi|reminder|important|heads up|heads-up|remember|info|context|fact|for the record|decision made"
+    "|final decision"
     "|agreed|conclusion|rule|policy|convention|preference".split("|")
 )
 
 HYPOTHETICAL = re.compile(
-    r"\b(?:if|could|might|(?-i:may)|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider|considering"
-    r"|thinking (?:about|of)|think about|possibly|probably|potentially|hypothetically|hypothetical|unless|whether|either"
+    r"\b(?:if|could|might|(?-i:may)|maybe|perhaps|would|wouldn['’]t|wonder|wondering|suppose|imagine|consider"
+    r"|considering"
+    r"|thinking (?:about|of)|think about|possibly|probably|potentially|hypothetically|hypothetical|unless"
+    r"|whether|either"
     r"|what about|how about|assume|assuming|unsure|not sure|undecided|proposal|propose[ds]?|proposing|suggest\w*"
     r"|recommend\w*|option|options|alternative|alternatively|ideally|in theory|tempted|leaning|hoping|hope|wish"
-    r"|want to|wanted to|planning to|plan to|plans to|like to|intend to|going to (?:try|look|see|check|think|discuss)"
+    r"|want to|wanted to|planning to|plan to|plans to|like to|intend to|going to (?:try|look|see|check|think"
+    r"|discuss)"
     r"|haven['’]t|hasn['’]t|have not|has not|not yet|used to|eventually|someday|some day|one day|should|pretend"
-    r"|let['’]s say|say we|in case|unlikely|likely|until we|as soon as|once (?:we|the|i|it)|was going to|were going to"
+    r"|let['’]s say|say we|in case|unlikely|likely|until we|as soon as|once (?:we|the|i|it)|was going to"
+    r"|were going to"
     r"|almost|nearly)\b",
     re.I,
 )
 HEARSAY = re.compile(
-    r"\b(?:heard|hear that|they say|people say|they said|said|says|told|tells|claims?|claimed|argues?|read (?:that|about"
+    r"\b(?:heard|hear that|they say|people say|they said|said|says|told|tells|claims?|claimed|argues?"
+    r"|read (?:that|about"
     r"|a|an|the|some)|reading|reads|apparently|supposedly|reportedly|rumou?rs?|allegedly|according to|popular|many"
     r" (?:teams|people|companies|developers)|most (?:teams|people|companies|developers)|some (?:people|teams|say"
     r"|companies)|article|blog|podcast|tutorial|documentation|docs say|forum|survey|in general"
-    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|(?:an|one|this) example|dreamed|dreamt|movie|novel"
-    r"|fictional|character|previous(?:ly)?|formerly|originally|back then|last (?:year|month|week|job|company)|years ago"
+    r"|generally|typically|usually|often|sometimes|for example|for instance|e\.g|(?:an|one|this) example"
+    r"|dreamed|dreamt|movie|novel"
+    r"|fictional|character|previous(?:ly)?|formerly|originally|back then|last (?:year|month|week|job|company)"
+    r"|years ago"
     r"|in the past|at my old|old job|ex-\w+|competitors?"
     r"|ask(?:ed|s) (?:me|us|him|her|whether|about|for (?:a|my))|wrote (?:that|about))\b",
     re.I,
 )
 
 _LEAD = re.compile(
-    r"please (?!note\b)|(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep|sure|thanks|thank you|also|and|but"
-    r"|then|btw|by the way|fyi|please|note|please note|remember|keep in mind|just so you know|for the record|for context"
+    r"please (?!note\b)|(?:(?:so|now|ok|okay|alright|all right|well|great|good|perfect|right|yes|yeah|yep"
+    r"|sure|thanks|thank you|also|and|but"
+    r"|then|btw|by the way|fyi|please|note|please note|remember|keep in mind|just so you know|for the record"
+    r"|for context"
     r"|for your information|as a reminder|reminder|heads up|heads-up|to clarify|to be clear|in short|in summary"
     r"|hi|hello|hey|again|in the end|today|before we start|first|second|finally|anyway|by now|good news"
-    r"|no|nope|actually|sorry|wait|oops|scratch that|never ?mind that|correction|i mean|i meant|rather|hold on|my mistake"
+    r"|no|nope|actually|sorry|wait|oops|scratch that|never ?mind that|correction|i mean|i meant|rather"
+    r"|hold on|my mistake"
     r"|my bad|change of plans?|change of mind|update|quick update|on second thought|on reflection)"
-    r"(?: that)?(?:[,:;.!]+ ?|[ ]?[-–—] ?| (?=we\b|i\b|the\b|our\b|my\b|let|never\b|always\b|do\b|don|it\b|make\b)))",
+    r"(?: that)?(?:[,:;.!]+ ?|[ ]?[-–—] ?| (?=we\b|i\b|the\b|our\b|my\b|let|never\b|always\b|do\b|don|it\b"
+    r"|make\b)))",
     re.I,
 )
 _CHANGING = re.compile(
@@ -86,7 +99,8 @@ _CHANGING = re.compile(
     re.I,
 )
 _PHRASE = re.compile(
-    r"(?:^|[ ,]{1,2})(?P<new>from (?:now|today|tomorrow|here|this \w{1,20}|next \w{1,20}) on(?:wards?)?|going forward"
+    r"(?:^|[ ,]{1,2})(?P<new>from (?:now|today|tomorrow|here|this \w{1,20}|next \w{1,20}) on(?:wards?)?"
+    r"|going forward"
     r"|after all|as of (?:now|today|tomorrow|this \w{1,20}|next \w{1,20})|effective (?:immediately|today|now)"
     r"|instead(?! of)|any ?more)(?=[\s,.;:!]|$)"
     r"|(?:^|[ ,]{1,2})(?:for now|at the moment|these days|as always|for the time being|at present)(?=[\s,.;:!]|$)",
@@ -98,7 +112,8 @@ _FILLER = re.compile(
 )
 _STARTS = re.compile(
     r"(?:[,;:] (?:(?:and|but|so|because|that is why|which is why|therefore|hence) )?|[ ](?:so|but|and|[-–—]+) )"
-    r"(?=(?:the|our|my|we|i|we['’]re|we['’]ll|we['’]ve|i['’]m|i['’]ve|let['’]?s|never|always|don['’]t|do not|it|it['’]s"
+    r"(?=(?:the|our|my|we|i|we['’]re|we['’]ll|we['’]ve|i['’]m|i['’]ve|let['’]?s|never|always|don['’]t|do not"
+    r"|it|it['’]s"
     r"|please|use|in|on|for|as|from|there|make|use|set|team|[A-Z][\w.+#-]{1,30}"
     r"|(?:[a-z]{2,20} ){1,2}(?:is|are|was|were|moves?|moved|changes?|changed))\b)",
     re.I,
@@ -127,13 +142,8 @@ def clauses(text: str) -> list[Clause]:
     """Return the sentences of a text that may state something, at most `MOST`."""
     if "```" in text or "~~~" in text:
         text = _CODE.sub("\n", text)
-    found: list[Clause] = []
-    for line in text.split("\n"):
-        if len(found) >= MOST:
-            break
-        if line.strip():
-            found.extend(_line(line[: 4 * LONGEST].rstrip()))
-    return found[:MOST]
+    found = (clause for line in text.split("\n") if line.strip() for clause in _line(line.rstrip()))
+    return list(islice(found, MOST))
 
 
 def _line(line: str) -> Iterator[Clause]:
@@ -143,11 +153,14 @@ def _line(line: str) -> Iterator[Clause]:
     match = _LINE.match(line)
     said = (match["text"] if match else line).lstrip("#").strip()
     said = _EMPHASIS.sub("", said)
-    if not said or _PROGRAM.match(said) or _ODD.search(said):
+    if not said or _PROGRAM.match(said):
         return
     marker, key, change = None, "", False
     listed = False
-    while (announced := _KEY.match(said)) and len(announced["rest"]) < len(said):
+    for _ in range(3):
+        announced = _KEY.match(said)
+        if not announced:
+            break
         word = announced["key"].strip().lower().replace("’", "'")
         if word in _MARKER:
             marker, key, said = _MARKER[word], announced["key"].strip(), announced["rest"]
@@ -175,16 +188,13 @@ def _line(line: str) -> Iterator[Clause]:
 
 def _sentences(text: str) -> Iterator[str]:
     start = 0
-    for match in _END.finditer(text):
-        piece = text[start : match.end()]
-        if _SHORT.search(piece.rstrip()[-12:] if len(piece) > 5 else piece.rstrip()):
+    for end in (*(match.end() for match in _END.finditer(text)), len(text)):
+        if end < len(text) and _SHORT.search(text[max(start, end - 14) : end].rstrip()):
             continue
-        if piece.strip() and len(piece) <= LONGEST:
-            yield piece.strip()
-        start = match.end()
-    rest = text[start:].strip()
-    if rest and len(rest) <= LONGEST:
-        yield rest
+        piece = text[start : min(end, start + LONGEST + 1)].strip() if end - start <= 2 * LONGEST else ""
+        if piece and len(piece) <= LONGEST and not _ODD.search(piece):
+            yield piece
+        start = end
 
 
 def _mask(text: str) -> str:
@@ -222,9 +232,12 @@ def plainly(text: str) -> tuple[str, bool]:
 
 
 _BEFORE = re.compile(
-    r"(?:(?:after|because of|in front of|due to|following|given|thanks to|per|based on|behind|on top of|before) [^,;]{2,60}?"
-    r"|(?:we|the team|our team|they|everyone|everybody)(?: have|['’]ve)?(?: finally| all| now)? (?:agreed|decided|settled|confirmed"
-    r"|concluded) that|(?:after .{2,40} )?it(?: is|['’]s) (?:now )?(?:clear|decided|agreed|settled|official|final|confirmed) that"
+    r"(?:(?:after|because of|in front of|due to|following|given|thanks to|per|based on|behind|on top of"
+    r"|before) [^,;]{2,60}?"
+    r"|(?:we|the team|our team|they|everyone|everybody)(?: have|['’]ve)?(?: finally| all| now)? (?:agreed"
+    r"|decided|settled|confirmed"
+    r"|concluded) that|(?:after .{2,40} )?it(?: is|['’]s) (?:now )?(?:clear|decided|agreed|settled|official"
+    r"|final|confirmed) that"
     r"|(?:i|we) (?:can |should |want to )?(?:confirm|mention|say|add|introduce myself)(?: that)?),? "
     r"(?=(?:we|our|my|the|[a-z]{3,20} (?:is|are))\b)",
     re.I,

@@ -26,6 +26,8 @@ LABEL = 255
 """Characters of a subject, an attribute or a type."""
 VALUE = 4_096
 """Bytes of a value."""
+ROUNDS = 8
+"""Parts an answer that contradicts itself is divided into, at most."""
 
 _ACTIONS = ("add", "update", "remove", "keep")
 _TRUST = {
@@ -112,6 +114,33 @@ class _Book:
         )
 
 
+def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
+    """Divide an answer so that no part says two things about one fact or one address of cardinality one.
+
+    What was said first and corrected later in the same answer is stored and then retired, like any correction: each
+    part is consolidated and appended on its own, in order. Returns the places of the proposals of each part.
+    """
+    one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
+    sound = [not _fault(said) for said in proposals]
+    for index, said in enumerate(proposals):
+        if sound[index] and said.cardinality == "one":
+            one.add(address(said.subject, said.attribute))
+    found: list[list[int]] = [[]]
+    values: dict[object, tuple[str, ...]] = {}
+    for index, said in enumerate(proposals):
+        if sound[index] and said.action in ("add", "update") and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            about: list[object] = [where] if has_address(where) and where in one else []
+            about += [said.fact_id] if said.fact_id is not None else []
+            value = fold(said.value) or fold(said.content)
+            if any(values.get(one, value) != value for one in about):
+                found.append([])
+                values.clear()
+            values.update(dict.fromkeys(about, value))
+        found[-1].append(index)
+    return found
+
+
 def consolidate(
     proposals: Sequence[Proposal],
     known: Sequence[Fact],
@@ -131,7 +160,7 @@ def consolidate(
     book = _Book(proposals)
     changes: list[_Change] = []
     keeps: list[tuple[int, Fact]] = []
-    by_id = {fact.id: fact for fact in known}
+    by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
     at: dict[Address, list[Fact]] = {}
     for fact in known:
         at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
@@ -165,16 +194,24 @@ def consolidate(
             size = f"{count(proposal.content)} tokens, a fact may have {rules.max_tokens}"
             book.decide(index, "too_long", size)
             continue
-        safe = next((fact for fact in change.ends if _safe(fact, change.trust)), None)
+        safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
+        rival = _rival(change, changes)
         same = _same(change, at.get(change.where, ()), known, changes)
         if same is not None:
             book.decide(index, "duplicate", *same)
-            for other in [one for one in changes if same[1] in {fact.id for fact in one.ends}]:
+            for other in [
+                one
+                for one in changes
+                if same[1] in {fact.id for fact in one.ends} and not _safe(one.trust, change.trust)
+            ]:
                 changes.remove(other)
                 book.decide(other.index, "overridden", f"proposal {index + 1} says that it stays", same[1])
         elif safe is not None:
             word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
             book.decide(index, "untrusted", word, safe.id)
+        elif rival is not None:
+            word = f"what {change.trust.value} says cannot end what {rival.trust.value} said"
+            book.decide(index, "untrusted", f"{word} (proposal {rival.index + 1})")
         else:
             if has_address(change.where) and proposal.action != "remove":
                 counts.setdefault(change.where, change.cardinality)
@@ -299,9 +336,20 @@ def _missing(proposal: Proposal) -> str:
     return "it names no id, and no single fact at its address"
 
 
-def _safe(fact: Fact, trust: Origin) -> bool:
-    """Whether a fact is protected: what tools and pages say ends nothing that people said (decision 26)."""
-    return _TRUST[trust] < _TRUST[Origin.ASSISTANT] <= _TRUST[fact.trust]
+def _safe(said: Origin, by: Origin) -> bool:
+    """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
+    return _TRUST[by] < _TRUST[Origin.ASSISTANT] <= _TRUST[said]
+
+
+def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
+    """Return an earlier change of the answer about the same that is protected from this one; None without one."""
+    own = {fact.id for fact in change.named}
+    filling = change.proposal.action != "remove" and change.exclusive
+    for one in earlier:
+        meets = filling and one.exclusive and one.proposal.action != "remove" and one.where == change.where
+        if (meets or own & {fact.id for fact in one.named}) and _safe(one.trust, change.trust):
+            return one
+    return None
 
 
 def _same(
@@ -315,7 +363,7 @@ def _same(
     for fact in rivals:
         if not _says(said, fact, exactly=fact in change.named):
             continue
-        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(replace(fact, trust=change.trust), fact.trust):
+        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(change.trust, fact.trust):
             change.named = (*change.named, fact)  # now somebody says it who is to be believed
             change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
             return None

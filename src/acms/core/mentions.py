@@ -80,11 +80,12 @@ class Said:
                 if other.id != fact.id and fold(other.value) == old
                 for id in other.sources
             }
+            told = self._of_sources(fact, old, new)
             for id in fact.sources:
                 near = self._around.get(id, ())
                 for entry in near:
                     if entry.id == id:
-                        found = self._of_source(entry, fact, old, new)
+                        found = told.get(id, set())
                     elif entry.id in evidence or entry.id in shared or entry.id in fact.sources:
                         continue
                     else:
@@ -101,11 +102,22 @@ class Said:
             if some and entries[id].kind is Kind.MESSAGE and entries[id].state is State.LIVE
         }
 
-    def _of_source(self, entry: Entry, fact: Fact, old: Sequence[str], new: Sequence[str]) -> set[int]:
-        found = _saying(entry, old, new) if old else set[int]()
-        if found or (old and new and mentions(new, old)):
+    def _of_sources(self, fact: Fact, old: Sequence[str], new: Sequence[str]) -> dict[str, set[int]]:
+        """Return the sentences of its sources that say a fact.
+
+        A fact may cite all that was read. So where the value or the statement is found, a source without either says
+        something else; where nothing is found, the citation alone is believed.
+        """
+        entries = {id: one for id in fact.sources for one in self._around.get(id, ()) if one.id == id}
+        found = {id: _saying(one, old, new) if old else set[int]() for id, one in entries.items()}
+        if old and new and mentions(new, old):
             return found
-        return _closest(entry.content, fact.content)
+        if len(found) > 1:
+            for id in [id for id, some in found.items() if not some]:
+                found[id] = _sharing(entries[id].content, fact.content)
+        if not any(found.values()) or len(found) == 1:
+            return {id: some or _closest(entries[id].content, fact.content) for id, some in found.items()}
+        return found
 
     def _of_neighbour(self, entry: Entry, fact: Fact, old: Sequence[str], new: Sequence[str]) -> set[int]:
         """Return the sentences that repeat a value; a short number or a common word must be about the same, too."""
@@ -130,12 +142,20 @@ def _saying(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:
 
 def _closest(content: str, statement: str) -> set[int]:
     """Return which sentences are most likely to say a statement: those with enough of its words, or the best one."""
-    wanted = _terms(statement)
-    shares = [len(wanted & _terms(content[start:end])) / max(1, len(wanted)) for start, end in spans(content)]
-    enough = {number for number, share in enumerate(shares) if share >= ENOUGH}
+    enough, shares = _sharing(content, statement), _shares(content, statement)
     if enough or not shares or max(shares) == 0:
         return enough or set(range(len(shares)))
     return {shares.index(max(shares))}
+
+
+def _sharing(content: str, statement: str) -> set[int]:
+    """Return which sentences have enough of the words of a statement."""
+    return {number for number, share in enumerate(_shares(content, statement)) if share >= ENOUGH}
+
+
+def _shares(content: str, statement: str) -> list[float]:
+    wanted = _terms(statement)
+    return [len(wanted & _terms(content[start:end])) / max(1, len(wanted)) for start, end in spans(content)]
 
 
 def _terms(text: str) -> set[int]:

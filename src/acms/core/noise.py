@@ -97,9 +97,10 @@ def _held(fact: Entry) -> set[int]:
 
 
 def _apart(fact: Entry, query: Sequence[int]) -> bool:
-    """Whether a fact is about something else: its address holds one value, and the query names nothing of it."""
+    """Whether a fact is about something else: its address holds one value, and the query names nothing of either."""
     attribute = _terms(fact, "attribute")
-    return fact.data.get("cardinality") == "one" and bool(attribute) and attribute.isdisjoint(query)
+    named = attribute | _terms(fact, "value")
+    return fact.data.get("cardinality") == "one" and bool(attribute) and named.isdisjoint(query)
 
 
 def _naming(field: Field, value: set[int]) -> set[int]:

@@ -4,94 +4,134 @@ from __future__ import annotations
 
 import re
 
-from acms.core.phrases import PROJECT, USER, Topic, cut, is_value, nature, pattern, person
-from acms.core.said import CONSTRAINT, FAILURE, PREFERENCE, Made, Reading, Rule, about, state
+from acms.core.phrases import PROJECT, USER, Topic, cut, is_value, nature, pattern
+from acms.core.phrases import person as subject_of
+from acms.core.said import CONSTRAINT, FAILURE, PREFERENCE, Made, Reading, about, state
 
 _TRIED = pattern(
-    r"""(?:(?:we|i|the[ ]team)(?:'ve|[ ]have|[ ]had)?[ ])?(?:tried|attempted|tested|experimented[ ]with)[ ](?P<v>.{2,100}?),?[ ]
+    r"""(?:(?:we|i|the[ ]team)(?:'ve|[ ]have|[ ]had)?[ ])?(?:tried|attempted|tested
+        |experimented[ ]with)[ ](?P<v>.{2,100}?),?[ ]
     (?:but|and|however,?|yet)[ ](?:(?:it|that|this|they|we|the[ ][\w ]{2,30}?|i)[ ])?
-    (?P<how>(?:just[ ])?(?:fail|didn't|did[ ]not|doesn't|does[ ]not|broke|crash|couldn't|could[ ]not|was[ ](?:too|not)|wasn't|were[ ](?:too|not)|kept|hit|ran[ ]into|got|caused|gave|had|timed[ ]out|never|turned[ ]out|made|lost|corrupt|deadlock|leak|threw|produced|no[ ]luck).*)"""
+    (?P<how>(?:just[ ])?(?:fail|didn't|did[ ]not|doesn't|does[ ]not|broke|crash|couldn't|could[ ]not
+        |was[ ](?:too|not)|wasn't|were[ ](?:too|not)|kept|hit|ran[ ]into|got|caused|gave|had|timed[ ]out|never
+        |turned[ ]out|made|lost|corrupt|deadlock|leak|threw|produced|no[ ]luck).*)"""
 )
 _TRIED_FAILED = pattern(
-    r"""(?:(?:we|i)[ ])?tried[ ](?P<v>[^,;]{2,100}),[ ](?P<how>(?:it[ ])?(?:failed|didn't[ ]work|did[ ]not[ ]work|no[ ]luck|broke|crashed).*)"""
+    r"""(?:(?:we|i)[ ])?tried[ ](?P<v>[^,;]{2,100}),[ ](?P<how>(?:it[ ])?(?:failed|didn't[ ]work
+        |did[ ]not[ ]work|no[ ]luck|broke|crashed).*)"""
 )
 _FAILED = pattern(
     r"""(?P<v>(?!i[ ]|he[ ]|she[ ]|it[ ]|that[ ]|this[ ]|they[ ]|you[ ]|we[ ])[\w'`"./+\#-][^,;]{1,80}?)[ ]
-    (?P<how>(?:failed(?:[ ](?:because|due[ ]to|with|when|on|again|in|at|for))|(?:didn't|did[ ]not|doesn't|does[ ]not)[ ]work(?:[ ]out)?(?:$|[ ,](?:because|due[ ]to|with|on|for|when|in|as|since|,|at)?)|kept[ ](?:crashing|failing|timing[ ]out)|(?:crashed|crashes|timed[ ]out|times[ ]out|broke)[ ](?:because|due[ ]to|with|when|on|under|the|at|after)).*)"""
+    (?P<how>(?:failed(?:[ ](?:because|due[ ]to|with|when|on|again|in|at|for))|(?:didn't|did[ ]not|doesn't
+        |does[ ]not)[ ]work(?:[ ]out)?(?:$|[ ,](?:because|due[ ]to|with|on|for|when|in|as|since|,|at)?)
+        |kept[ ](?:crashing|failing|timing[ ]out)|(?:crashed|crashes|timed[ ]out|times[ ]out
+        |broke)[ ](?:because|due[ ]to|with|when|on|under|the|at|after)).*)"""
 )
 _RULE = pattern(
-    r"""(?:(?:you|we|i)[ ](?:should[ ]|must[ ]|will[ ])?|please[ ])?(?P<how>never|always|don't[ ]ever|do[ ]not[ ]ever|don't|do[ ]not|under[ ]no[ ]circumstances|at[ ]all[ ]times)[ ](?P<v>[a-z].{3,160})"""
+    r"""(?:(?:you|we|i)[ ](?:should[ ]|must[ ]|will[ ])?|please[ ])?(?P<how>never|always|don't[ ]ever
+        |do[ ]not[ ]ever|don't|do[ ]not|under[ ]no[ ]circumstances|at[ ]all[ ]times)[ ](?P<v>[a-z].{3,160})"""
 )
 _MUST = pattern(
-    r"""(?P<t>(?:(?:the|our|all|any|every|each|no)[ ])?(?!i\b|you\b|it\b|he\b|she\b|they\b|that\b|this\b|there\b)[\w/-]{2,30}(?:[ ][\w/-]{1,30}){0,4}?)[ ]
-    (?P<how>must[ ]not|mustn't|must[ ]never|must[ ]always|must|cannot|can't|may[ ]not|are[ ]not[ ]allowed[ ]to|is[ ]not[ ]allowed[ ]to|aren't[ ]allowed[ ]to|isn't[ ]allowed[ ]to|has[ ]to|have[ ]to|shall[ ]not)[ ](?P<v>(?:be[ ])?[a-z].{2,160})"""
+    r"""(?P<t>(?:(?:the|our|all|any|every|each|no)[ ])?(?!i\b|you\b|it\b|he\b|she\b|they\b|that\b|this\b
+        |there\b)[\w/-]{2,30}(?:[ ][\w/-]{1,30}){0,4}?)[ ]
+    (?P<how>must[ ]not|mustn't|must[ ]never|must[ ]always|must|cannot|can't|may[ ]not|are[ ]not[ ]allowed[ ]to
+        |is[ ]not[ ]allowed[ ]to|aren't[ ]allowed[ ]to|isn't[ ]allowed[ ]to|has[ ]to|have[ ]to
+        |shall[ ]not)[ ](?P<v>(?:be[ ])?[a-z].{2,160})"""
 )
 _FORBIDDEN = pattern(
-    r"""(?P<v>[\w/'-][^,;]{2,80}?)[ ](?:is|are)[ ](?:strictly[ ])?(?P<how>not[ ](?:allowed|permitted|an[ ]option|acceptable)|forbidden|prohibited|off[ ]limits|banned|mandatory|required|non-negotiable|out[ ]of[ ]scope)\b.{0,80}"""
+    r"""(?P<v>[\w/'-][^,;]{2,80}?)[ ](?:is|are)[ ](?:strictly[ ])?(?P<how>not[ ](?:allowed|permitted
+        |an[ ]option|acceptable)|forbidden|prohibited|off[ ]limits|banned|mandatory|required|non-negotiable
+        |out[ ]of[ ]scope)\b.{0,80}"""
 )
 #: Verbs of idle talk: "don't worry", "never mind", "I can't wait".
 _IDLE = re.compile(
-    r"(?:worry|forget|mind|know|think|get me wrong|hesitate|be (?:shy|afraid|sorry|sad|silly|too|so|a )|give up|stop|let|hurt"
-    r"|matter|need|have|want|care|see|understand|believe|like|love|hate|wait|feel|say|tell|ask|remember|sure|agree|seem|been|had"
-    r"|thought|knew|got|did|do\b|happen|heard|expected|imagine|help|wanted|wish|miss|underestimate|look|sound|gonna|make it"
-    r"|make sense|work|try|keep (?:me|you|us)|fear|panic|sweat|bother|ever|get\b|be\b(?! (?:stored|used|logged|committed|deployed|exposed|sent|merged|changed|deleted|run|written|encrypted|signed|shared|kept|cached|blocked|opened|installed))|a |an |the |good|nice|great|fun|there|here|so |very|too |in my|in your|take (?:it|things)"
-    r"|appreciate|enjoy|go wrong|end\b|ends\b|too|easy|fully|ready|happy|wonderful|inspiring|nervous|trying|learning|looking)",
+    r"(?:worry|forget|mind|know|think|get me wrong|hesitate|be (?:shy|afraid|sorry|sad|silly|too|so|a )"
+    r"|give up|stop|let|hurt"
+    r"|matter|need|have|want|care|see|understand|believe|like|love|hate|wait|feel|say|tell|ask|remember|sure"
+    r"|agree|seem|been|had"
+    r"|thought|knew|got|did|do\b|happen|heard|expected|imagine|help|wanted|wish|miss|underestimate|look|sound"
+    r"|gonna|make it"
+    r"|make sense|work|try|keep (?:me|you|us)|fear|panic|sweat|bother|ever|get\b|be\b(?! (?:stored|used"
+    r"|logged|committed|deployed|exposed|sent|merged|changed|deleted|run|written|encrypted|signed|shared|kept"
+    r"|cached|blocked|opened|installed))|a |an |the |good|nice|great|fun|there|here|so |very|too |in my"
+    r"|in your|take (?:it|things)"
+    r"|appreciate|enjoy|go wrong|end\b|ends\b|too|easy|fully|ready|happy|wonderful|inspiring|nervous|trying"
+    r"|learning|looking)",
     re.I,
 )
 _STRICT = re.compile(
-    r"(?:exceed|use|deploy|store|change|spend|break|touch|modify|ship|log|access|depend|require|rely|upgrade|downgrade|expose|send"
-    r"|share|delete|merge|commit|push|write|call|install|import|hard-?code|block|run|support|comply|pass|include|contain|have"
+    r"(?:exceed|use|deploy|store|change|spend|break|touch|modify|ship|log|access|depend|require|rely|upgrade"
+    r"|downgrade|expose|send"
+    r"|share|delete|merge|commit|push|write|call|install|import|hard-?code|block|run|support|comply|pass"
+    r"|include|contain|have"
     r"|respond|return|validate|authenticate|encrypt|sign|keep|retain|be )",
     re.I,
 )
 
 _ME = r"(?:i'm|i[ ]am)"
 _NAME = pattern(
-    r"""(?:my[ ](?:full[ ])?name(?:'s|[ ]is)|(?:please[ ])?call[ ]me|i'm[ ]called|i[ ]am[ ]called)[ ](?P<v>[A-Z][\w.'-]{0,30}(?:[ ][A-Z][\w.'-]{0,30}){0,3})(?P<rest>.*)"""
+    r"""(?:my[ ](?:full[ ])?name(?:'s|[ ]is)|(?:please[ ])?call[ ]me|i'm[ ]called
+        |i[ ]am[ ]called)[ ](?P<v>[A-Z][\w.'-]{0,30}(?:[ ][A-Z][\w.'-]{0,30}){0,3})(?P<rest>.*)"""
 )
 _INTRODUCED = pattern(
-    r"""(?:i'm|i[ ]am|this[ ]is)[ ](?P<v>[A-Z][\w.'-]{1,30}(?:[ ][A-Z][\w.'-]{1,30}){1,2}),?[ ](?:and[ ]my[ ]name|your[ ].*|and[ ]i[ ].*)(?P<rest>.*)"""
+    r"""(?:i'm|i[ ]am|this[ ]is)[ ](?P<v>[A-Z][\w.'-]{1,30}(?:[ ][A-Z][\w.'-]{1,30}){1,2}),?[ ]
+    (?:and[ ]my[ ]name|your[ ].*|and[ ]i[ ].*)(?P<rest>.*)"""
 )
 _LIVE = pattern(
-    rf"""(?:(?:i|we)[ ](?:live|reside|am[ ]based|am[ ]living|am[ ]located|are[ ]based)[ ]in|{_ME}[ ](?:based|living|located)[ ](?:in|out[ ]of))[ ](?P<v>.+)"""
+    rf"""(?:(?:i|we)[ ](?:live|reside|am[ ]based|am[ ]living|am[ ]located|are[ ]based)[ ]in|{_ME}[ ](?:based
+        |living|located)[ ](?:in|out[ ]of))[ ](?P<v>.+)"""
 )
 _MOVED = pattern(
-    r"""i(?:'ve|[ ]have)?[ ](?:moved|relocated)[ ](?:here[ ])?(?:back[ ])?(?:from[ ](?P<a>[A-Z][\w .'-]{1,40}?)[ ])?to[ ](?P<v>[A-Z].+)"""
+    r"""i(?:'ve|[ ]have)?[ ](?:moved|relocated)[ ](?:here[ ])?(?:back[ ])?
+    (?:from[ ](?P<a>[A-Z][\w .'-]{1,40}?)[ ])?to[ ](?P<v>[A-Z].+)"""
 )
 _FROM = pattern(r"""i(?:'m|[ ]am)?[ ](?:come[ ]from|originally[ ]from|from)[ ](?P<v>[A-Z].+)""")
 _WORK = pattern(r"""i[ ]work[ ](?P<how>at|for|as)[ ](?P<v>.+)""")
 _JOB = pattern(
-    rf"""{_ME}[ ](?:a|an|the)[ ](?P<v>(?:[\w-]{{2,20}}[ ]){{0,3}}(?:engineer|developer|teacher|nurse|doctor|designer|manager|student|lawyer|scientist|analyst|researcher|writer|artist|architect|consultant|accountant|programmer|administrator|admin|founder|owner|director|editor|chef|photographer|musician|therapist|professor|lecturer|physicist|biologist|chemist|journalist|freelancer|contractor|coach|pilot|electrician|plumber|carpenter|translator|librarian|pharmacist|dentist|vet|paralegal|producer|colou?rist|technician|mechanic|salesperson|recruiter|cto|ceo|cfo))(?P<rest>\b.*)"""
+    rf"""{_ME}[ ](?:a|an|the)[ ](?P<v>(?:[\w-]{{2,20}}[ ]){{0,3}}(?:engineer|developer|teacher|nurse|doctor
+        |designer|manager|student|lawyer|scientist|analyst|researcher|writer|artist|architect|consultant
+        |accountant|programmer|administrator|admin|founder|owner|director|editor|chef|photographer|musician
+        |therapist|professor|lecturer|physicist|biologist|chemist|journalist|freelancer|contractor|coach|pilot
+        |electrician|plumber|carpenter|translator|librarian|pharmacist|dentist|vet|paralegal|producer
+        |colou?rist|technician|mechanic|salesperson|recruiter|cto|ceo|cfo))(?P<rest>\b.*)"""
 )
 _DIET = pattern(
-    rf"""{_ME}[ ](?:a[ ])?(?:strict[ ])?(?P<v>vegetarian|vegan|pescatarian|lactose[ ]intolerant|gluten[ ]intolerant|celiac|coeliac|diabetic|kosher|halal|teetotal)(?P<rest>\b.*)"""
+    rf"""{_ME}[ ](?:a[ ])?(?:strict[ ])?(?P<v>vegetarian|vegan|pescatarian|lactose[ ]intolerant
+        |gluten[ ]intolerant|celiac|coeliac|diabetic|kosher|halal|teetotal)(?P<rest>\b.*)"""
 )
 _ALLERGIC = pattern(
-    rf"""(?:{_ME}[ ](?:(?:severely|very|highly|deathly|mildly)[ ])?allergic[ ]to|i[ ]have[ ]an?[ ](?:\w+[ ])?allergy[ ](?:to|against))[ ](?P<v>.+)|i[ ]have[ ]an?[ ](?:(?:severe|bad|mild|serious)[ ])?(?P<n>[\w-]{{2,20}}(?:[ ][\w-]{{2,20}})?)[ ]allergy\b.*"""
+    rf"""(?:{_ME}[ ](?:(?:severely|very|highly|deathly|mildly)[ ])?allergic[ ]to
+        |i[ ]have[ ]an?[ ](?:\w+[ ])?allergy[ ](?:to|against))[ ](?P<v>.+)|i[ ]have[ ]an?[ ](?:(?:severe|bad
+        |mild|serious)[ ])?(?P<n>[\w-]{{2,20}}(?:[ ][\w-]{{2,20}})?)[ ]allergy\b.*"""
 )
 _NOT_ALLERGIC = pattern(
-    rf"""{_ME}[ ](?:not|no[ ]longer)[ ](?P<how>allergic[ ]to[ ])?(?P<a>(?:(?<=to[ ])[\w -]{{2,40}}|vegan|vegetarian|pescatarian))\b.*"""
+    rf"""{_ME}[ ](?:not|no[ ]longer)[ ](?P<how>allergic[ ]to[ ])?(?P<a>(?:(?<=to[ ])[\w -]{{2,40}}|vegan
+        |vegetarian|pescatarian))\b.*"""
 )
 _OLD = pattern(
     rf"""(?:{_ME}[ ]|my[ ]age[ ]is[ ])(?P<v>\d{{1,3}})(?:[ ]years?[ ]old|[ ]?yo)?(?P<rest>(?:[ ,].*)?)"""
 )
 _BORN = pattern(r"""i[ ]was[ ]born[ ](?P<how>in|on)[ ](?P<v>.+)""")
 _SPEAK = pattern(
-    r"""i[ ]speak[ ](?:fluent[ ]|native[ ])?(?P<v>[A-Z]\w+(?:(?:,[ ]|[ ]and[ ]|,[ ]and[ ])[A-Z]\w+){0,5})(?P<rest>.*)"""
+    r"""i[ ]speak[ ](?:fluent[ ]|native[ ])?(?P<v>[A-Z]\w+(?:(?:,[ ]|[ ]and[ ]
+        |,[ ]and[ ])[A-Z]\w+){0,5})(?P<rest>.*)"""
 )
 _FAVOURITE = pattern(
     r"""my[ ](?:all[- ]time[ ])?(?P<t>favou?rite[ ][\w -]{2,40}?)(?:[ ]is|[ ]are|'s)[ ](?P<v>.+)"""
 )
 _RELATED = pattern(
-    r"""my[ ](?P<t>wife|husband|partner|son|daughter|brother|sister|mother|father|mom|mum|dad|dog|cat|boss|manager|fiancé|fiancée|girlfriend|boyfriend|friend)(?:'s[ ]name[ ]is|[ ]is[ ](?:called|named))[ ](?P<v>[A-Z].+)"""
+    r"""my[ ](?P<t>wife|husband|partner|son|daughter|brother|sister|mother|father|mom|mum|dad|dog|cat|boss
+        |manager|fiancé|fiancée|girlfriend|boyfriend|friend)(?:'s[ ]name[ ]is|[ ]is[ ](?:called
+        |named))[ ](?P<v>[A-Z].+)"""
 )
 _ZONE = pattern(
-    rf"""{_ME}[ ](?:in|on)[ ](?P<v>(?:UTC|GMT|[A-Z]{{2,4}}T|CET|Eastern|Pacific|Central|Mountain)(?:[ ]?[+-][ ]?\d{{1,2}}(?::\d\d)?)?)(?:[ ]time)?(?P<rest>.*)"""
+    rf"""{_ME}[ ](?:in|on)[ ](?P<v>(?:UTC|GMT|[A-Z]{{2,4}}T|CET|Eastern|Pacific|Central
+        |Mountain)(?:[ ]?[+-][ ]?\d{{1,2}}(?::\d\d)?)?)(?:[ ]time)?(?P<rest>.*)"""
 )
 
 
 def _me(reading: Reading) -> str:
-    return person(reading.speaker.name, reading.speaker.role)
+    return subject_of(reading.speaker.name, reading.speaker.role)
 
 
 def _own(reading: Reading, attribute: str, value: str, more: str = "", **rest: object) -> Made:
@@ -104,7 +144,8 @@ def _own(reading: Reading, attribute: str, value: str, more: str = "", **rest: o
     return [made], place + len(value) if place >= 0 else len(reading.text)
 
 
-def _personal(reading: Reading) -> Made:
+def person(reading: Reading) -> Made:
+    """Read what a speaker says of themselves."""
     text = reading.text
     if not reading.speaker.user:
         return None
@@ -126,20 +167,20 @@ def _personal(reading: Reading) -> Made:
         text.lower().startswith(("call me", "this is", "i ", "i’v", "we live", "we are", "i’", "please call"))
     ):
         return None
-    if match := _NAME.fullmatch(text):
-        if match["v"][:1].isupper():
-            return _own(reading, "name", cut(match["v"]).value, "{who}'s name is {v}.")
+    if (match := _NAME.fullmatch(text)) and match["v"][:1].isupper():
+        return _own(reading, "name", cut(match["v"]).value, "{who}'s name is {v}.")
     if (match := _INTRODUCED.fullmatch(text)) and match["v"][:1].isupper():
         return _own(reading, "name", match["v"], "{who}'s name is {v}.")
-    for rule, attribute, words in (
+    for known, attribute, words in (
         (_LIVE, "city", "{who} lives in {v}."),
         (_MOVED, "city", "{who} lives in {v}."),
         (_FROM, "origin", "{who} comes from {v}."),
     ):
-        if match := rule.fullmatch(text):
+        if match := known.fullmatch(text):
             found = cut(
                 re.split(
-                    r" (?:from|in (?=\d|January|February|March|April|May|June|July|August|Septem|Octo|Novem|Decem)|last|this|about|back|at|on|for|to|by|near|as|right|and)\b",
+                    r" (?:from|in (?=\d|January|February|March|April|May|June|July|August|Septem|Octo|Novem"
+                    r"|Decem)|last|this|about|back|at|on|for|to|by|near|as|right|and)\b",
                     match["v"],
                 )[0]
             )
@@ -147,7 +188,12 @@ def _personal(reading: Reading) -> Made:
                 return None
             old = match["a"] if "a" in match.groupdict() else ""
             return _own(
-                reading, attribute, found.value, words, old=old or "", change=rule is _MOVED or reading.change
+                reading,
+                attribute,
+                found.value,
+                words,
+                old=old or "",
+                change=known is _MOVED or reading.change,
             )
     if match := _WORK.fullmatch(text):
         found = cut(match["v"])
@@ -159,16 +205,16 @@ def _personal(reading: Reading) -> Made:
             value = re.sub(r"^(?:a|an|the) ", "", found.value)
             return _own(reading, "occupation", value)
         return _own(reading, "employer", found.value, "{who} works at {v}.")
-    if match := _JOB.fullmatch(text):
-        if len(match["rest"].split()) <= 8:
-            return _own(reading, "occupation", match["v"])
+    if (match := _JOB.fullmatch(text)) and len(match["rest"].split()) <= 8:
+        return _own(reading, "occupation", match["v"])
     if match := _DIET.fullmatch(text):
         return _own(reading, "diet", match["v"].lower())
     if match := _ALLERGIC.fullmatch(text):
         things = re.split(r",? and |, | or ", cut(match["v"] or match["n"]).value)
+        who = "The user" if _me(reading) == USER else _me(reading)
         stated = [
             state(reading, Topic(_me(reading), "allergy"), thing, None, cardinality="many", fact_type=CONSTRAINT,
-                  content=f"{'The user' if _me(reading) == USER else _me(reading)} is allergic to {thing}.", change=False)
+                  content=f"{who} is allergic to {thing}.", change=False)
             for thing in things if is_value(thing, most=4)
         ]  # fmt: skip
         return (stated, len(text)) if stated else None
@@ -223,7 +269,8 @@ _FAILS = re.compile(
 )
 
 
-def _failure(reading: Reading) -> Made:
+def failure(reading: Reading) -> Made:
+    """Read "tried A, but it failed because …" and "A didn't work"."""
     text = reading.text
     match = _TRIED.fullmatch(text) or _TRIED_FAILED.fullmatch(text) or _FAILED.fullmatch(text)
     if not match or not is_value(match["v"].strip(), most=16) or _NOT_TRIED.search(match["v"]):
@@ -239,7 +286,8 @@ def _failure(reading: Reading) -> Made:
     return [made], match.end("v")
 
 
-def _ruled(reading: Reading) -> Made:
+def rule(reading: Reading) -> Made:
+    """Read what must never or always be done."""
     text = reading.text
     spoken = reading.speaker.name == reading.speaker.role  # a person talking to a person gives advice
     if match := _RULE.fullmatch(text):
@@ -305,11 +353,3 @@ def _rule(reading: Reading, value: str, content: str, negative: bool):
         reading, Topic(PROJECT, "rule"), value, None,
         fact_type=CONSTRAINT, cardinality="many", content=content, negative=negative,
     )  # fmt: skip
-
-
-PERSONAL: dict[str, tuple[tuple[str, Rule], ...]] = {
-    "whole": (("tried", _failure),),
-    "clause": (("person", _personal), ("failure", _failure)),
-    "rule": (("rule", _ruled),),
-}
-"""Rules tried at the beginning of a sentence, and those tried where any clause begins."""

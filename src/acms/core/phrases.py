@@ -17,7 +17,11 @@ USER = "user"
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern, written with spaces and line ends that do not count, in which an apostrophe may be typographic."""
+    """Compile a pattern in which case does not count but for `[A-Z]`, nor do spaces and line ends.
+
+    An apostrophe may be typographic.
+    """
+    text = text.replace("[A-Z]", "(?-i:[A-Z])")
     inside = re.sub(r"\[[^\]]*\]", lambda found: found[0].replace("'", "\0"), text)
     return re.compile(inside.replace("'", "['’]").replace("\0", "'’"), re.I | re.X)
 
@@ -30,7 +34,8 @@ class Topic(NamedTuple):
 
 
 _ARTICLE = re.compile(
-    r"(?:(?:the|our|a|an|this|my|both|new|current|primary|main|default|final|official|overall|whole|entire|own|initial"
+    r"(?:(?:the|our|a|an|this|my|both|new|current|primary|main|default|final|official|overall|whole|entire"
+    r"|own|initial"
     r"|original|preferred|chosen|total|latest|actual|present|first|only|team['’]s|project['’]s|app['’]s) )+",
     re.I,
 )
@@ -38,23 +43,30 @@ _OF = re.compile(r"(?P<a>.{2,60}?) (?:of|for|in|on|at) (?P<b>.{2,60})")
 _OWNER = re.compile(r"(?P<b>[\w .-]{1,40}?)['’]s? (?P<a>.{2,60})")
 #: Phrases that point at something else and name nothing, or that belong to others.
 _NO_TOPIC = re.compile(
-    r"(?:it|its|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|them|who|which|what|when|where|why|how"
+    r"(?:it|its|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|them|who|which|what|when"
+    r"|where|why|how"
     r"|his|her|their|your|yours|another|other|others|some|someone|somebody|something|every|each|any|anything|anyone"
-    r"|nothing|no|one|ones|thing|things|everything|most|many|much|more|few|several|all|and|or|but|because|so|\ufffc)(?:$|[ '’])"
-    r"|(?:way|lot|kind|sort|reason|problem|problems|issue|issues|point|question|questions|answer|idea|truth|fact|people"
+    r"|nothing|no|one|ones|thing|things|everything|most|many|much|more|few|several|all|and|or|but|because|so"
+    r"|\ufffc)(?:$|[ '’])"
+    r"|(?:way|lot|kind|sort|reason|problem|problems|issue|issues|point|question|questions|answer|idea|truth"
+    r"|fact|people"
     r"|guy|guys)(?:$|['’]| (?:with|of|is|for|in|about|to)\b)",
     re.I,
 )
 _INSIDE = re.compile(
-    r"\b(?:he|she|they|you|we|i|it|them|us|me|this|that|each|why|how|what|who|which|that|whose|his|her|their|your|is|are|was|were|has|have|had|does|did|said|says"
+    r"\b(?:he|she|they|you|we|i|it|them|us|me|this|that|each|why|how|what|who|which|that|whose|his|her|their"
+    r"|your|is|are|was|were|has|have|had|does|did|said|says"
     r"|will|would|since|as|not|read|saw|think|know|feels?|if|because|when|while)\b",
     re.I,
 )
 _OTHERS = re.compile(
-    r"\b(?:friend|brother|sister|mother|father|mom|mum|dad|cousin|neighbou?r|colleague|coworker|competitors?|competition"
-    r"|startup|vendor|agency|bank|newspaper|airline|compan(?:y|ies)|departments?|marketing|sales|article|blog|forum|survey"
-    r"|study|conference|auditor|intern|employer|supplier|partner|team|teams|people|guys|uncle|aunt|boss|landlord|school"
-    r"|library|shop|hobby|industry|world|country|next door|upstairs|downstairs|across|office move|ex)\b",
+    r"\b(?:friend|brother|sister|mother|father|mom|mum|dad|cousin|neighbou?r|colleague|coworker|competitors?"
+    r"|competition"
+    r"|startup|vendor|agency|bank|newspaper|airline|compan(?:y|ies)|departments?|article|blog"
+    r"|forum|survey"
+    r"|study|conference|auditor|intern|employer|supplier|partner|team|teams|people|guys|uncle|aunt|boss"
+    r"|landlord|school"
+    r"|shop|hobby|industry|world|country|next door|upstairs|downstairs|across|office move|ex)\b",
     re.I,
 )
 _OWN = re.compile(r"(?:team size|team name|size of the team|(?:the )?team)\Z", re.I)
@@ -64,7 +76,7 @@ _GENERIC = frozenset(
     for word in """layer system tool engine provider solution framework style method service choice technology stack
     target library platform main primary new current final default public overall whole official project value
     type software app application own full first one selected chosen preferred user data use server store setup product
-    initial name's programming team everything thing people""".split()
+    initial date name's programming team everything thing people""".split()
 ) - {0, term("data"), term("user"), term("team")}
 _SAME = {
     "db": "database", "databases": "database", "auth": "authentication", "authn": "authentication",
@@ -155,21 +167,29 @@ class Cut:
 _JOINT = pattern(
     r"""(?P<why>,?[ ](?:because[ ]of|because|since|so[ ]that|due[ ]to|given[ ]that|given|thanks[ ]to
           |as[ ](?=it\b|we\b|they\b|this\b|that\b|he\b|she\b|there\b)|(?=for[ ]its\b|for[ ]the[ ]sake)))\b[ ]
-      | (?P<inst>,?[ ]\(?(?:instead[ ]of|rather[ ]than|in[ ]place[ ]of|in[ ]favou?r[ ]of|not|no[ ]longer|replacing))[ ]
+      | (?P<inst>,?[ ]\(?(?:instead[ ]of|rather[ ]than|in[ ]place[ ]of|in[ ]favou?r[ ]of|not|no[ ]longer
+        |replacing))[ ]
       | (?P<as>[ ]as)[ ](?:(?:the|our|a|an|my|its|their)[ ])?
       | (?P<for>,?[ ]for)[ ]
       | (?P<to>,?[ ](?:in[ ]order[ ])?to)[ ](?=[a-z])
-      | (?P<stop>[,;][ ](?!\d{4}\b)|:[ ]|[ ]-+[ ]|[ ]?[–—][ ]?|[ ]\(|[ ](?:but|so|which|that|where|while|when|if|unless|with|until
+      | (?P<stop>[,;][ ](?!\d{4}\b)|:[ ]|[ ]-+[ ]|[ ]?[–—][ ]?|[ ]\(|[ ](?:but|so|which|that|where|while|when
+        |if|unless|with|until
           |in[ ]front|among|everywhere)[ ]
-        |[ ]and[ ](?=(?:not|it|we|they|the|our|i|is|are|this|that|nobody|will|can|cannot|then|so|have|has|also|you|he|she
+        |[ ]and[ ](?=(?:not|it|we|they|the|our|i|is|are|this|that|nobody|will|can|cannot|then|so|have|has|also
+        |you|he|she
           |never|always|no|a)\b)|[ ](?:too|yet|soon|though|please|today|everywhere)$)"""
 )
 _PRONOUN = re.compile(
-    r"(?:it|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|her|them|what|which|one|ones|something|nothing"
-    r"|everything|anything|someone|whatever|how|why|who|so|too|very|not|such|more|less|some|any|other|another|others|all"
-    r"|pretty|quite|really|good|great|fine|ok|okay|bad|nice|cool|done|ready|well|wrong|right|true|false positive|open|up"
-    r"|unclear|unknown|tbd|pending|undecided|missing|different|same|the same|important|amazing|awesome|perfect|beautiful"
-    r"|important|hard|easy|possible|impossible|necessary|better|worse|best|going|getting|being|doing|having|looking|making|starting"
+    r"(?:it|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|her|them|what|which|one|ones"
+    r"|something|nothing"
+    r"|everything|anything|someone|whatever|how|why|who|so|too|very|not|such|more|less|some|any|other|another"
+    r"|others|all"
+    r"|pretty|quite|really|good|great|fine|ok|okay|bad|nice|cool|done|ready|well|wrong|right|true"
+    r"|false positive|open|up"
+    r"|unclear|unknown|tbd|pending|undecided|missing|different|same|the same|important|amazing|awesome"
+    r"|perfect|beautiful"
+    r"|important|hard|easy|possible|impossible|necessary|better|worse|best|going|getting|being|doing|having"
+    r"|looking|making|starting"
     r"|the following|following|been|about|like|to|(?-i:[a-z]+ly)"
     r"|\ufffc)(?:$|[ ,'’])",
     re.I,
@@ -234,11 +254,13 @@ def is_value(text: str, *, most: int = 10) -> bool:
 
 
 _COUNT = re.compile(
-    r"(?:\d|(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|fifty|hundred|a dozen)\b)",
+    r"(?:\d|(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|fifty"
+    r"|hundred|a dozen)\b)",
     re.I,
 )
 _RELATIVE = re.compile(
-    r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|today|tomorrow|tonight|(?:next|end of(?: the)?) (?:week|month|quarter|year)"
+    r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|today|tomorrow|tonight|(?:next|end of(?: the)?) (?:week"
+    r"|month|quarter|year)"
     r"|january|february|march|april|june|july|august|september|october|november|december|\d{1,2} ?(?:am|pm)\b",
     re.I,
 )

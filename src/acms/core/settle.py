@@ -1,8 +1,8 @@
 """Settling: what statements change about the facts in force, as proposals.
 
-A statement finds the fact it corrects by its topic, by the value it stands in for, or, when it names neither, by the one
-value of the same sort that was spoken of. When two could be meant nothing is proposed: a wrong correction is worse than
-a late one.
+A statement finds the fact it corrects by its topic, by the value it stands in for, or, when it names neither, by the
+one value of the same sort that was spoken of. When two could be meant nothing is proposed: a wrong correction is worse
+than a late one.
 """
 
 from __future__ import annotations

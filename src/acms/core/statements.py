@@ -71,12 +71,15 @@ def statements(
             ):
                 kind = marker if marker in tuple(MarkerType) else one.fact_type
                 one = replace(one, fact_type=kind)
-            found.append(_dated(replace(one, confidence=confidence, version=version), said))
+            found.append(_dated(replace(one, confidence=confidence, version=version), clause.text, said))
     return found
 
 
 #: What an assistant says of its own doing is as good as what a user says.
 _ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried", "set to"})
+
+
+ALL = (*WHOLE, *RULES)
 
 
 def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
@@ -93,7 +96,10 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
         reading = Reading(
             text=plain, clause=clause, speaker=speaker, change=change or clause.change, marker=marker
         )
-        for name, rule in (*WHOLE, *RULES) if not start else RULES:
+        words = set(plain.lower().replace("’", "'").replace(",", "").split())
+        for name, rule, needs in ALL if not start else RULES:
+            if needs is not None and needs.isdisjoint(words):
+                continue
             made = rule(reading)
             if made is None:
                 continue
@@ -139,7 +145,8 @@ def _content(one: Statement, text: str, start: int) -> str:
 
 
 _POINTS = re.compile(
-    r"(?:it|that|this|these|those|they|he|she|i|i['’]m|i['’]ve|i['’]ll|my|make|let['’]?s|let us|it['’]s|that['’]s)\b",
+    r"(?:it|that|this|these|those|they|he|she|i|i['’]m|i['’]ve|i['’]ll|my|make|let['’]?s|let us|it['’]s"
+    r"|that['’]s)\b",
     re.I,
 )
 
@@ -173,22 +180,23 @@ def _whole(clause: Clause, speaker: Speaker, marker: str) -> Statement:
     )
 
 
-def _dated(one: Statement, said: datetime | None) -> Statement:
+def _dated(one: Statement, text: str, said: datetime | None) -> Statement:
     """Add when it begins or ends to be so, where it says so."""
-    if one.ended or not (one.value or one.content):
+    if one.ended:
         return one
-    if one.attribute.endswith(("deadline", "due date")) and (day := day_in(one.value, said)):
+    if one.attribute.endswith(("deadline", "due date")):
+        day = day_in(one.value, said)
+        return replace(one, valid_to=ends(day)) if day else one
+    past = one.attribute in _MOVES
+    first = _MOVED if past else _FIRST
+    if (found := first.search(text)) and (day := day_in(found[1], said, past=past)):
+        return replace(one, valid_from=begins(day))
+    if (found := _LAST.search(text)) and (day := day_in(found[1], said)):
         return replace(one, valid_to=ends(day))
-    if until := re.search(r"\buntil (.{3,40})", one.content):
-        if day := day_in(until[1], said):
-            return replace(one, valid_to=ends(day))
-    if since := re.search(r"\b(?:since|in|on) (.{3,40})", one.content) if one.attribute in _MOVES else None:
-        if day := day_in(since[1], said, past=True):
-            return replace(one, valid_from=begins(day))
-    if begin := re.search(r"\b(?:starting|as of|effective|beginning) (.{3,40})", one.content):
-        if day := day_in(begin[1], said):
-            return replace(one, valid_from=begins(day))
     return one
 
 
+_LAST = re.compile(r"\buntil (.{3,40})", re.I)
+_FIRST = re.compile(r"\b(?:starting|as of|effective|beginning|from) (.{3,40})", re.I)
+_MOVED = re.compile(r"\b(?:since|in|on) (.{3,40})", re.I)
 _MOVES = frozenset({"city", "employer", "occupation"})

@@ -1,4 +1,7 @@
-"""AI models behind a port: token counters, embedders, summarizers, reflectors; what needs an extra is loaded late."""
+"""AI models behind a port: token counters, embedders, summarizers, reflectors.
+
+What needs an extra is imported when asked for.
+"""
 
 from __future__ import annotations
 
