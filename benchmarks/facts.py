@@ -12,7 +12,8 @@ defined in `acms.evaluation.metrics`; "past" leaves the current episode out. All
 "acms" recalls messages alone; with "offline" its rules distil facts, with "perfect" a reflector that proposes exactly
 what follows. gleanr 0.5.0 gets the same perfect proposals, reflects before it goes on (in the background it loses
 corrections), and runs where it is installed, with its own count of tokens; "facts only" is its option of that name.
-Without an embedder its facts are never recalled, for they are found by vectors alone. "tell s" is one conversation.
+Without an embedder its facts are never recalled, for they are found by vectors alone. "tell s" is one conversation;
+with an embedder the systems share the vectors of what was said, so the first one pays for them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     """Leave out what answers a query far worse than a fact that says what was asked; asks for the best facts.
 
     A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
-    that is about the answer. `field` is the log that was ranked.
+    that is about the answer. So does an answer by whose attribute alone a word of the query is named: of "test
+    framework" one fact may know the tests and a better one only a framework. `field` is the log that was ranked.
     """
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
     if not known or not query:
@@ -49,7 +50,12 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     if answers[best] < max((scores[id] for id in others), default=0.0):
         return offered
     floor = CLOSE * answers[best]
-    kept = {id for id, score in answers.items() if score >= floor}
+    kept: set[str] = set()
+    told: set[int] = set()
+    for id, score in sorted(answers.items(), key=lambda one: -one[1]):
+        if score >= floor or not _terms(rows[id], "attribute").intersection(query) <= told:
+            kept.add(id)
+            told.update(_held(rows[id]).intersection(query))
     about = {version for id in kept for version in _naming(field, _terms(rows[id], "value"))}
     kept.update(id for one in tuple(kept) for id in rows[one].sources)
     reason = (
@@ -79,9 +85,13 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     attribute = _terms(fact, "attribute")
     if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
         return False
-    held = asked & set(terms(words(f"{fact.content} {named(fact)}")))
+    held = asked & _held(fact)
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
     return held == asked or (named_by_half and ASKED * len(held) >= len(asked))
+
+
+def _held(fact: Entry) -> set[int]:
+    return set(terms(words(f"{fact.content} {named(fact)}")))
 
 
 def _apart(fact: Entry, query: Sequence[int]) -> bool:
