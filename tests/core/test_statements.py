@@ -474,6 +474,7 @@ def test_a_marker_that_the_caller_set_counts_for_the_turn() -> None:
         ("I live in Porto.", "fact", "one", False),
         ("We use Redis for caching.", "fact", "one", False),
         ("We use PostgreSQL.", "fact", "many", False),
+        ("I'm using Flask 2.3.1 for my project.", "fact", "many", False),
     ],
 )
 def test_a_statement_has_a_type_a_cardinality_and_a_polarity(
@@ -562,8 +563,11 @@ def test_several_statements_of_one_sentence_are_all_found() -> None:
 @pytest.mark.parametrize("size", [100_000])
 def test_adversarial_texts_are_read_in_one_pass(size: int) -> None:
     words = (
-        "a|a |we use |the |is |, |the a is |Decision: |from a to |never |(|**|tried a, but |. |- |for a we use b |' |I'm "
-        "|1.|that is our |moved to |если |数据库是|a,b;c: |if |> |we we we |we use a for b, and the c is d. |a is our "
+        "a|a |we use |the |is |, |the a is |Decision: |from a to |never |(|**|tried a, but |. |- |for a we use b "
+        "|' |I'm "
+        "|1.|that is our |moved to |если |数据库是|a,b;c: "
+        "|if |> |we we we "
+        "|we use a for b, and the c is d. |a is our "
     )
     pieces = ["```\n", "\n", "a: b\n", '"', *words.split("|")]
     for piece in pieces:

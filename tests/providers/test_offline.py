@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from acms.evaluation import corrections, run
 from acms.knowledge import Fact, Proposal
 from acms.model import Origin
 from acms.protocols import ReflectionRequest, Reflector, Turn
@@ -242,6 +243,17 @@ async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.Monk
     assert await reflect(["That went well. " * 10_000]) == []
     assert threads
     assert threading.get_ident() not in threads
+
+
+# ── through the engine ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> None:
+    report = await run(corrections(turns=200, seed=seed), reflector=OfflineReflector())
+    figures = report.figures()
+    assert (figures["hit"] or 0) >= 0.95
+    assert (figures["stale"] or 0) <= 0.05
 
 
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────

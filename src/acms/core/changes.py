@@ -6,7 +6,7 @@ import re
 
 from acms.core.phrases import cut, is_value, nature, pattern
 from acms.core.said import DECISION, Made, Reading, about, state
-from acms.core.wording import AGENT, ATTRIBUTES, NP, kind_of
+from acms.core.wording import ATTRIBUTES, NP, kind_of
 
 _SWITCH = pattern(
     rf"""(?P<verb>switch(?:ed|ing|es)?|mov(?:e|ed|ing)|migrat(?:e|ed|ing)|chang(?:e|ed|ing)|convert(?:ed|ing)?
@@ -95,7 +95,7 @@ _MAKE = pattern(
 
 def switched(reading: Reading) -> Made:
     """Read "moving from A to B", "replace A by B", "drop A and use B", "no longer on A but on B"."""
-    agent = AGENT.match(reading.text)
+    agent = reading.agent
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
     offset = len(reading.text) - len(rest)
@@ -140,7 +140,7 @@ def switched(reading: Reading) -> Made:
 
 def dropped(reading: Reading) -> Made:
     """Read "we no longer use A" and "A is no longer needed"."""
-    agent = AGENT.match(reading.text)
+    agent = reading.agent
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
     if (match := _END.match(rest)) and (who or (reading.speaker.user and rest[:1].lower() in "fsdr")):
@@ -170,7 +170,7 @@ def set(reading: Reading) -> Made:
 
 def imperative(reading: Reading) -> Made:
     """Read "raise the budget to N"."""
-    agent = AGENT.match(reading.text)
+    agent = reading.agent
     if not reading.speaker.user and not (agent and agent["agent"]):
         return None
     match = _IMPERATIVE.fullmatch(reading.text, agent.end() if agent else 0)

@@ -6,7 +6,7 @@ import re
 
 from acms.core.phrases import PROJECT, USER, Cut, Topic, cut, is_value, nature, pattern, person
 from acms.core.said import DECISION, FACT, PREFERENCE, Made, Reading, about, state
-from acms.core.wording import AGENT, ATTRIBUTES, NP, TRIM
+from acms.core.wording import ATTRIBUTES, NP, TRIM
 
 _USE = pattern(
     r"""(?P<verb>use|uses|using|go(?:ing)?[ ]with|went[ ]with|gone[ ]with|choos(?:e|ing)|chose|chosen|pick(?:ed
@@ -117,9 +117,12 @@ _PREFER = pattern(
 )
 
 
+_EVERYTHING = frozenset({"project", "app", "application", "website", "site", "product", "work"})
+
+
 def used(reading: Reading) -> Made:
     """Read "we use A for B", "let's go with A", "decided on A as B"."""
-    agent = AGENT.match(reading.text)
+    agent = reading.agent
     rest = reading.text[agent.end() :] if agent else reading.text
     who = (agent["agent"] or "").lower() if agent else ""
     decided = bool(
@@ -159,6 +162,11 @@ def used(reading: Reading) -> Made:
     kind = DECISION if decided or verb not in ("use", "uses", "using") else FACT
     if who.startswith("let"):
         kind = DECISION
+    if (
+        of and of.attribute.lower() in _EVERYTHING and not found.role
+    ):  # "for my project" says nothing about what for
+        of = Topic(PROJECT, "technology")
+        return [state(reading, of, found.value, found, cardinality="many", fact_type=kind)], end
     if of:
         if who == "i" and of.subject == PROJECT and reading.speaker.name != reading.speaker.role:
             of = Topic(person(reading.speaker.name, reading.speaker.role), of.attribute)
@@ -171,6 +179,8 @@ def used(reading: Reading) -> Made:
         return None
     if who == "i" and not (decided or reading.marker):
         return None
+    if not (reading.speaker.user or decided or reading.marker):
+        return None
     if reading.change or found.old:  # only what is known tells what it stands in for
         return [state(reading, None, found.value, found, change=True, fact_type=DECISION)], end
     attribute = "technology" if kind == FACT else "decision"
@@ -180,7 +190,7 @@ def used(reading: Reading) -> Made:
 
 def does(reading: Reading) -> Made:
     """Read "we write tests with A" and "we deploy to A"."""
-    agent = AGENT.match(reading.text)
+    agent = reading.agent
     if not agent or not agent["agent"] or agent["agent"].lower() == "i":
         return None
     match = _DOES.fullmatch(reading.text, agent.end())

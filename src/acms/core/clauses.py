@@ -29,7 +29,7 @@ _ODD = re.compile(r"=>|==|\(\)|\);|;\s*$|\{\s*$|^\s*\w+ = |</|::|&&|\|\|")
 _END = re.compile(r"(?<=[.!?…])[\"'”’)\]]{0,2}(?:\s+|$)|(?<=[。！？])")
 _SHORT = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|approx|nr|mr|mrs|ms|dr|st|prof|inc|ltd|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov"
-    r"|dec|\w)|\A\d{1,3})\.$",
+    r"|dec)|(?<![\w/.])[a-z]|\A\d{1,3})\.$",
     re.I,
 )
 _QUOTATION = re.compile(

@@ -16,12 +16,40 @@ _IS = "is are be was were remains remain stays stay becomes become became"
 _BAN = "never always don't do under times allowed aren't isn't forbidden prohibited off banned mandatory required"
 _MORE = "non-negotiable out permitted option acceptable"
 _RUNS = (
-    "uses use using runs run running relies sits live lives goes go log authenticate talk talks connect connects"
-    " listen listens depend depends require requires support supports"
+    "uses use using runs run running relies sits live lives goes go log authenticate talk talks connect"
+    " connects listen listens depend depends require requires support supports"
 )
 _SETS = (
     MOVED.replace("|", " ")
     + " move moves change changes goes went grew rose shrank switches migrate migrates slipped"
+)
+
+_DROPS = (
+    "drop dropped dropping ditch ditched ditching abandon abandoned abandoning retire retired retiring remove"
+    " removed removing stop stopped got gave longer"
+)
+_SWITCHES = (
+    "switch switched switching switches move moved moving moves migrate migrated migrating change changed"
+    " changing convert converted converting upgrade upgraded upgrading downgrade downgraded downgrading port"
+    " ported porting transition transitioned transitioning replace replaced replacing swap swapped swapping"
+    " exchange exchanged exchanging substitute substituted substituting leave leaving left give giving"
+)
+_ENDS = (
+    "don't do quit cancel cancelled canceled canceling cancelling scrap scrapped scrapping discard discarded"
+    " discarding done forget scratch lifted obsolete withdrawn off gone deprecated"
+)
+_USES = (
+    "use uses using go going went gone choose choosing chose chosen pick picked picking select selected"
+    " selecting adopt adopted adopting settle settled settling stick sticking stay staying take opt opted"
+    " opting standardize standardized standardizing standardise standardised standardising rely relying relies"
+    " depend landed run running put decided agreed voted resolved concluded elected made"
+)
+_PUTS = (
+    "set raise raised raising increase increased increasing lower lowered lowering reduce reduced reducing"
+    " bump bumped bumping cut cutting extend extended extending push pushed pushing move moved moving change"
+    " changed changing update updated updating cap capped capping limit limited limiting shift shifted shifting"
+    " postpone postponed postponing delay delayed delaying adjust adjusted adjusting rename renamed renaming"
+    " keep keeping drop dropped dropping"
 )
 
 Entry = tuple[str, Rule, frozenset[str] | None]
@@ -46,15 +74,15 @@ RULES: tuple[Entry, ...] = (
     _entry("rule", personal.rule, _BAN, _MUST, _MORE),
     _entry("called", choices.called, "called named call name rename renamed"),
     _entry("goal", values.goal, "goal objective aim aiming mission target"),
-    _entry("switch", changes.switched),
-    _entry("drop", changes.dropped),
-    _entry("chosen", choices.chosen),
-    _entry("decide", choices.used),
+    _entry("switch", changes.switched, _DROPS, _SWITCHES),
+    _entry("drop", changes.dropped, _DROPS, _ENDS),
+    _entry("chosen", choices.chosen, "we i team let's we've we're we'll i'll i'm"),
+    _entry("decide", choices.used, _USES),
     _entry("does", choices.does),
     _entry("inverted", choices.inverted, _IS, "serves replaces"),
     _entry("passive", choices.passive, _IS, "gets get"),
     _entry("uses", choices.y_uses, _RUNS),
-    _entry("set to", changes.imperative),
+    _entry("set to", changes.imperative, _PUTS),
     _entry("set", changes.set, _SETS),
     _entry("prefers", choices.prefers, "prefer prefers"),
     _entry("bare", values.bare),

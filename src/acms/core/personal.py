@@ -22,7 +22,7 @@ _TRIED_FAILED = pattern(
 )
 _FAILED = pattern(
     r"""(?P<v>(?!i[ ]|he[ ]|she[ ]|it[ ]|that[ ]|this[ ]|they[ ]|you[ ]|we[ ])[\w'`"./+\#-][^,;]{1,80}?)[ ]
-    (?P<how>(?:failed(?:[ ](?:because|due[ ]to|with|when|on|again|in|at|for))|(?:didn't|did[ ]not|doesn't
+    (?P<how>(?:failed(?:[ ](?:because|due[ ]to|with|when|on|again|in|at|for)\b)|(?:didn't|did[ ]not|doesn't
         |does[ ]not)[ ]work(?:[ ]out)?(?:$|[ ,](?:because|due[ ]to|with|on|for|when|in|as|since|,|at)?)
         |kept[ ](?:crashing|failing|timing[ ]out)|(?:crashed|crashes|timed[ ]out|times[ ]out
         |broke)[ ](?:because|due[ ]to|with|when|on|under|the|at|after)).*)"""

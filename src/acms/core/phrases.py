@@ -46,7 +46,7 @@ _NO_TOPIC = re.compile(
     r"(?:it|its|that|this|these|those|there|here|he|she|they|you|we|i|me|us|him|them|who|which|what|when"
     r"|where|why|how"
     r"|his|her|their|your|yours|another|other|others|some|someone|somebody|something|every|each|any|anything|anyone"
-    r"|nothing|no|one|ones|thing|things|everything|most|many|much|more|few|several|all|and|or|but|because|so"
+    r"|nothing|no|one|ones|thing|things|everything|most|many|much|more|few|several|all|and|or|but|because|so|such|for|result"
     r"|\ufffc)(?:$|[ '’])"
     r"|(?:way|lot|kind|sort|reason|problem|problems|issue|issues|point|question|questions|answer|idea|truth"
     r"|fact|people"

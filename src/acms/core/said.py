@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -69,6 +70,8 @@ class Reading:
     speaker: Speaker
     change: bool
     marker: str | None
+    #: Who does something, and the auxiliary verbs behind; always there, and empty when there is nobody.
+    agent: re.Match[str] | None = None
 
 
 def line(subject: str, attribute: str, value: str, reason: str = "") -> str:

@@ -28,6 +28,7 @@ from acms.core.said import (
     Speaker,
     Statement,
 )
+from acms.core.wording import AGENT
 from acms.model import MarkerType
 
 EXPLAINED = 800
@@ -94,7 +95,12 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
         if len(plain) < 4 and not (change or clause.listed):
             continue
         reading = Reading(
-            text=plain, clause=clause, speaker=speaker, change=change or clause.change, marker=marker
+            text=plain,
+            clause=clause,
+            speaker=speaker,
+            change=change or clause.change,
+            marker=marker,
+            agent=AGENT.match(plain),
         )
         words = set(plain.lower().replace("’", "'").replace(",", "").split())
         for name, rule, needs in ALL if not start else RULES:
