@@ -375,15 +375,18 @@ async def test_15_a_value_that_differs_is_never_taken_for_a_repetition(
         assert len(known) == (1 if addressed else 2)
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["read apart", "read together"])
 async def test_15_the_message_that_said_the_old_value_no_longer_answers(
-    storage: Storage, cache: CacheConfig
+    storage: Storage, cache: CacheConfig, together: bool
 ) -> None:
     """What a replaced fact came from is demoted, and comes back when it is asked for."""
     reflector = Quoting("deadline", "March")
     async with session_on(storage, reflector=reflector, config=manual(cache)) as session:
         for value in ("15 March", "20 March"):
             await fill(session, f"The deadline is {value}", "Noted.", close=True)
-            await session.wait_pending()
+            if not together:
+                await session.wait_pending()
+        await session.wait_pending()
         await fill(session, "next topic")
         text = (await session.recall("what is the deadline?")).text()
         assert "20 March" in text
