@@ -17,7 +17,7 @@ from acms.core.facts import REVOKED
 from acms.core.history import Cover
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.knowledge import Fact
-from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin
+from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.protocols import StorageBackend
 
 PROFILE = "@profile"
@@ -207,7 +207,7 @@ def _with_revocation(
     return (*first, _revocation(revoked, done.gone, by)) if revoked else first
 
 
-def ended(target: Entry, made: Iterable[Entry], replacing: Iterable[Entry]) -> list[Entry]:
-    """Return what goes with a fact that is retracted: itself and all it stands in for."""
+def ended(target: Entry, made: Iterable[Entry], replacing: Iterable[Entry]) -> tuple[Span, ...]:
+    """Return the places of a fact that is retracted and of all it stands in for."""
     found = rules.Succession(made, Cover(replacing))
-    return [target, *found.chain(target)]
+    return rules.one_by_one([target, *found.chain(target)])

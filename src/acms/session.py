@@ -350,7 +350,8 @@ class ACMS(View):
 
         Earlier versions still show it. An edited message goes with its edits. Retracting what was retracted already
         changes nothing and returns the version that did it; retracting a retraction or an edit undoes it. With `alone`
-        the rest of a tool group stays in the log, and is not shown as long as it is incomplete.
+        the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
+        from a message go with it, and a fact goes with all it stands in for.
         """
         return await writing.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
 
@@ -362,7 +363,8 @@ class ACMS(View):
         """Correct the text of a message and return the id of the new entry.
 
         The correction is read at the old place, with the old role, tool calls and metadata; history keeps both. The id
-        of the original also names its newest edit. `GoneError` when the message was retracted or its content is gone.
+        of the original also names its newest edit. Facts that were made from the old text are retired. `GoneError` when
+        the message was retracted or its content is gone.
         """
         return await writing.replace(self, self._shared, self._writer, message_id, content)
 
@@ -469,10 +471,11 @@ class ACMS(View):
             return await compaction.wait(self._shared, await self._known(), job, timeout)
 
     async def undo(self, version: int) -> int:
-        """Take back the summary, edit or retraction at a version; what it replaced is in force again.
+        """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
 
         Returns the version of the retraction. `ExpiredError` when retention has deleted what would come back,
-        `ConflictError` when a later entry replaced it: take that one back first.
+        `ConflictError` when a later entry replaced it, or another fact fills the address of one that would come back:
+        the options name what to take back first.
         """
         from acms import compaction
 

@@ -8,7 +8,6 @@ from acms import assembly, policies
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
-from acms.core.facts import in_force as facts_in_force
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
@@ -324,6 +323,8 @@ class View:
 
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
+        from acms.core.facts import in_force
+
         shared = self._shared
         context = await shared.find()
         if context is None:
@@ -359,7 +360,7 @@ class View:
             active_tokens=active_tokens,
             episodes=ordinal,
             current_episode_id=episode_id(context, ordinal) if ordinal else None,
-            facts=len(facts_in_force(made, cover)),
+            facts=len(in_force(made, cover)),
             summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
             counter=shared.counter.name,
         )

@@ -10,9 +10,7 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from acms import facts
 from acms.core import validate
-from acms.core.facts import one_by_one
 from acms.core.history import Cover, group_spans
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
@@ -96,6 +94,8 @@ async def retract(
     view: View, shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
 ) -> int:
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
+    from acms import facts  # the first rewrite loads it
+
     reason = validate.name(reason, "reason")
     while True:
         context, target, replacing, head = await _target(view, shared, id)
@@ -118,7 +118,7 @@ async def retract(
             return by
         if target.kind is Kind.FACT:
             made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
-            spans = one_by_one(facts.ended(target, made, replacing))
+            spans = facts.ended(target, made, replacing)
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
@@ -174,6 +174,8 @@ async def _rewrite(
     undone: Entry | None = None,
 ) -> Receipt | None:
     """Append a rewrite with what it does to facts; None when something came first: decide again."""
+    from acms import facts
+
     done = await facts.rewrite(
         shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
     )
