@@ -301,7 +301,10 @@ FAULTS = [
     ),
     Fault(
         "an undone summary stays in force", "memory",
-        code(history.Cover, "__init__", ("if self.by(entry.version) is not None:", "if False:")),
+        code(
+            history.Cover, "__init__",
+            ("if by is not None and (entry.kind is not Kind.FACT or by not in keeping):", "if False:"),
+        ),
         "story",
     ),
     Fault(
