@@ -14,7 +14,8 @@ from datetime import datetime
 
 from acms.core.clauses import HEARSAY, HYPOTHETICAL, Clause, clauses, plainly, starts
 from acms.core.dates import begins, day_in, ends
-from acms.core.grammar import RULES, WHOLE
+from acms.core.grammar import RULES, WHOLE, Entry
+from acms.core.parts import parts
 from acms.core.phrases import mentions
 from acms.core.said import (
     CONSTRAINT,
@@ -80,15 +81,50 @@ def statements(
 _ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried", "set to"})
 
 
-ALL = (*WHOLE, *RULES)
-
-
 def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
-    """Return what one sentence states: the first rule that fits at each place where a clause begins."""
-    found: list[Statement] = []
+    """Return what one sentence states, part by part."""
     text = clause.text
+    found = _part(clause, text, 0, speaker, marker, WHOLE)
+    if found:
+        return found
+    pieces = parts(text, marked=marker is not None)
+    for part in pieces:
+        found += _part(clause, part.text, part.start, speaker, marker, RULES)
+    if len(found) > 1:
+        found = _apart(found)
+    if len(found) > 1 and any(one.ended for one in found):
+        kept = [one for one in found if not one.ended]
+        if kept:  # "we no longer use A, the cache is B": one change
+            old = next(one.old for one in found if one.ended)
+            found = [replace(one, old=one.old or old, change=True) for one in kept]
+    return found
+
+
+def _apart(found: list[Statement]) -> list[Statement]:
+    """Leave out words that name the value of another statement of the same sentence."""
+    values = [one.value for one in found if one.value]
+    return [
+        replace(one, content="")
+        if one.cardinality == "one"
+        and one.attribute
+        and any(
+            mentions(one.content, value) and not mentions(one.value, value)
+            for value in values
+            if value != one.value
+        )
+        else one
+        for one in found
+    ]
+
+
+def _part(
+    clause: Clause, text: str, at: int, speaker: Speaker, marker: str | None, rules: Sequence[Entry]
+) -> list[Statement]:
+    """Return what a part of a sentence states: the first rule that fits at each place where a clause begins."""
+    found: list[Statement] = []
+    before = clause.text[:at]
     over = 0
-    for start in starts(text):
+    for start in starts(text) if rules is RULES else (0,):
         if start < over:
             continue
         plain, change = plainly(text[start:])
@@ -103,17 +139,17 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
             agent=AGENT.match(plain),
         )
         words = set(plain.lower().replace("’", "'").replace(",", "").split())
-        for name, rule, needs in ALL if not start else RULES:
+        for name, rule, needs in rules:
             if needs is not None and needs.isdisjoint(words):
                 continue
             made = rule(reading)
             if made is None:
                 continue
             stated, end = made
-            said = f"{text[:start]} {plain[:end]}"
+            said = f"{before} {text[:start]} {plain[:end]}"
             if not marker and not _stated(said):
                 break
-            if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", text, re.I):
+            if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", clause.text, re.I):
                 break
             for one in stated:
                 found.append(replace(one, rule=name, content=one.content or _content(one, text, start)))
@@ -121,11 +157,6 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
             place = text.find(last, start)
             over = place + len(last) if place >= 0 else len(text)
             break
-    if len(found) > 1 and any(one.ended for one in found):
-        kept = [one for one in found if not one.ended]
-        if kept:  # "we no longer use A, the cache is B": one change
-            old = next(one.old for one in found if one.ended)
-            found = [replace(one, old=one.old or old, change=True) for one in kept]
     return found
 
 
@@ -135,7 +166,7 @@ def _stated(said: str) -> bool:
 
 def _content(one: Statement, text: str, start: int) -> str:
     """Return a statement's own words as a sentence; "" when they need others to be understood."""
-    said = text if start == 0 or len(text) <= 160 else text[start:]
+    said = text[start:]
     lead = re.match(
         r"(?:(?:so|now|ok|okay|also|and|but|by the way|btw|actually|no|sorry|wait|correction|update|well|note that"
         r"|please note that|fyi|for the record|great|good|yes|yeah)\b[,:]? )+",
