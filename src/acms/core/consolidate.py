@@ -137,6 +137,12 @@ def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[in
                 found.append([])
                 values.clear()
             values.update(dict.fromkeys(about, value))
+            values[where, fold(said.value)] = value
+        elif sound[index] and said.action == "remove" and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            if (said.fact_id or (where, fold(said.value))) in values:
+                found.append([])
+                values.clear()
         found[-1].append(index)
     return found
 

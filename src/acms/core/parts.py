@@ -15,8 +15,9 @@ from acms.core.phrases import pattern
 class Part(NamedTuple):
     """A clause of a sentence."""
 
-    #: Where it begins in the sentence: what stands before may make a guess of it.
+    #: Where it begins and ends in the sentence: what stands before may make a guess of it.
     start: int
+    end: int
     #: Its own words, with those it shares.
     text: str
 
@@ -63,8 +64,6 @@ _NAMED = re.compile(r"[A-Z0-9`\"]")
 
 def parts(text: str, *, marked: bool = False) -> list[Part]:
     """Return the clauses of a sentence in order; the whole of it when it is one."""
-    if " and " not in text and "," not in text and ";" not in text and " " not in text:
-        return [Part(0, text)]
     found: list[Part] = []
     start, lead, agent = 0, "", ""
     for match in _BOUNDARY.finditer(text):
@@ -82,9 +81,9 @@ def parts(text: str, *, marked: bool = False) -> list[Part]:
             agent = who["agent"]
         elif not _VERB.match(said) and not (marked and not start) and _COORDINATED.fullmatch(said):
             continue
-        found.append(Part(start, lead + said))
+        found.append(Part(start, match.start(), lead + said))
         start, lead = match.end(), f"{agent} " if shared else ""
-    found.append(Part(start, lead + text[start:]))
+    found.append(Part(start, len(text), lead + text[start:]))
     kept = [part for part in found if not (part.start and _WHEN.search(text[: part.start]))]
     return [one for part in kept for one in _members(part, marked=marked)]
 
@@ -121,4 +120,4 @@ def _members(part: Part, *, marked: bool) -> list[Part]:
         last = end
     if len(pieces) == 1:
         return [part]
-    return [Part(part.start, head + piece) for piece in pieces]
+    return [part._replace(text=head + piece) for piece in pieces]

@@ -84,12 +84,16 @@ _ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried
 def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
     """Return what one sentence states, part by part."""
     text = clause.text
-    found = _part(clause, text, 0, speaker, marker, WHOLE)
-    if found:
-        return found
     pieces = parts(text, marked=marker is not None)
+    found: list[Statement] = []
+    over = 0
+    for end in dict.fromkeys(part.end for part in pieces):  # "tried A, but the B was too slow" is one
+        if found := _part(clause, text[:end], 0, speaker, marker, WHOLE):
+            over = end
+            break
     for part in pieces:
-        found += _part(clause, part.text, part.start, speaker, marker, RULES)
+        if part.start >= over:
+            found += _part(clause, part.text, part.start, speaker, marker, RULES)
     if len(found) > 1:
         found = _apart(found)
     if len(found) > 1 and any(one.ended for one in found):
