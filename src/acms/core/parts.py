@@ -46,13 +46,22 @@ _VERB = pattern(
 _AGENT = pattern(r"""(?:.*?[ ])??(?P<agent>(?:we|i|our[ ]team|the[ ]team))[ ](?!(?:need|want|have|must|should|can)\b)""")
 _GIVES_WAY = pattern(r"""\b(?:drop|ditch|abandon|leav|left|retir|remov|stop|gave|give|giving|got|no[ ]longer)""")
 _INFINITIVE = re.compile(r"\bto \w+$")
-_WHEN = re.compile(r"\b(?:when|whenever|wherever|whoever|every time)\b[^,;]*$", re.I)
+_WHEN = re.compile(r"\b(?:when|whenever|wherever|whoever|every time)\b(?:(?![,;] ).)*$", re.I)
 
 _HEAD = pattern(
     r"""(?P<head>(?:[^,;]{0,60}?[ ])??(?:use|uses|using|go[ ]with|going[ ]with|went[ ]with|choose|chose|chosen|pick
       |picked|select|selected|adopt|adopted|settled[ ]on|settle[ ]on|rely[ ]on|relying[ ]on|decided[ ]on
       |agreed[ ]on|take|took|opted[ ]for|stick[ ]with|stay[ ]with|standardi[sz]ed[ ]on
       |switch(?:ed|ing)?|mov(?:e|ed|ing)|migrat(?:e|ed|ing))[ ])(?P<rest>.+)"""
+)
+_STORED = pattern(
+    r"""(?P<head>[\w][\w /-]{1,40}?[ ](?P<verb>(?:is|are|will[ ]be|gets?)[ ]\w{2,}(?:ed|en|pt|nt|ilt|un|one)|lives?|runs?
+      |goes|go|sits?)[ ](?P<by>in|on|with|to|by|through)[ ][\w.+\#/-]{1,30}(?:[ ][\w.+\#/-]{1,30}){0,2}?)
+    (?P<rest>(?:,?[ ]and|,)[ ].+)"""
+)
+_GAPPED = pattern(
+    r"""(?P<t>(?:(?:the|our|all)[ ])?[a-z][\w-]{1,30}(?:[ ][a-z][\w-]{1,30}){0,2})[ ]
+    (?P<by>in|on|with|to|by|through)[ ](?P<v>[A-Z`"\d].*)"""
 )
 _MEMBER = pattern(
     r"""(?P<value>(?:from[ ])?[`"]?[\w.+\#/-]{1,30}[`"]?(?:[ ][\w.+\#/-]{1,30}){0,3}?)
@@ -92,6 +101,8 @@ def _members(part: Part, *, marked: bool) -> list[Part]:
     """Return "we use A for B and C for D" as "we use A for B" and "we use C for D"."""
     if " and " not in part.text and ", " not in part.text:
         return [part]
+    if (match := _STORED.fullmatch(part.text)) and (gapped := _gapped(match)):
+        return [part._replace(text=text) for text in gapped]
     match = _HEAD.fullmatch(part.text)
     if match:
         head, rest = match["head"], match["rest"]
@@ -121,3 +132,14 @@ def _members(part: Part, *, marked: bool) -> list[Part]:
     if len(pieces) == 1:
         return [part]
     return [part._replace(text=head + piece) for piece in pieces]
+
+
+def _gapped(match: re.Match[str]) -> list[str]:
+    """Return "A is kept in B and C in D" as two; nothing when a member lacks a part of it."""
+    found = [match["head"]]
+    for said in _BETWEEN.split(match["rest"])[1:]:
+        member = _GAPPED.fullmatch(said)
+        if member is None or member["by"].lower() != match["by"].lower():
+            return []
+        found.append(f"{member['t']} {match['verb']} {member['by']} {member['v']}")
+    return found

@@ -151,7 +151,9 @@ def _part(
                 continue
             stated, end = made
             said = f"{before} {text[:start]} {plain[:end]}"
-            if not marker and not _stated(said):
+            if not marker and (
+                not _stated(said) or (name not in _UNDER_TERMS and _ONLY_IF.match(plain, end))
+            ):
                 break
             if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", clause.text, re.I):
                 break
@@ -162,6 +164,11 @@ def _part(
             over = place + len(last) if place >= 0 else len(text)
             break
     return found
+
+
+#: Rules and failures may have conditions; a value that has one is a guess.
+_UNDER_TERMS = frozenset({"rule", "failure", "tried", "goal"})
+_ONLY_IF = re.compile(r",? (?:only )?(?:if|provided|assuming|as long as|in case)\b", re.I)
 
 
 def _stated(said: str) -> bool:
