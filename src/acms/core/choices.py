@@ -45,7 +45,9 @@ _Y_USES = pattern(
 
 
 #: Where something is used, when it is a part of the system.
-_IN = pattern(rf"""(?P<v>(?-i:[A-Z])[\w.+\#-]*(?:[ ][\w.+\#-]+){{0,2}}?)[ ](?:on|in|at)[ ](?P<t>(?:the|our)[ ]{_SYSTEM.pattern.replace("['’]", "'")})""")
+_IN = pattern(
+    rf"""(?P<v>[A-Z][\w.+\#-]*(?:[ ][\w.+\#-]+){{0,2}}?)[ ](?:on|in|at)[ ](?P<t>(?:the|our)[ ]{NP})"""
+)
 
 
 _DONE = (
@@ -159,7 +161,7 @@ def used(reading: Reading) -> Made:
     found = cut(match["v"], to=reading.speaker.user)
     if not is_value(found.value, most=6) or re.match(r"(?:my|your|his|her|their) ", found.value, re.I):
         return None
-    if not found.purpose and (place := _IN.fullmatch(found.value)):
+    if not found.purpose and (place := _IN.fullmatch(found.value)) and _SYSTEM.fullmatch(place["t"]):
         found = replace(found, value=place["v"], purpose=place["t"])
     named = reading.speaker.name != reading.speaker.role
     if named and who != "we" and not decided and nature(found.value) != "name":

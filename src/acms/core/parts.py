@@ -38,25 +38,31 @@ _BOUNDARY = pattern(
       |(?:for|as)[ ](?:[\w-]{{1,30}}[ ]){{1,4}}?(?:we|i)\b
       |(?P<shared>(?:live|work|deploy|host|store|write|test|log|prefer|speak|run|use)[ ]))"""
 )
-_COORDINATED = pattern(r"""(?:both[ ])?(?:(?:the|our|my|all)[ ])?[\w.+\#/'-]{1,30}(?:[ ][\w.+\#/'-]{1,30}){0,2}""")
+_COORDINATED = pattern(
+    r"""(?:both[ ])?(?:(?:the|our|my|all)[ ])?[\w.+\#/'-]{1,30}(?:[ ][\w.+\#/'-]{1,30}){0,2}"""
+)
 _VERB = pattern(
     rf"""(?:.*[ ])?{_FINITE}|(?:we|i|let)\b.*|(?:use|never|always|do|don't|please|set|make|keep|choose|pick|drop
         |replace|switch|raise|lower|change|move|i'm)\b.*|.*\b\w{{2,}}ed\b"""
 )
-_AGENT = pattern(r"""(?:.*?[ ])??(?P<agent>(?:we|i|our[ ]team|the[ ]team))[ ](?!(?:need|want|have|must|should|can)\b)""")
-_GIVES_WAY = pattern(r"""\b(?:drop|ditch|abandon|leav|left|retir|remov|stop|gave|give|giving|got|no[ ]longer)""")
+_AGENT = pattern(
+    r"""(?:.*?[ ])??(?P<agent>(?:we|i|our[ ]team|the[ ]team))[ ](?!(?:need|want|have|must|should|can)\b)"""
+)
+_GIVES_WAY = pattern(
+    r"""\b(?:drop|ditch|abandon|leav|left|retir|remov|stop|gave|give|giving|got|no[ ]longer)"""
+)
 _INFINITIVE = re.compile(r"\bto \w+$")
 _WHEN = re.compile(r"\b(?:when|whenever|wherever|whoever|every time)\b(?:(?![,;] ).)*$", re.I)
 
 _HEAD = pattern(
-    r"""(?P<head>(?:[^,;]{0,60}?[ ])??(?:use|uses|using|go[ ]with|going[ ]with|went[ ]with|choose|chose|chosen|pick
+    r"""(?P<head>(?:[^;]{0,60}?[ ])??(?:use|uses|using|go[ ]with|going[ ]with|went[ ]with|choose|chose|chosen|pick
       |picked|select|selected|adopt|adopted|settled[ ]on|settle[ ]on|rely[ ]on|relying[ ]on|decided[ ]on
       |agreed[ ]on|take|took|opted[ ]for|stick[ ]with|stay[ ]with|standardi[sz]ed[ ]on
       |switch(?:ed|ing)?|mov(?:e|ed|ing)|migrat(?:e|ed|ing))[ ])(?P<rest>.+)"""
 )
 _STORED = pattern(
-    r"""(?P<head>[\w][\w /-]{1,40}?[ ](?P<verb>(?:is|are|will[ ]be|gets?)[ ]\w{2,}(?:ed|en|pt|nt|ilt|un|one)|lives?|runs?
-      |goes|go|sits?)[ ](?P<by>in|on|with|to|by|through)[ ][\w.+\#/-]{1,30}(?:[ ][\w.+\#/-]{1,30}){0,2}?)
+    r"""(?P<head>[\w][\w /-]{1,40}?[ ](?P<verb>(?:is|are|will[ ]be|gets?)[ ]\w{2,}(?:ed|en|pt|nt|ilt|un|one)
+      |lives?|runs?|goes|go|sits?)[ ](?P<by>in|on|with|to|by|through)[ ][\w.+\#/-]{1,30}(?:[ ][\w.+\#/-]{1,30}){0,2}?)
     (?P<rest>(?:,?[ ]and|,)[ ].+)"""
 )
 _GAPPED = pattern(
