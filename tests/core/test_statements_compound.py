@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from acms.core.parts import parts
@@ -9,6 +11,7 @@ from acms.core.phrases import mentions
 from acms.core.said import Speaker, Statement
 from acms.core.statements import statements
 
+SAID = datetime(2026, 3, 2, tzinfo=UTC)
 USER = Speaker(name="user", role="user")
 
 
@@ -151,6 +154,14 @@ def test_no_part_mentions_what_another_one_states(text: str) -> None:
 )
 def test_a_part_can_be_read_alone(text: str, contents: list[str]) -> None:
     assert [one.content for one in read(text)] == contents
+
+
+def test_a_date_belongs_to_the_part_that_says_it() -> None:
+    found = statements("The price is 4 dollars until June 30 and the region is eu-west-1.", USER, said=SAID)
+    assert [(one.value, one.valid_to is not None) for one in found] == [
+        ("4 dollars", True),
+        ("eu-west-1", False),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ _BOUNDARY = pattern(
       |(?:for|as)[ ](?:[\w-]{{1,30}}[ ]){{1,4}}?(?:we|i)\b
       |(?P<shared>(?:live|work|deploy|host|store|write|test|log|prefer|speak|run|use)[ ]))"""
 )
+_JOINED = re.compile(r"[,;] | (?:and|but|so|while|whereas|[-–—]+) ", re.I)
 _COORDINATED = pattern(
     r"""(?:both[ ])?(?:(?:the|our|my|all)[ ])?[\w.+\#/'-]{1,30}(?:[ ][\w.+\#/'-]{1,30}){0,2}"""
 )
@@ -79,6 +80,8 @@ _NAMED = re.compile(r"[A-Z0-9`\"]")
 
 def parts(text: str, *, marked: bool = False) -> list[Part]:
     """Return the clauses of a sentence in order; the whole of it when it is one."""
+    if not _JOINED.search(text):
+        return [Part(0, len(text), text)]
     found: list[Part] = []
     start, lead, agent = 0, "", ""
     for match in _BOUNDARY.finditer(text):

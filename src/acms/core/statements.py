@@ -72,8 +72,10 @@ def statements(
                 and not one.ended
             ):
                 kind = marker if marker in tuple(MarkerType) else one.fact_type
-                one = replace(one, fact_type=kind)
-            found.append(_dated(replace(one, confidence=confidence, version=version), clause.text, said))
+            else:
+                kind = one.fact_type
+            one = replace(one, fact_type=kind, confidence=confidence, version=version)
+            found.append(_dated(one, one.said or clause.text, said))
     return found
 
 
@@ -88,6 +90,8 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
     found: list[Statement] = []
     over = 0
     for end in dict.fromkeys(part.end for part in pieces):  # "tried A, but the B was too slow" is one
+        if not clause.listed and _NEEDED.isdisjoint(_words(text[:end])):
+            continue
         if found := _part(clause, text[:end], 0, speaker, marker, WHOLE):
             over = end
             break
@@ -102,6 +106,14 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
             old = next(one.old for one in found if one.ended)
             found = [replace(one, old=one.old or old, change=True) for one in kept]
     return found
+
+
+#: Words of which one must be there for a rule that needs the sentence from its beginning.
+_NEEDED = frozenset[str]().union(*(needs for _, _, needs in WHOLE if needs))
+
+
+def _words(text: str) -> set[str]:
+    return set(text.lower().replace("’", "'").replace(",", "").split())
 
 
 def _apart(found: list[Statement]) -> list[Statement]:
@@ -142,7 +154,7 @@ def _part(
             marker=marker,
             agent=AGENT.match(plain),
         )
-        words = set(plain.lower().replace("’", "'").replace(",", "").split())
+        words = _words(plain)
         for name, rule, needs in rules:
             if needs is not None and needs.isdisjoint(words):
                 continue
@@ -158,7 +170,9 @@ def _part(
             if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", clause.text, re.I):
                 break
             for one in stated:
-                found.append(replace(one, rule=name, content=one.content or _content(one, text, start)))
+                found.append(
+                    replace(one, rule=name, said=text, content=one.content or _content(one, text, start))
+                )
             last = stated[-1].value or stated[-1].old
             place = text.find(last, start)
             over = place + len(last) if place >= 0 else len(text)
@@ -239,7 +253,7 @@ def _dated(one: Statement, text: str, said: datetime | None) -> Statement:
     first = _MOVED if past else _FIRST
     if (found := first.search(text)) and (day := day_in(found[1], said, past=past)):
         return replace(one, valid_from=begins(day))
-    if (found := _LAST.search(text)) and (day := day_in(found[1], said)):
+    if "ntil" in text and (found := _LAST.search(text)) and (day := day_in(found[1], said)):
         return replace(one, valid_to=ends(day))
     return one
 
