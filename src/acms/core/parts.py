@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 _FINITE = (
-    r"(?:is|isn't|are|aren't|was|were|will|has|have|had|can|cannot|can't|must|may|should|uses?|runs?|lives?|goes"
+    r"(?:is|isn't|are|aren't|was|were|(?-i:will)|has|have|had|can|cannot|can't|must|(?-i:may)|should|uses?|runs?|lives?|goes"
     r"|moves?|moved|changes|changed|stays?|remains?|becomes?|became|went|relies|depends|requires?|supports?|needs?"
     r"|costs?|gets?|talks|connects|listens|prefers?|takes|ends|starts|begins|launches|ships|grew|rose|dropped"
     r"|slipped|sits|switched|migrated|wants?)\b"
