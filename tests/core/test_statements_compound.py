@@ -108,6 +108,7 @@ COMPOUND = {
     ],
     "one statement, however many words": [
         ("We use PostgreSQL for users and orders.", "users and orders: PostgreSQL"),
+        ("We use Redis for caching and for its speed.", "caching: Redis"),
         ("We use ruff and pyright for linting.", "linting: ruff and pyright"),
         ("The frontend and the backend are written in Go.", "frontend and the backend: Go"),
         ("We tried Redis, but the latency was too high.", "failure: Redis"),
