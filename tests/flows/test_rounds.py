@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from acms.core.consolidate import ROUNDS, rounds
 from acms.knowledge import Proposal, Reflection
 from acms.protocols import ReflectionRequest
+from acms.providers import OfflineReflector
 from tests.flows.talk import fill, session_on
 
 
@@ -22,6 +25,15 @@ def test_an_answer_is_divided_where_it_contradicts_itself() -> None:
     assert rounds([at("Flask"), at("Flask"), at("Django"), at("Flask")], []) == [[0, 1], [2], [3]]
     assert rounds([at("Flask", cardinality="many"), at("Django", cardinality="many")], []) == [[0, 1]]
     named = [at("Flask", action="update", fact_id="f"), at("Django", action="update", fact_id="f")]
+    assert rounds(named, []) == [[0], [1]]
+
+
+def test_what_is_said_and_ended_in_one_answer_is_stored_first() -> None:
+    many = at("Flask", cardinality="many")
+    gone = at("Flask", cardinality="many", action="remove")
+    assert rounds([many, gone, at("Django", cardinality="many")], []) == [[0], [1, 2]]
+    assert rounds([many, at("Django", cardinality="many", action="remove")], []) == [[0, 1]]
+    named = [at("Flask", action="update", fact_id="f"), at("Flask", action="remove", fact_id="f")]
     assert rounds(named, []) == [[0], [1]]
 
 
@@ -69,3 +81,29 @@ async def test_a_correction_read_together_with_what_it_corrects_keeps_history_an
         assert not [text for text in shown if "Flask." in text]
         await session.undo(new.version)
         assert [fact.value for fact in await session.facts()] == ["Flask"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "old", "new", "reason"),
+    [
+        (
+            "We use Flask for the API.",
+            "We are switching from Flask to FastAPI.",
+            "Flask",
+            "FastAPI",
+            "updated",
+        ),
+        ("We use Flask.", "We are switching from Flask to FastAPI.", "Flask", "FastAPI", "removed"),
+        ("We use Flask.", "We no longer use Flask.", "Flask", "", "removed"),
+        ("The cache layer is Redis.", "Redis is no longer needed.", "Redis", "", "removed"),
+    ],
+)
+async def test_what_the_rules_find_and_see_end_in_one_episode_has_a_history(
+    storage: Any, first: str, then: str, old: str, new: str, reason: str
+) -> None:
+    async with session_on(storage, reflector=OfflineReflector()) as session:
+        await fill(session, first, "Fine.", "What a day.", "Yes.", then, "Good.", close=True)
+        await session.wait_pending()
+        assert [fact.value for fact in await session.facts()] == ([new] if new else [])
+        before = (await session.facts(history=True))[0]
+        assert (before.value, before.retired is not None and before.retired.reason) == (old, reason)

@@ -197,6 +197,61 @@ async def test_the_newest_of_two_values_comes_last() -> None:
     assert [(one.fact_id, one.value) for one in found] == [("f1", "KeyDB"), ("f1", "Valkey")]
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "proposed"),
+    [
+        (
+            "We use Redis for caching.",
+            "We're switching from Redis to Valkey.",
+            [("add", "caching", "Redis", 1, "one"), ("add", "caching", "Valkey", 3, "one")],
+        ),
+        (
+            "We use Flask.",
+            "We're switching from Flask to FastAPI.",
+            [
+                ("add", "technology", "Flask", 1, "many"),
+                ("remove", "technology", "Flask", 3, None),
+                ("add", "technology", "FastAPI", 3, "many"),
+            ],
+        ),
+        (
+            "The port is 8080.",
+            "The port is no longer valid.",
+            [("add", "port", "8080", 1, "one"), ("remove", "port", "8080", 3, None)],
+        ),
+    ],
+)
+async def test_what_is_said_and_corrected_later_in_one_episode_is_proposed_in_order(
+    first: str, then: str, proposed: list[tuple[object, ...]]
+) -> None:
+    found = await reflect([first, turn(2, "Fine.", Origin.ASSISTANT), then])
+    assert [
+        (one.action, one.attribute, one.value, *one.sources, one.cardinality) for one in found
+    ] == proposed
+    assert {one.fact_id for one in found} == {None}
+    assert first.rstrip(".") not in found[-1].content
+
+
+async def test_what_is_taken_back_in_the_same_turn_is_not_proposed() -> None:
+    assert await reflect(["The port is 8080. The port is no longer valid."]) == []
+    (found,) = await reflect(["We use Flask. No, we switched from Flask to FastAPI."])
+    assert (found.action, found.value) == ("add", "FastAPI")
+
+
+async def test_a_change_of_one_part_leaves_the_other_as_it_was_said() -> None:
+    found = await reflect(
+        [
+            "The budget is 40,000 dollars and the deadline is March 15.",
+            "Actually, the deadline is April 2.",
+        ]
+    )
+    assert [one.content for one in found] == [
+        "The budget is 40,000 dollars.",
+        "The deadline is March 15.",
+        "The deadline is April 2.",
+    ]
+
+
 async def test_people_are_named_when_they_have_names() -> None:
     found = await reflect(
         [turn(1, "I live in Porto.", speaker="ines"), turn(2, "I live in Oslo.", speaker="jon")]

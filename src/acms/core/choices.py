@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from acms.core.phrases import PROJECT, USER, Cut, Topic, cut, is_value, nature, pattern, person
 from acms.core.said import DECISION, FACT, PREFERENCE, Made, Reading, about, state
@@ -40,6 +41,12 @@ _Y_USES = pattern(
         |go[ ](?:through|to|into|over)
     |log[ ]in[ ]with|authenticate[ ]with|talks?[ ]to|connects?[ ]to|listens?[ ]on|depends?[ ]on|requires?
         |supports?)[ ](?P<v>.+)"""
+)
+
+
+#: Where something is used, when it is a part of the system.
+_IN = pattern(
+    rf"""(?P<v>[A-Z][\w.+\#-]*(?:[ ][\w.+\#-]+){{0,2}}?)[ ](?:on|in|at)[ ](?P<t>(?:the|our)[ ]{NP})"""
 )
 
 
@@ -154,6 +161,8 @@ def used(reading: Reading) -> Made:
     found = cut(match["v"], to=reading.speaker.user)
     if not is_value(found.value, most=6) or re.match(r"(?:my|your|his|her|their) ", found.value, re.I):
         return None
+    if not found.purpose and (place := _IN.fullmatch(found.value)) and _SYSTEM.fullmatch(place["t"]):
+        found = replace(found, value=place["v"], purpose=place["t"])
     named = reading.speaker.name != reading.speaker.role
     if named and who != "we" and not decided and nature(found.value) != "name":
         return None  # people talking to each other mean their day, not a project

@@ -118,7 +118,8 @@ def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[in
     """Divide an answer so that no part says two things about one fact or one address of cardinality one.
 
     What was said first and corrected later in the same answer is stored and then retired, like any correction: each
-    part is consolidated and appended on its own, in order. Returns the places of the proposals of each part.
+    part is consolidated and appended on its own, in order. So is what was said and is no longer so. Returns the places
+    of the proposals of each part.
     """
     one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
     sound = [not _fault(said) for said in proposals]
@@ -137,6 +138,12 @@ def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[in
                 found.append([])
                 values.clear()
             values.update(dict.fromkeys(about, value))
+            values[where, fold(said.value)] = value
+        elif sound[index] and said.action == "remove" and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            if (said.fact_id or (where, fold(said.value))) in values:
+                found.append([])
+                values.clear()
         found[-1].append(index)
     return found
 

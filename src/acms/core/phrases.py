@@ -228,7 +228,7 @@ def cut(text: str, *, to: bool = False, over: bool = False) -> Cut:
             reason, open_ = reason or f"because {piece}", False
         elif name == "stop" and not reason and open_:
             open_ = False
-    return Cut(_value(value), purpose.strip(), role, _value(old), reason.strip(), end)
+    return Cut(_value(value), purpose.strip().removesuffix(" and"), role, _value(old), reason.strip(), end)
 
 
 def _value(text: str) -> str:

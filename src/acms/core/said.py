@@ -46,6 +46,8 @@ class Statement:
     valid_to: datetime | None = None
     #: Place of the turn it was said in.
     version: int = 0
+    #: The part of a sentence it was read from.
+    said: str = ""
     #: Name of the rule that found it.
     rule: str = ""
 

@@ -81,21 +81,27 @@ def _end(one: Statement, known: list[_Known], proposals: list[Proposal | None]) 
         return
     target = found[0]
     known.remove(target)
-    if target.proposal is not None:
+    _retire(target, one, proposals)
+
+
+def _retire(target: _Known, one: Statement, proposals: list[Proposal | None]) -> None:
+    """Propose to remove a fact; one proposed in the same turn is not proposed at all."""
+    if target.proposal is not None and target.version == one.version:
         proposals[target.proposal] = None
-    if target.id is not None:
-        proposals.append(
-            Proposal(
-                action="remove",
-                fact_id=target.id,
-                subject=target.subject,
-                attribute=target.attribute,
-                value=target.value,
-                confidence=one.confidence,
-                sources=(one.version,),
-                reason=f"it is no longer so: {one.old}",
-            )
+        if target.id is None:
+            return
+    proposals.append(
+        Proposal(
+            action="remove",
+            fact_id=target.id,
+            subject=target.subject,
+            attribute=target.attribute,
+            value=target.value,
+            confidence=one.confidence,
+            sources=(one.version,),
+            reason=f"it is no longer so: {one.old}",
         )
+    )
 
 
 def _add(one: Statement, known: list[_Known], proposals: list[Proposal | None]) -> None:
@@ -120,8 +126,8 @@ def _add(one: Statement, known: list[_Known], proposals: list[Proposal | None]) 
     content = _content(one, subject, attribute, replaced)
     if replaced is not None:
         known.remove(replaced)
-        if replaced.proposal is not None and cardinality == "many":
-            proposals[replaced.proposal] = None
+        if cardinality == "many" and replaced.id is None:  # one of several has no address of its own
+            _retire(replaced, one, proposals)
     fact_type = one.fact_type if one.fact_type != FACT or target is None else target.fact_type
     id = replaced.id if replaced is not None else None
     proposals.append(

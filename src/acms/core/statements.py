@@ -14,7 +14,8 @@ from datetime import datetime
 
 from acms.core.clauses import HEARSAY, HYPOTHETICAL, Clause, clauses, plainly, starts
 from acms.core.dates import begins, day_in, ends
-from acms.core.grammar import RULES, WHOLE
+from acms.core.grammar import RULES, WHOLE, Entry
+from acms.core.parts import parts
 from acms.core.phrases import mentions
 from acms.core.said import (
     CONSTRAINT,
@@ -71,8 +72,10 @@ def statements(
                 and not one.ended
             ):
                 kind = marker if marker in tuple(MarkerType) else one.fact_type
-                one = replace(one, fact_type=kind)
-            found.append(_dated(replace(one, confidence=confidence, version=version), clause.text, said))
+            else:
+                kind = one.fact_type
+            one = replace(one, fact_type=kind, confidence=confidence, version=version)
+            found.append(_dated(one, one.said or clause.text, said))
     return found
 
 
@@ -80,15 +83,64 @@ def statements(
 _ASSISTANT = frozenset({"decide", "switch", "replace", "drop", "failure", "tried", "set to"})
 
 
-ALL = (*WHOLE, *RULES)
-
-
 def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Statement]:
-    """Return what one sentence states: the first rule that fits at each place where a clause begins."""
-    found: list[Statement] = []
+    """Return what one sentence states, part by part."""
     text = clause.text
+    pieces = parts(text, marked=marker is not None)
+    found: list[Statement] = []
     over = 0
-    for start in starts(text):
+    for end in dict.fromkeys(part.end for part in pieces):  # "tried A, but the B was too slow" is one
+        if not clause.listed and _NEEDED.isdisjoint(_words(text[:end])):
+            continue
+        if found := _part(clause, text[:end], 0, speaker, marker, WHOLE):
+            over = end
+            break
+    for part in pieces:
+        if part.start >= over:
+            found += _part(clause, part.text, part.start, speaker, marker, RULES)
+    if len(found) > 1:
+        found = _apart(found)
+    if len(found) > 1 and any(one.ended for one in found):
+        kept = [one for one in found if not one.ended]
+        if kept:  # "we no longer use A, the cache is B": one change
+            old = next(one.old for one in found if one.ended)
+            found = [replace(one, old=one.old or old, change=True) for one in kept]
+    return found
+
+
+#: Words of which one must be there for a rule that needs the sentence from its beginning.
+_NEEDED = frozenset[str]().union(*(needs for _, _, needs in WHOLE if needs))
+
+
+def _words(text: str) -> set[str]:
+    return set(text.lower().replace("’", "'").replace(",", "").split())
+
+
+def _apart(found: list[Statement]) -> list[Statement]:
+    """Leave out words that name the value of another statement of the same sentence."""
+    values = [one.value for one in found if one.value]
+    return [
+        replace(one, content="")
+        if one.cardinality == "one"
+        and one.attribute
+        and any(
+            mentions(one.content, value) and not mentions(one.value, value)
+            for value in values
+            if value != one.value
+        )
+        else one
+        for one in found
+    ]
+
+
+def _part(
+    clause: Clause, text: str, at: int, speaker: Speaker, marker: str | None, rules: Sequence[Entry]
+) -> list[Statement]:
+    """Return what a part of a sentence states: the first rule that fits at each place where a clause begins."""
+    found: list[Statement] = []
+    before = clause.text[:at]
+    over = 0
+    for start in starts(text) if rules is RULES else (0,):
         if start < over:
             continue
         plain, change = plainly(text[start:])
@@ -102,31 +154,35 @@ def _sentence(clause: Clause, speaker: Speaker, marker: str | None) -> list[Stat
             marker=marker,
             agent=AGENT.match(plain),
         )
-        words = set(plain.lower().replace("’", "'").replace(",", "").split())
-        for name, rule, needs in ALL if not start else RULES:
+        words = _words(plain)
+        for name, rule, needs in rules:
             if needs is not None and needs.isdisjoint(words):
                 continue
             made = rule(reading)
             if made is None:
                 continue
             stated, end = made
-            said = f"{text[:start]} {plain[:end]}"
-            if not marker and not _stated(said):
+            said = f"{before} {text[:start]} {plain[:end]}"
+            if not marker and (
+                not _stated(said) or (name not in _UNDER_TERMS and _ONLY_IF.match(plain, end))
+            ):
                 break
-            if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", text, re.I):
+            if marker and re.match(r"(?:if|maybe|perhaps|should we|could)\b", clause.text, re.I):
                 break
             for one in stated:
-                found.append(replace(one, rule=name, content=one.content or _content(one, text, start)))
+                found.append(
+                    replace(one, rule=name, said=text, content=one.content or _content(one, text, start))
+                )
             last = stated[-1].value or stated[-1].old
             place = text.find(last, start)
             over = place + len(last) if place >= 0 else len(text)
             break
-    if len(found) > 1 and any(one.ended for one in found):
-        kept = [one for one in found if not one.ended]
-        if kept:  # "we no longer use A, the cache is B": one change
-            old = next(one.old for one in found if one.ended)
-            found = [replace(one, old=one.old or old, change=True) for one in kept]
     return found
+
+
+#: Rules and failures may have conditions; a value that has one is a guess.
+_UNDER_TERMS = frozenset({"rule", "failure", "tried", "goal"})
+_ONLY_IF = re.compile(r",? (?:only )?(?:if|provided|assuming|as long as|in case)\b", re.I)
 
 
 def _stated(said: str) -> bool:
@@ -135,7 +191,7 @@ def _stated(said: str) -> bool:
 
 def _content(one: Statement, text: str, start: int) -> str:
     """Return a statement's own words as a sentence; "" when they need others to be understood."""
-    said = text if start == 0 or len(text) <= 160 else text[start:]
+    said = text[start:]
     lead = re.match(
         r"(?:(?:so|now|ok|okay|also|and|but|by the way|btw|actually|no|sorry|wait|correction|update|well|note that"
         r"|please note that|fyi|for the record|great|good|yes|yeah)\b[,:]? )+",
@@ -197,7 +253,7 @@ def _dated(one: Statement, text: str, said: datetime | None) -> Statement:
     first = _MOVED if past else _FIRST
     if (found := first.search(text)) and (day := day_in(found[1], said, past=past)):
         return replace(one, valid_from=begins(day))
-    if (found := _LAST.search(text)) and (day := day_in(found[1], said)):
+    if "ntil" in text and (found := _LAST.search(text)) and (day := day_in(found[1], said)):
         return replace(one, valid_to=ends(day))
     return one
 
