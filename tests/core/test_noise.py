@@ -45,3 +45,9 @@ def test_a_question_that_names_the_value_asks_for_something_else() -> None:
 
 def test_an_address_of_many_values_is_never_the_one_answer() -> None:
     assert not _says("Which database do we use?", "The project uses MySQL.", cardinality="many", **DATABASE)
+
+
+def test_words_that_ask_name_nothing() -> None:
+    data = {"subject": "project", "attribute": "team size", "value": "four engineers"}
+    assert _says("How many engineers are on the team?", "The team has four engineers.", **data)
+    assert _says("Which tool do we use as database?", "The project uses MySQL as its database.", **DATABASE)

@@ -25,6 +25,15 @@ ASKED = 3
 """Of so many terms of a query one at least must be of the fact that says what was asked."""
 LEADERS = 8
 """Best facts that are looked at."""
+ASKING = frozenset(
+    terms(
+        words(
+            "choose chose chosen pick use decide select settle go run build built have keep set want need called"
+            " many much tool method kind type sort"
+        )
+    )
+)
+"""Words of a question that ask for what is so, or say of what sort it is, and do not name it."""
 
 
 def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
@@ -47,7 +56,9 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     best = max(answers, key=answers.__getitem__)
     aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
     others = scores.keys() - answers.keys() - evidence - aside
-    if answers[best] < max((scores[id] for id in others), default=0.0):
+    named = set(query) - ASKING
+    whole = bool(named) and any(named <= _held(row) for row in saying)  # nothing names more of what was asked
+    if not whole and answers[best] < max((scores[id] for id in others), default=0.0):
         return offered
     floor = CLOSE * answers[best]
     kept: set[str] = set()
@@ -81,9 +92,10 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     """
     if fact.data.get("cardinality") != "one":
         return False
-    asked = set(query)
+    asked = set(query) - ASKING or set(query)
     attribute = _terms(fact, "attribute")
-    if (_terms(fact, "value") - attribute - _terms(fact, "subject")) & asked:
+    value = _terms(fact, "value") - attribute - _terms(fact, "subject")
+    if value and value <= asked:
         return False
     held = asked & _held(fact)
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
