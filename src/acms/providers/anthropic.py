@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError
-from acms.providers.http_summarizer import reading, summarized
+from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
 from acms.providers.sdk import OverClient, SDKChat, client_of, made
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-    from acms.protocols import SummaryRequest
 
 __all__ = ["AnthropicReflector", "AnthropicSummarizer"]
 
@@ -66,7 +65,7 @@ class AnthropicReflector(OverClient, ModelReflector):
         ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
 
 
-class AnthropicSummarizer(OverClient):
+class AnthropicSummarizer(OverClient, ModelSummarizer):
     """Summaries by a chat model over an `AsyncAnthropic` client.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
@@ -74,13 +73,5 @@ class AnthropicSummarizer(OverClient):
     """
 
     def __init__(self, client: AsyncAnthropic, model: str = _CHAT, *, window: int = 128_000) -> None:
-        super().__init__(client_of(client, _CLIENT))
-        self._chat = _Chat(client, model, _PROVIDER)
-        #: Names the model.
-        self.model = model
-        #: Tokens of a conversation that one call reads, without the instructions.
-        self.window: int | None = reading(window)
-
-    async def summarize(self, request: SummaryRequest) -> str:
-        """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
-        return await summarized(self._chat, request)
+        OverClient.__init__(self, client_of(client, _CLIENT))
+        ModelSummarizer.__init__(self, _Chat(client, model, _PROVIDER), model, window)

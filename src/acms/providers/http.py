@@ -412,3 +412,23 @@ def endpoint(base_url: str | Endpoint, *, api_key: str | None, timeout: float, m
     return Endpoint(
         base_url, api_key=api_key, timeout=timeout, retry=RetryConfig(max_attempts=max_retries + 1)
     )
+
+
+class OverEndpoint:
+    """A provider over an endpoint: closing it closes the endpoint's connections; `async with` closes it."""
+
+    _endpoint: Endpoint
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; a later call opens them again."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Keep the connections open until the block ends."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections of the running event loop."""
+        await self.aclose()

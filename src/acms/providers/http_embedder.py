@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
-from acms.providers.http import Endpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, endpoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +102,7 @@ class ModelEmbedder(ABC):
         return vectors
 
 
-class HTTPEmbedder(ModelEmbedder):
+class HTTPEmbedder(OverEndpoint, ModelEmbedder):
     """An embedding model on a server: `base_url` ends where `/embeddings` is added, as in "https://api.openai.com/v1".
 
     `dimension` may be left out for models of OpenAI and a few others; for any other one it must be given, as vectors of
@@ -131,20 +130,6 @@ class HTTPEmbedder(ModelEmbedder):
 
     def __repr__(self) -> str:
         return f"HTTPEmbedder({self._endpoint!r}, {self.model!r}, dimension={self.dimension})"
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; a later call opens them again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Keep the connections open until the block ends."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connections of the running event loop."""
-        await self.aclose()
 
     async def _ask(self, texts: list[str]) -> NDArray[np.float32]:
         return await self._endpoint.post(

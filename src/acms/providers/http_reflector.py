@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, endpoint
 from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
 
 __all__ = ["HTTPReflector"]
 
 
-class HTTPReflector(ModelReflector):
+class HTTPReflector(OverEndpoint, ModelReflector):
     """Facts by a chat model on a server: `base_url` ends where `/chat/completions` is added.
 
     One question for one request; passing failures of the connection are tried again up to `max_retries` times. The
@@ -39,17 +36,3 @@ class HTTPReflector(ModelReflector):
 
     def __repr__(self) -> str:
         return f"HTTPReflector({self._endpoint!r}, {self.model!r})"
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; a later call opens them again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Keep the connections open until the block ends."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connections of the running event loop."""
-        await self.aclose()

@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from types import TracebackType
-from typing import Self
 
 from acms.errors import ConfigurationError
 from acms.protocols import SummaryRequest, Turn
 from acms.providers.chat import Chat
-from acms.providers.http import Endpoint, endpoint
+from acms.providers.http import Endpoint, OverEndpoint, endpoint
 from acms.providers.reflecting import Completing
 
 __all__ = ["HTTPSummarizer"]
@@ -22,7 +20,28 @@ _THOUGHTS = 1_024  # tokens beyond the summary, for models that think before the
 _WORDS = 0.7  # words in a token, about: models count words better than tokens
 
 
-class HTTPSummarizer:
+class ModelSummarizer:
+    """Summaries by any chat model."""
+
+    def __init__(self, chat: Completing, model: str, window: int) -> None:
+        self._chat = chat
+        #: Names the model.
+        self.model = model
+        #: Tokens of a conversation that one call reads, without the instructions.
+        self.window: int | None = reading(window)
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
+        words = max(10, int(request.max_tokens * _WORDS))
+        return await self._chat.complete(
+            _instructions(),
+            f"Summarize this conversation in at most {words} words.\n\n"
+            f"<conversation>\n{_lines(request.turns)}\n</conversation>",
+            max_tokens=request.max_tokens + _THOUGHTS,
+        )
+
+
+class HTTPSummarizer(OverEndpoint, ModelSummarizer):
     """Summaries by a chat model: `base_url` ends where `/chat/completions` is added.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. The turns
@@ -43,43 +62,10 @@ class HTTPSummarizer:
         max_retries: int = 3,
     ) -> None:
         self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
-        self._chat = Chat(self._endpoint, model)
-        #: Names the model.
-        self.model = model
-        #: Tokens of a conversation that one call reads, without the instructions.
-        self.window: int | None = reading(window)
+        super().__init__(Chat(self._endpoint, model), model, window)
 
     def __repr__(self) -> str:
         return f"HTTPSummarizer({self._endpoint!r}, {self.model!r})"
-
-    async def summarize(self, request: SummaryRequest) -> str:
-        """Return a text that can stand for the turns; `ProviderError` when the server gives none."""
-        return await summarized(self._chat, request)
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; a later call opens them again."""
-        await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Keep the connections open until the block ends."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connections of the running event loop."""
-        await self.aclose()
-
-
-async def summarized(chat: Completing, request: SummaryRequest) -> str:
-    """Return a summary by any chat model."""
-    words = max(10, int(request.max_tokens * _WORDS))
-    return await chat.complete(
-        _instructions(),
-        f"Summarize this conversation in at most {words} words.\n\n"
-        f"<conversation>\n{_lines(request.turns)}\n</conversation>",
-        max_tokens=request.max_tokens + _THOUGHTS,
-    )
 
 
 def reading(window: int) -> int:

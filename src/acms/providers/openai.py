@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError
 from acms.providers.http_embedder import ModelEmbedder
-from acms.providers.http_summarizer import reading, summarized
+from acms.providers.http_summarizer import ModelSummarizer
 from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
 from acms.providers.sdk import OverClient, SDKChat, asked, client_of, made
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from openai import AsyncOpenAI
 
-    from acms.protocols import SummaryRequest
 
 __all__ = ["OpenAIEmbedder", "OpenAIReflector", "OpenAISummarizer"]
 
@@ -99,7 +98,7 @@ class OpenAIReflector(OverClient, ModelReflector):
         ModelReflector.__init__(self, _Chat(client, model, _PROVIDER), model, _PROVIDER, max_tokens)
 
 
-class OpenAISummarizer(OverClient):
+class OpenAISummarizer(OverClient, ModelSummarizer):
     """Summaries by a chat model over an `AsyncOpenAI` client.
 
     `window` is the number of tokens the model reads in one call: a longer stretch is handed over in pieces. How often a
@@ -107,13 +106,5 @@ class OpenAISummarizer(OverClient):
     """
 
     def __init__(self, client: AsyncOpenAI, model: str = _CHAT, *, window: int = 128_000) -> None:
-        super().__init__(client_of(client, _CLIENT))
-        self._chat = _Chat(client, model, _PROVIDER)
-        #: Names the model.
-        self.model = model
-        #: Tokens of a conversation that one call reads, without the instructions.
-        self.window: int | None = reading(window)
-
-    async def summarize(self, request: SummaryRequest) -> str:
-        """Return a text that can stand for the turns; `ProviderError` when the model gives none."""
-        return await summarized(self._chat, request)
+        OverClient.__init__(self, client_of(client, _CLIENT))
+        ModelSummarizer.__init__(self, _Chat(client, model, _PROVIDER), model, window)
