@@ -19,7 +19,6 @@ from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
 
 SAID = datetime(2026, 3, 2, tzinfo=UTC)
-DATA = Path("/work/shared/data")
 
 
 def turn(version: int, text: str, origin: Origin = Origin.USER, **more: object) -> Turn:
@@ -314,10 +313,9 @@ async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> N
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.skipif(not (DATA / "locomo-dev").is_dir(), reason="the LoCoMo conversations are not here")
-async def test_chatter_between_people_gives_few_facts() -> None:
+async def test_chatter_between_people_gives_few_facts(data_dir: Path) -> None:
     turns = facts = 0
-    for file in sorted((DATA / "locomo-dev").glob("*.json")):
+    for file in sorted((data_dir / "locomo-dev").glob("*.json")):
         document = json.loads(file.read_text(encoding="utf-8"))
         conversation = (document[0] if isinstance(document, list) else document)["conversation"]
         for name, session in conversation.items():
