@@ -18,7 +18,6 @@ from acms.core import adopt as adoption
 from acms.core import diff as differing
 from acms.core import validate
 from acms.core.diff import Run, Standing
-from acms.core.history import Cover
 from acms.erasure import COLLECT_AFTER
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.logs import log
@@ -148,7 +147,7 @@ async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None
         head = await storage.head(child.id)
         late = await _late(storage, child)
         own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
-        cover = Cover(await storage.read(child.id, at=head.version, replacing=True))
+        cover = await assembly.cover_at(storage, child.id, head, head.version)
         drafts = adoption.adopted(late, own, cover, child.fork, await _open_episode(storage, child))
         if not drafts:
             return False
@@ -468,9 +467,8 @@ async def diff(left: Side, right: Side) -> Diff:
 async def _standing(storage: StorageBackend, side: Side) -> tuple[str, int, Standing]:
     context = await _live(storage, await _known(side.shared))
     version, head = await _place(storage, context, side.at)
-    replacing = await storage.read(context.id, at=version, replacing=True) if head.rewrites else []
     runs = segments(context.id, context.lineage, 1, version)
-    return context.id, version, Standing(runs, Cover(replacing))
+    return context.id, version, Standing(runs, await assembly.cover_at(storage, context.id, head, version))
 
 
 async def _known(shared: SharedSession) -> str:

@@ -8,6 +8,7 @@ used, however often something else came first, so a model is never asked twice f
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -238,11 +239,12 @@ def handler(
     counters: Mapping[str, TokenCounter] = {},
 ) -> Handler:
     """Return what works off compactions; `counters` are those that are not known by name."""
-    from acms.providers.extractive import ExtractiveSummarizer  # it brings numpy
-
-    writes = summarizer or ExtractiveSummarizer()
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
+        writes = summarizer
+        if writes is None:  # in a thread: it brings numpy
+            room = await asyncio.to_thread(importlib.import_module, "acms.providers.extractive")
+            writes = room.ExtractiveSummarizer()
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         stored = lease.job.payload.get("policy")

@@ -25,7 +25,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
-from acms.facts import PROFILE
+from acms.facts import profile
 from acms.model import (
     Append,
     Context,
@@ -349,12 +349,9 @@ async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Con
                         continue
             if context.namespace not in namespaces:
                 namespaces.add(context.namespace)
-                try:
-                    profile = await storage.context(PROFILE, namespace=context.namespace)
-                except SessionNotFoundError:
-                    continue
-                if profile.id not in found:
-                    waiting.add(profile.root)
+                known = await profile(storage, context.namespace)
+                if known is not None and known.id not in found:
+                    waiting.add(known.root)
     return found
 
 

@@ -61,7 +61,9 @@ async def _take_over(shared: SharedSession, context: str) -> None:
     kind = asked.kind_of(shared.reflector)
     if found.state is JobState.READY and found.kind != kind and await _withdraw(shared.storage, found):
         draft = asked.requested(context, kind, force=bool(found.payload.get("force")))
-        await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        (result,) = await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
     shared.work()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acms import branches, handles
 from acms.config import ACMSConfig
@@ -28,16 +28,16 @@ from acms.core.consolidate import Around, Consolidated, Rules
 from acms.core.history import Cover
 from acms.core.reflect import Limits, Reached, Stretch
 from acms.core.rendered import own_words
-from acms.erasure import PROFILE
 from acms.errors import (
     ACMSError,
     ConflictError,
     GoneError,
     IdempotencyMismatchError,
     ProviderError,
-    SessionNotFoundError,
 )
 from acms.events import Reflected
+from acms.facts import PROFILE
+from acms.facts import profile as profile_of
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.logs import log
 from acms.model import (
@@ -57,9 +57,6 @@ from acms.protocols import ReflectionRequest, Reflector, StorageBackend, TokenCo
 from acms.providers.tokens import token_counter
 from acms.worker import Handler
 
-if TYPE_CHECKING:
-    pass
-
 CHUNK = 256
 """Entries that are looked at for the next episodes; more when one of them is longer."""
 SLICE = 12
@@ -78,7 +75,6 @@ class _Work:
     storage: StorageBackend
     context: Context
     counter: TokenCounter
-    counters: Mapping[str, TokenCounter]
     reflector: Reflector
     #: Whether it is shaped like that of seed 004.
     seeded: bool
@@ -139,7 +135,7 @@ def handler(
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         pace = Pace(None if handle is None else handles.shared(handle))
-        work = _Work(storage, context, counter, counters, reflector, seeded, name, config, lease, pace)
+        work = _Work(storage, context, counter, reflector, seeded, name, config, lease, pace)
         try:
             await _run(work)
         finally:
@@ -445,9 +441,8 @@ async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
 async def _profile(work: _Work, *, create: bool = False) -> _Log | None:
     """Return what is known of the log of the namespace's facts; None while there is none."""
     storage, namespace = work.storage, work.context.namespace
-    try:
-        found = await storage.context(PROFILE, namespace=namespace)
-    except SessionNotFoundError:
+    found = await profile_of(storage, namespace)
+    if found is None:
         if not create:
             return None
         draft = ContextDraft(

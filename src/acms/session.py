@@ -447,12 +447,15 @@ class ACMS(View):
     async def reflect(self) -> Job:
         """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
 
-        The open episode is not read: close it first. Edits of what was read before are read. Nothing is waited for:
-        `wait` does. Without a reflector of its own the session asks for the offline one, which every worker has.
+        The open episode is not read: close it first. Edits of what was read before are read. A reflection that is under
+        way is waited for, as it may pass over what is short; the new one is not: `wait` does. Without a reflector of
+        its own the session asks for the offline one, which every worker has.
         """
         from acms import reflecting
 
-        return await reflecting.request(self._shared, await self._known())
+        context = await self._known()
+        with handles.waiting(self._shared.handle):
+            return await reflecting.request(self._shared, context)
 
     async def _reflected(self, context: str) -> None:
         from acms import reflecting

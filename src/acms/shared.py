@@ -145,20 +145,21 @@ class SharedSession:
             except SessionNotFoundError:
                 return None
             self._check(context.counter)
-            self.context_id = context.id
-            self.namespace = context.namespace  # it may have been found by its id
             if self.reflects is not None and self.config.worker.enabled:
                 from acms import reflecting
 
                 await reflecting.catch_up(self, context.id)
+            self.namespace = context.namespace  # it may have been found by its id
+            self.context_id = context.id  # last: who sees it writes at once
         return self.context_id
 
     async def ensure(self) -> str:
         """Return the id of the session's context, creating it on the first write."""
-        found = await self.find()
+        self.retain()
+        found = self.context_id
         if found is None:
             if self._creating is None:
-                self._creating = asyncio.ensure_future(self._create())
+                self._creating = asyncio.ensure_future(self._found())
             creating = self._creating
             try:
                 found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
@@ -166,6 +167,9 @@ class SharedSession:
                 if creating.done() and self._creating is creating:
                     self._creating = None
         return found
+
+    async def _found(self) -> str:
+        return await self.find() or await self._create()
 
     async def _create(self) -> str:
         context = await self.storage.create(

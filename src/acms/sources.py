@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ABSENT = 2.0
 """Seconds for which it is believed that a namespace has none."""
 NAMESPACES = 4096
-"""Namespaces of which it is remembered."""
+"""Namespaces, and askers without a profile, of which it is remembered."""
 
 
 class Profiles:
@@ -29,8 +29,8 @@ class Profiles:
     def __init__(self, storage: StorageBackend) -> None:
         self._storage = storage
         self._found: dict[str, str] = {}
-        #: Until when there is none, and how much the log that asked had been reflected on.
-        self._absent: dict[str, tuple[float, object]] = {}
+        #: Until when there is none, by namespace and by who asked.
+        self._absent: dict[tuple[str, object], float] = {}
 
     async def find(self, namespace: str, asking: object = None) -> str | None:
         """Return the id of a namespace's profile; None when it has none.
@@ -40,20 +40,18 @@ class Profiles:
         found = self._found.get(namespace)
         if found is not None:
             return found
-        now = asyncio.get_running_loop().time()
-        until, asked = self._absent.get(namespace, (0.0, None))
-        if now < until and asked == asking:
+        key, now = (namespace, asking), asyncio.get_running_loop().time()
+        if now < self._absent.get(key, 0.0):
             return None
         context = await profile(self._storage, namespace)
         if context is None:
             if len(self._absent) >= NAMESPACES:
                 self._absent.clear()
-            self._absent[namespace] = now + ABSENT, asking
+            self._absent[key] = now + ABSENT
             return None
         if len(self._found) >= NAMESPACES:
             self._found.clear()
         self._found[namespace] = context.id
-        self._absent.pop(namespace, None)
         return context.id
 
     def forget(self, namespace: str) -> None:

@@ -167,7 +167,7 @@ class View:
         head = await shared.storage.head(context)
         version = assembly.version_of(head, self._at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
-        cover = Cover(await shared.storage.read(context, at=version, replacing=True) if head.rewrites else [])
+        cover = await assembly.cover_at(shared.storage, context, head, version)
         page = [
             HistoryEntry(
                 id=entry.id,

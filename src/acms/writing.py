@@ -112,8 +112,9 @@ async def retract(
             spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
         if by is not None and edit is None:
             # Whoever was cut short behind the first commit completes it by doing it again.
-            gone = frozenset(one.id for one in targets if one.kind is Kind.MESSAGE)
-            (first,) = await shared.storage.read(context, after=by - 1, before=by + 1)
+            first = next(one for one in replacing if one.version == by)
+            edits = [one for one in replacing if (one.version, one.version) in first.replaces]
+            gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
             await facts.follow(shared.storage, shared.namespace, facts.Rewrite((), gone), first.id)
             return by
         if target.kind is Kind.FACT:

@@ -516,6 +516,7 @@ def test_a_statement_stands_alone(text: str, content: str) -> None:
         ("The deadline is in two weeks.", None, (2026, 3, 16)),
         ("I have lived in Porto.", None, None),
         ("I moved to Munich in May 2.", (2025, 5, 2), None),
+        ("I moved to Munich on Friday.", (2026, 2, 27), None),
         ("We use Redis for caching, starting May 4.", (2026, 5, 4), None),
         ("The price is 4 dollars until June 30.", None, (2026, 6, 30)),
         ("The deadline is soon.", None, None),

@@ -124,7 +124,7 @@ def _checked(report: Report) -> dict[str, float]:
     figures = {name: value for name, value in report.figures().items() if value is not None}
     assert len(report.scores) == 20
     for name in ("hit", "stale", "stale anywhere", "precision", "precision past", "nDCG@5"):
-        assert 0.0 <= figures.get(name, 0.0) <= 1.0
+        assert 0.0 <= figures[name] <= 1.0
     assert figures["tokens"] <= report.token_budget
     return figures
 

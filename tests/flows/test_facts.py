@@ -325,6 +325,19 @@ async def test_a_retraction_that_was_cut_short_is_completed_by_doing_it_again(st
     assert await cities(session, scope="namespace") == []
 
 
+async def test_a_retraction_of_an_edited_message_that_was_cut_short_is_completed_too(
+    storage: Storage,
+) -> None:
+    session = session_on(storage)
+    (source,) = await fill(session, "I live in Rome.")
+    edit = await session.replace(source, "I live in Oslo.")
+    version = await session.retract(source)
+    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    await put_fact(storage, home.id, {"attribute": "city", "value": "Oslo"}, sources=(edit,))
+    assert await session.retract(source) == version
+    assert await cities(session, scope="namespace") == []
+
+
 async def test_clearing_a_session_clears_what_it_knows(storage: Storage) -> None:
     session, _, _ = await lived(storage)
     version = await session.clear()

@@ -186,7 +186,8 @@ def test_what_cannot_be_is_an_error_in_words() -> None:
     for wrong in (
         ("facts",), ("facts", "why", "orders"), ("facts", "undo", "orders", "soon"), ("facts", "list"),
         ("facts", "orders", "--scope", "world"), ("facts", "list", "orders", "more"),
-        ("facts", "history", "orders", "a", "b", "c"),
+        ("facts", "history", "orders", "a", "b", "c"), ("facts", "undo", "orders", "5", "--at", "3"),
+        ("facts", "why", "orders", "5", "--type", "goal"),
     ):  # fmt: skip
         run(*wrong, code=2)
 

@@ -82,6 +82,10 @@ def facts(
         raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
     if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
         raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
+    if verb in (WHY, UNDO) and (subject or attribute or fact_type):
+        raise typer.BadParameter(f"{verb} takes no --subject, --attribute or --type", param_hint="OPTIONS")
+    if verb == UNDO and at is not None:
+        raise typer.BadParameter("undo takes no --at", param_hint="--at")
     about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
     asked = _Asked(
         session=rest[0],

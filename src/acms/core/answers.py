@@ -184,13 +184,13 @@ def _values(text: str) -> Iterator[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        for name in made:
-            values = [value for key, value in pairs if key == name]
-            if any(value != values[0] for value in values):
-                made[name] = _Twice(*values)
-    return made
+    given: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        given.setdefault(name, []).append(value)
+    return {
+        name: values[-1] if all(value == values[0] for value in values) else _Twice(*values)
+        for name, values in given.items()
+    }
 
 
 def _whole(digits: str) -> int | float:

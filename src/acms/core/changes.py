@@ -44,7 +44,7 @@ _END = pattern(
     r"""(?:(?:no[ ]longer|don't|do[ ]not|stopped|quit|stop)[ ](?:use|using|need|needing|have|having|rely[ ]on
         |relying[ ]on|support|supporting
         |deploy[ ](?:to|on)|deploying[ ](?:to|on)|run[ ]on|running[ ]on|want)
-      |(?:drop|ditch|abandon|remov|retir|cancel|scrapp?|discard)(?:e|ed|ing|led|ped|ping)?|got[ ]rid[ ]of
+      |(?:drop|ditch|abandon|remov|retir|cancel|scrapp?|discard)(?:e|ed|ing|led|ling|ped|ping)?|got[ ]rid[ ]of
         |(?:are[ ])?done[ ]with|gave[ ]up[ ]on|forget[ ]about|scratch)
     [ ](?P<a>[^,;]{1,60})"""
 )

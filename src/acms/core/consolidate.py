@@ -88,7 +88,6 @@ class _Change:
     where: Address = ("", "")
     cardinality: Cardinality = "many"
     note: str = ""
-    draft: int | None = None
 
     @property
     def ends(self) -> tuple[Fact, ...]:

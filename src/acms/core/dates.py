@@ -62,7 +62,7 @@ def _day(match: re.Match[str], today: date | None, past: bool) -> date | None:
         ahead = (_DAYS.index(match["weekday"][:3].lower()) - today.weekday()) % 7
         if (match["next"] or "").lower() == "next":  # of the week that begins on the next Monday
             return today + timedelta(days=7 - today.weekday() + _DAYS.index(match["weekday"][:3].lower()))
-        return today + timedelta(days=ahead)
+        return today + timedelta(days=ahead - 7 if past and ahead else ahead)
     if match["end"]:
         return _last(today, match["end"].lower())
     if match["ahead"]:

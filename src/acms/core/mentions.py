@@ -124,7 +124,7 @@ class Said:
         found = _saying(entry, old, new) if old else set[int]()
         if any(len(word) > 2 and term(word) and not word.isdigit() for word in old):
             return found
-        about = {term(word) for word in fold(f"{fact.subject} {fact.attribute}")} - {0}
+        about = _terms(f"{fact.subject} {fact.attribute}".replace("_", " "))
         sentences = spans(entry.content)
         return {n for n in found if about & _terms(entry.content[slice(*sentences[n])])}
 
@@ -142,7 +142,8 @@ def _saying(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:
 
 def _closest(content: str, statement: str) -> set[int]:
     """Return which sentences are most likely to say a statement: those with enough of its words, or the best one."""
-    enough, shares = _sharing(content, statement), _shares(content, statement)
+    shares = _shares(content, statement)
+    enough = {number for number, share in enumerate(shares) if share >= ENOUGH}
     if enough or not shares or max(shares) == 0:
         return enough or set(range(len(shares)))
     return {shares.index(max(shares))}

@@ -56,8 +56,10 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     best = max(answers, key=answers.__getitem__)
     aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
     others = scores.keys() - answers.keys() - evidence - aside
-    named = set(query) - ASKING
-    whole = bool(named) and any(named <= _held(row) for row in saying)  # nothing names more of what was asked
+    naming = set(query) - ASKING
+    whole = bool(naming) and any(
+        naming <= _held(row) for row in saying
+    )  # nothing names more of what was asked
     if not whole and answers[best] < max((scores[id] for id in others), default=0.0):
         return offered
     floor = CLOSE * answers[best]
@@ -109,8 +111,8 @@ def _held(fact: Entry) -> set[int]:
 def _apart(fact: Entry, query: Sequence[int]) -> bool:
     """Whether a fact is about something else: its address holds one value, and the query names nothing of either."""
     attribute = _terms(fact, "attribute")
-    named = attribute | _terms(fact, "value")
-    return fact.data.get("cardinality") == "one" and bool(attribute) and named.isdisjoint(query)
+    about = attribute | _terms(fact, "value")
+    return fact.data.get("cardinality") == "one" and bool(attribute) and about.isdisjoint(query)
 
 
 def _naming(field: Field, value: set[int]) -> set[int]:

@@ -118,7 +118,7 @@ def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
         return None
     if _OTHERS.search(bare) and not (_OWN.match(bare) or raw.lower().startswith(("our ", "my "))):
         return None
-    subject = _person(speaker, role) if mine else PROJECT
+    subject = person(speaker, role) if mine else PROJECT
     if owned := _OWNER.fullmatch(bare):
         if _OTHERS.search(owned["b"]) and not (mine and _ABOUT_ONE.fullmatch(owned["a"])):
             return None
@@ -136,13 +136,9 @@ def topic(raw: str, *, speaker: str = USER, role: str = USER) -> Topic | None:
     return Topic(subject, bare[0].lower() + bare[1:] if first[1:].islower() else bare)
 
 
-def _person(speaker: str, role: str) -> str:
-    return USER if speaker == role else speaker
-
-
 def person(speaker: str, role: str) -> str:
     """Return the subject of what a speaker says about themselves."""
-    return _person(speaker, role)
+    return USER if speaker == role else speaker
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────

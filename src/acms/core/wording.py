@@ -31,9 +31,6 @@ ATTRIBUTES = pattern(
 )
 
 
-_DET = r"(?:the|our|my|this)[ ]"
-
-
 NP = r"(?:(?!from[ ])[\w.+\#/'-]{1,40}[ ]){0,6}(?!from[ ])[\w.+\#/'-]{1,40}"
 
 
