@@ -18,7 +18,7 @@ from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
 from acms.core import facts as known
 from acms.core import reflect
 from acms.core.history import Cover
-from acms.erasure import PROFILE
+from acms.facts import PROFILE
 from acms.model import JobQuery, JobState, Kind
 from acms.protocols import StorageBackend
 from acms.testing.logs import sound

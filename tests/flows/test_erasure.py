@@ -35,6 +35,7 @@ from acms.branches import COLLECT_AFTER
 from acms.core.cards import SPACE
 from acms.erasure import collect, expire
 from acms.errors import ConflictError, StorageBusyError
+from acms.facts import PROFILE
 from acms.model import (
     Context,
     ContextQuery,
@@ -176,11 +177,11 @@ async def test_erasing_through_a_fork_erases_everywhere(storage: Storage) -> Non
 
 
 async def test_facts_of_the_profile_go_too_and_what_was_made_from_them(storage: Storage) -> None:
-    context, profile = await new(storage), await new(storage, erasure.PROFILE)
+    context, profile = await new(storage), await new(storage, PROFILE)
     receipt = await put(storage, context, said(SECRET))
     (fact,) = (await put(storage, profile, noted("vault", sources=receipt.ids), noted("other"))).ids[:1]
     await put(storage, context, noted("twice removed", sources=(fact,)))
-    other = await new(storage, erasure.PROFILE, namespace="elsewhere")
+    other = await new(storage, PROFILE, namespace="elsewhere")
     await put(storage, other, noted("not asked", sources=receipt.ids))
     erased = await erasure.erase(storage, context.id, receipt.ids, verify=True)
     assert await states(storage, profile) == {1: State.ERASED}
@@ -269,7 +270,7 @@ async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, Stat
     root = await new(storage)
     receipt = await put(storage, root, said("one"), said(SECRET, key="k", actor="Ana"), said("three"))
     child = await fork(storage, root)
-    profile = await new(storage, erasure.PROFILE)
+    profile = await new(storage, PROFILE)
     await told(storage, root, summed_up(1, 3), noted("fact", sources=receipt.ids[1:2]))
     await told(storage, child, said("edit", replaces=((2, 2),)), summed_up(1, 4))
     await put(storage, profile, noted("fact", sources=receipt.ids[1:2]))
@@ -820,7 +821,7 @@ async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
     clocked: tuple[Storage, ManualClock],
 ) -> None:
     storage, clock = clocked
-    root, profile = await new(storage, "root"), await new(storage, erasure.PROFILE)
+    root, profile = await new(storage, "root"), await new(storage, PROFILE)
     receipt = await put(storage, root, *[said(f"turn {n}") for n in range(1, 7)])
     await put(storage, profile, noted("learned", sources=receipt.ids))
     near, far = await fork(storage, root, 2), await fork(storage, root, 4)

@@ -13,9 +13,9 @@ from acms.config import EpisodeBoundaryConfig, RetryConfig, WorkerConfig
 from acms.core import facts as known
 from acms.core import reflect
 from acms.core.history import Cover
-from acms.erasure import PROFILE
 from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
 from acms.events import Event, JobFailed, JobFinished, Reflected
+from acms.facts import PROFILE
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.model import Append, Entry, Job, JobQuery, JobState, Kind, Origin, Privacy, Receipt
 from acms.protocols import ReflectionRequest, StorageBackend
