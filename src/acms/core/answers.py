@@ -188,7 +188,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         given.setdefault(name, []).append(value)
     return {
-        name: values[-1] if all(value == values[0] for value in values) else _Twice(*values)
+        name: values[-1] if all(value == values[0] for value in values[1:]) else _Twice(*values)
         for name, values in given.items()
     }
 
