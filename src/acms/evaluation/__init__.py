@@ -5,16 +5,19 @@ from acms.evaluation.metrics import carries, hit, ndcg, precision, score, stale,
 from acms.evaluation.nouns import Probe, Recalled, Report, Said, Scenario, Score, System, table
 from acms.evaluation.reflectors import PerfectReflector
 from acms.evaluation.running import Remembering, measure, run
-from acms.evaluation.scenarios import corrections
+from acms.evaluation.scenarios import SCENARIOS, corrections, spread
+from acms.evaluation.topics import Phrases, phrases
 
 __all__ = [
     "MostRecent",
     "PerfectReflector",
+    "Phrases",
     "PlainBM25",
     "Probe",
     "Recalled",
     "Remembering",
     "Report",
+    "SCENARIOS",
     "Said",
     "Scenario",
     "Score",
@@ -24,9 +27,11 @@ __all__ = [
     "hit",
     "measure",
     "ndcg",
+    "phrases",
     "precision",
     "run",
     "score",
+    "spread",
     "stale",
     "stale_anywhere",
     "table",
