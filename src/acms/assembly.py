@@ -422,7 +422,6 @@ def plan_recall(
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
     from acms.core.noise import quiet
     from acms.core.offer import Terms, facts, offer, together
-    from acms.core.rerank import reranked
 
     terms = Terms(
         weights=asked.weights,
@@ -450,6 +449,8 @@ def plan_recall(
     offered = together([*each, offered]) if each else offered
     warnings = list(found.warnings)
     if asked.rerank:
+        from acms.core.rerank import reranked
+
         offered = yield from reranked(offered, asked.query, asked.rerank, asked.min_relevance, warnings)
     if known and not asked.superseded:
         offered = yield from quiet(offered, found.question.terms, found.field)
