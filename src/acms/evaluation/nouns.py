@@ -23,9 +23,12 @@ class Said:
     #: None lets the system find them in the text.
     markers: tuple[str, ...] | None = None
     created_at: datetime
+    #: Name of who speaks; None when the role says it all.
+    speaker: str | None = None
     #: Name of what it is about; empty for small talk.
     topic: str = ""
-    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project) or "filler".
+    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project), "echo" (the same, and names the
+    #: value that was decided) or "filler".
     part: str = "filler"
 
 
@@ -38,6 +41,10 @@ class Probe:
     expected: tuple[str, ...]
     #: Words of an answer that is no longer true.
     forbidden: tuple[str, ...] = ()
+    #: Words that are no part of the answer and worth having beside it: what it follows from.
+    bonus: tuple[str, ...] = ()
+    #: Texts that name an expected keyword without giving the answer, such as hearsay: they count as no answer.
+    decoys: tuple[str, ...] = ()
     #: How many messages were said before it is asked.
     after: int
     topic: str = ""
@@ -52,6 +59,8 @@ class Scenario:
     probes: tuple[Probe, ...]
     #: What a perfect reflector proposes, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
+    #: Tokens that it is asked within, where a run does not say.
+    token_budget: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,8 @@ class Recalled:
     tokens: int = 0
     #: Where it came from, in the words of the system.
     source: str = ""
+    #: Which told message it is, counted from 0; None for a fact, a summary, or anything else.
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,11 @@ class Score:
 
 
 class System(Protocol):
-    """Something that is told a conversation and asked what it remembers."""
+    """Something that is told a conversation and asked what it remembers.
+
+    An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
+    tell.
+    """
 
     #: As it is called in a report.
     name: str
