@@ -324,8 +324,22 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
     return version, field, now.stale, head.version - head.messages
 
 
-async def ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
+async def ranked(
+    reader: Reader, context: str | None, at: int | None, query: str, size: int, weights: Mapping[str, float]
+) -> Ranked:
     """Catch the index of a log up with its head and rank the entries in force at a version."""
+    from acms.core.succession import succeed
+
+    while True:
+        found = await _ranked(reader, context, at, query, size)
+        try:
+            await fetched(succeed(found.ranking, query, found.question, weights), reader.storage)
+            return found
+        except Gone as gone:
+            reader.indexes.blank(found.context, found.field, gone.ids)
+
+
+async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
     from acms.core.rank import Question, rank
 
     embedding = reader.embedding
@@ -351,7 +365,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
 
     size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size)
+        found = await ranked(reader, context, at, asked.query, size, asked.weights)
         others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
         if not asked.exclude:  # half as much again as the budget holds is enough to choose from
             for one in (found, *others):
@@ -388,7 +402,7 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
             continue
         try:
             if (await reader.storage.context(context)).counter == reader.counter.name:
-                ranking.append(await ranked(reader, context, None, asked.query, size))
+                ranking.append(await ranked(reader, context, None, asked.query, size, asked.weights))
         except SessionNotFoundError:  # deleted meanwhile
             continue
     return ranking

@@ -78,7 +78,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         known = Beside()
         fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
-            found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            size = CANDIDATES + len(rest)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
             known = await beside(reader, found, asked.profile)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
