@@ -1,14 +1,27 @@
 """How well a memory remembers: scenarios, metrics, and a harness for ACMS and for others."""
 
 from acms.evaluation.baselines import MostRecent, PlainBM25
-from acms.evaluation.metrics import carries, hit, ndcg, precision, score, stale, stale_anywhere
+from acms.evaluation.composite import WEIGHTS, Composite, composite
+from acms.evaluation.metrics import (
+    carries,
+    hit,
+    hit_at,
+    ndcg,
+    outdated,
+    precision,
+    score,
+    stale,
+    stale_anywhere,
+    surfaced,
+)
 from acms.evaluation.nouns import Probe, Recalled, Report, Said, Scenario, Score, System, table
 from acms.evaluation.reflectors import PerfectReflector
 from acms.evaluation.running import Remembering, measure, run
 from acms.evaluation.scenarios import SCENARIOS, corrections, spread
 from acms.evaluation.topics import Phrases, phrases
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
+    "Composite",
     "MostRecent",
     "PerfectReflector",
     "Phrases",
@@ -22,11 +35,15 @@ __all__ = [
     "Scenario",
     "Score",
     "System",
+    "WEIGHTS",
     "carries",
+    "composite",
     "corrections",
     "hit",
+    "hit_at",
     "measure",
     "ndcg",
+    "outdated",
     "phrases",
     "precision",
     "run",
@@ -34,5 +51,6 @@ __all__ = [
     "spread",
     "stale",
     "stale_anywhere",
+    "surfaced",
     "table",
 ]
