@@ -11,7 +11,7 @@ import pytest
 
 from acms import ConfigurationError, ProviderError, RetryConfig
 from acms.evaluation import Recalled
-from acms.evaluation.judge import Asked, Judge, rating
+from acms.evaluation.judge import Answer, Judge, rating
 from acms.providers import Endpoint
 from tests.providers.server import Behave, ModelServer
 
@@ -21,8 +21,8 @@ QUICK = RetryConfig(max_attempts=3, base_delay=0.001, max_delay=0.002)
 
 def asked(
     *texts: str, question: str = "Which database?", expected: tuple[str, ...] = ("PostgreSQL",)
-) -> Asked:
-    return Asked(question=question, expected=expected, items=tuple(Recalled(text=text) for text in texts))
+) -> Answer:
+    return Answer(question=question, expected=expected, items=tuple(Recalled(text=text) for text in texts))
 
 
 def data(body: dict[str, Any]) -> dict[str, Any]:

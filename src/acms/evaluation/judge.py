@@ -21,7 +21,7 @@ from acms.evaluation.nouns import Recalled
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, StatusError, endpoint
 
-__all__ = ["Asked", "Judge", "Judgement", "Verdict", "rating"]
+__all__ = ["Answer", "Judge", "Judgement", "Verdict", "rating"]
 
 RATINGS = (0.0, 0.5, 1.0)
 _TOKENS = 2_048  # of an answer: a rating and a few words, and room for a model that thinks first
@@ -37,7 +37,7 @@ _FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Answer:
     """A question that was put to a memory, and what came back."""
 
     question: str
@@ -115,7 +115,7 @@ class Judge(OverEndpoint):
         self._concurrency = concurrency
 
     async def judge(
-        self, asked: Sequence[Asked], progress: Callable[[int, int], None] | None = None
+        self, asked: Sequence[Answer], progress: Callable[[int, int], None] | None = None
     ) -> Judgement:
         """Return a verdict for each question, in their order, whatever order the server answers in."""
         verdicts: list[Verdict | None] = [None] * len(asked)
@@ -147,7 +147,7 @@ class Judge(OverEndpoint):
             verdicts=tuple(verdict for verdict in verdicts if verdict is not None),
         )
 
-    async def _verdict(self, asked: Asked) -> tuple[Verdict, ProviderError | None]:
+    async def _verdict(self, asked: Answer) -> tuple[Verdict, ProviderError | None]:
         texts = [item.text for item in asked.items]
         answer = "\n".join(texts)
         try:

@@ -23,6 +23,8 @@ class Said:
     #: None lets the system find them in the text.
     markers: tuple[str, ...] | None = None
     created_at: datetime
+    #: Name of who speaks; None when the role says it all.
+    speaker: str | None = None
     #: Name of what it is about; empty for small talk.
     topic: str = ""
     #: "fact", "correction", "reply", "noise" (near a topic, but not about the project), "echo" (the same, and names the
@@ -73,6 +75,8 @@ class Recalled:
     tokens: int = 0
     #: Where it came from, in the words of the system.
     source: str = ""
+    #: Which told message it is, counted from 0; None for a fact, a summary, or anything else.
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,11 @@ class Score:
 
 
 class System(Protocol):
-    """Something that is told a conversation and asked what it remembers."""
+    """Something that is told a conversation and asked what it remembers.
+
+    An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
+    tell.
+    """
 
     #: As it is called in a report.
     name: str

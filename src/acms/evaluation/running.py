@@ -20,15 +20,26 @@ CURRENT = (Source.CURRENT, Source.WINDOW)
 
 
 class Remembering:
-    """An ACMS session as a system to be measured; `async with` closes it."""
+    """An ACMS session as a system to be measured; who opened the session closes it."""
 
-    def __init__(self, session: ACMS, name: str = "acms") -> None:
+    def __init__(self, session: ACMS, name: str = "acms", *, include_current_episode: bool = True) -> None:
         self.session = session
         self.name = name
+        #: How sure the last recall was that something answers the question.
+        self.confidence: float | None = None
+        self._include_current = include_current_episode
+        self._told: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
         """Ingest a message."""
-        await self.session.ingest(said.role, said.text, markers=said.markers, created_at=said.created_at)
+        id = await self.session.ingest(
+            said.role,
+            said.text,
+            actor_id=said.speaker,
+            markers=said.markers,
+            created_at=said.created_at,
+        )
+        self._told[id] = len(self._told)
 
     async def settle(self) -> None:
         """Wait for vectors and jobs."""
@@ -36,7 +47,10 @@ class Remembering:
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
-        items = await self.session.recall(question, token_budget=token_budget)
+        items = await self.session.recall(
+            question, token_budget=token_budget, include_current_episode=self._include_current
+        )
+        self.confidence = items.confidence
         return [
             Recalled(
                 text=item.content,
@@ -44,6 +58,7 @@ class Remembering:
                 current=item.source in CURRENT,
                 tokens=item.token_count,
                 source=item.source,
+                index=self._told.get(item.id),
             )
             for item in items
         ]
