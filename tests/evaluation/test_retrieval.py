@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import log2
 
 import pytest
 
-from acms.errors import ValidationError
+from acms.errors import ProviderError, ValidationError
 from acms.evaluation import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
 from acms.evaluation.retrieval import (
     Asked,
@@ -196,6 +197,25 @@ async def test_a_slow_system_is_asked_every_nth_question_and_compared_on_those()
     assert margin is not None
     assert (margin.mean, margin.count) == (1.0, 1)
     assert report.margin("LoCoMo", "R@10", of="good", over="nobody") is None
+
+
+class Failing(Told):
+    """Gives up at the second question."""
+
+    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        if self.asked:
+            raise ProviderError("it is too long", provider="other")
+        return await super().ask(question, token_budget)
+
+
+async def test_a_system_of_others_that_fails_is_left_out_and_the_rest_goes_on() -> None:
+    items = [Recalled(text="x", score=1.0, index=0)]
+    chats = [CHAT, replace(CHAT, name="two")]
+    report = await evaluate(chats, {"bad": opening(Failing(items)), "good": opening(Told(items))}, rounds=100)
+    assert report.systems == ["good"]
+    assert len(report.asked) == 8
+    assert report.left_out["bad"].startswith("failed in LoCoMo one: ")
+    assert "too long" in report.left_out["bad"]
 
 
 def rows(dataset: str, system: str, shares: Sequence[float], conversations: int) -> list[Asked]:
