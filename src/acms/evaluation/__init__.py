@@ -10,15 +10,18 @@ from acms.evaluation.peers import OpenSystem, systems
 from acms.evaluation.reflectors import PerfectReflector
 from acms.evaluation.retrieval import RetrievalReport, evaluate
 from acms.evaluation.running import Remembering, measure, run
-from acms.evaluation.scenarios import corrections
+from acms.evaluation.scenarios import SCENARIOS, corrections, spread
+from acms.evaluation.topics import Phrases, phrases
 
 __all__ = [
+    "SCENARIOS",
     "CachedEmbedder",
     "Conversation",
     "Interval",
     "MostRecent",
     "OpenSystem",
     "PerfectReflector",
+    "Phrases",
     "PlainBM25",
     "PlainVectors",
     "Probe",
@@ -39,9 +42,11 @@ __all__ = [
     "load",
     "measure",
     "ndcg",
+    "phrases",
     "precision",
     "run",
     "score",
+    "spread",
     "stale",
     "stale_anywhere",
     "systems",

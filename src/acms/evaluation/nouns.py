@@ -27,7 +27,8 @@ class Said:
     speaker: str | None = None
     #: Name of what it is about; empty for small talk.
     topic: str = ""
-    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project) or "filler".
+    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project), "echo" (the same, and names the
+    #: value that was decided) or "filler".
     part: str = "filler"
 
 
@@ -40,6 +41,10 @@ class Probe:
     expected: tuple[str, ...]
     #: Words of an answer that is no longer true.
     forbidden: tuple[str, ...] = ()
+    #: Words that are no part of the answer and worth having beside it: what it follows from.
+    bonus: tuple[str, ...] = ()
+    #: Texts that name an expected keyword without giving the answer, such as hearsay: they count as no answer.
+    decoys: tuple[str, ...] = ()
     #: How many messages were said before it is asked.
     after: int
     topic: str = ""
@@ -54,6 +59,8 @@ class Scenario:
     probes: tuple[Probe, ...]
     #: What a perfect reflector proposes, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
+    #: Tokens that it is asked within, where a run does not say.
+    token_budget: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,12 +64,15 @@ class Remembering:
         ]
 
 
-async def measure(scenario: Scenario, system: System, *, token_budget: int = 1000) -> Report:
+async def measure(scenario: Scenario, system: System, *, token_budget: int | None = None) -> Report:
     """Tell a system a scenario, ask every probe when it is due, and return how good the answers were.
 
     Before a probe the system comes to rest: an answer is judged by what it can know, not by how busy it was. Probes
-    due at the same message are asked one after the other and do not see each other.
+    due at the same message are asked one after the other and do not see each other. The budget is that of the scenario
+    where none is given.
     """
+    if token_budget is None:
+        token_budget = scenario.token_budget
     due: dict[int, list[Probe]] = {}
     for probe in scenario.probes:
         due.setdefault(probe.after, []).append(probe)
@@ -103,7 +106,7 @@ async def run(
     storage: str | Callable[[], StorageBackend] = "memory://",
     reflector: Reflector | None = None,
     embedder: Embedder | None = None,
-    token_budget: int = 1000,
+    token_budget: int | None = None,
     config: ACMSConfig | None = None,
     name: str = "acms",
 ) -> Report:

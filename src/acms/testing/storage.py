@@ -214,6 +214,11 @@ class StorageBackendTests(VectorTests, ErasureTests, JobTests):
         results = await asyncio.gather(*changes, return_exceptions=True)
         assert sum(isinstance(result, Context) for result in results) == 1
         assert sum(isinstance(result, ConflictError) for result in results) == 4
+        changes = [
+            store.settings(context.id, {"name": "D"}, rev=3) for _ in range(5)
+        ]  # the same, all of them
+        results = await asyncio.gather(*changes, return_exceptions=True)
+        assert sum(isinstance(result, Context) for result in results) == 1
 
     async def test_a_deleted_context_is_hidden_from_every_read_and_append(
         self, store: StorageBackend
