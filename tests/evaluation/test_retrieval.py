@@ -167,6 +167,7 @@ async def test_a_system_is_told_all_rests_and_is_asked_for_its_whole_ranking() -
     assert seen[0].of == 4
     assert "told" in report.table()
     assert "[" in report.table(intervals=True)
+    assert "5: told" in report.table(groups=True)
 
 
 async def test_evidence_is_what_a_recall_of_that_budget_returns() -> None:

@@ -413,24 +413,20 @@ class RetrievalReport:
             false_alarms=declined[True] / len(sure[True]),
         )
 
-    def table(self, *, intervals: bool = False) -> str:
-        """Return a plain table for each set: systems side by side in percent, with intervals if asked."""
+    def table(self, *, intervals: bool = False, groups: bool = False) -> str:
+        """Return a plain table for each set: a line a system, in percent; with intervals and groups if asked."""
         blocks: list[str] = []
         for dataset in self.datasets:
             size = self.sizes[dataset]
             names = self.names(dataset)
             rows = [["", "n", *names]]
-            for system in self.systems:
-                found = self.means(dataset, system)
-                if not found:
-                    continue
-                rows.append(
-                    [
-                        system,
-                        str(found[names[0]].count),
-                        *(_percent(found[name], intervals) for name in names),
-                    ]
-                )
+            for group in self.groups(dataset) if groups else (ALL,):
+                for system in self.systems:
+                    found = self.means(dataset, system, group)
+                    if found:
+                        label = system if group == ALL else f"{group}: {system}"
+                        figures = (_percent(found[name], intervals) for name in names)
+                        rows.append([label, str(found[names[0]].count), *figures])
             blocks.append(
                 f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
                 f" questions, {size.without_gold} without gold\n{_aligned(rows)}"
