@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from acms.core import validate
-from acms.errors import ACMSError, ValidationError
+from acms.errors import ValidationError
 from acms.evaluation.nouns import Said
 from acms.imports import Turn, read_document
 from acms.model import Json, Role
@@ -203,8 +203,8 @@ class _Place:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ACMSError):
-            return
+        if isinstance(error, ValidationError) and not error.field.startswith(self.where):
+            raise ValidationError(str(error), field=self.where, options=error.options) from error
         if isinstance(error, KeyError):
             raise ValidationError(f"has no {error}", field=self.where) from error
         if isinstance(error, TypeError | AttributeError | ValueError | IndexError):
@@ -250,13 +250,14 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
 
     def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         for number, record in enumerate(records):
-            name = str(record.get("sample_id") or f"{file.stem}-{number + 1}") if number else file.stem
-            said, places = _said(read_document(record, file.name), "dia_id")
+            where = f"{file.name}: record {number + 1}"
+            with _Place(where):
+                name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
+                said, places = _said(read_document(record, where), "dia_id")
+                asked = list(record["qa"])
             questions: list[Question] = []
-            with _Place(f"{file.name}: record {number + 1}"):
-                asked = record["qa"]
             for place, one in enumerate(asked):
-                with _Place(f"{file.name}: record {number + 1}, qa[{place}]"):
+                with _Place(f"{where}, qa[{place}]"):
                     group = str(one["category"])
                     questions.append(
                         Question(
@@ -283,10 +284,10 @@ def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
             "is a BEAM chat without questions: there is no probing_questions/probing_questions.json beside it",
             field=str(file),
         )
-    asked = next(_records(probes))
     questions: list[Question] = []
     with _Place(probes.name):
-        abilities = list(asked.items())
+        document: Any = next(_records(probes), None)
+        abilities = [(ability, list(ones)) for ability, ones in document.items()]
     for ability, ones in abilities:
         for place, one in enumerate(ones):
             with _Place(f"{probes.name}: {ability}[{place}]"):
