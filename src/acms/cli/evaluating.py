@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -189,6 +190,7 @@ def run_(
                 "seed": ", ".join(map(str, seed)),
             }
             tell = stack.enter_context(_watching())
+            raw = ""
             if data:
                 found = await _retrieve(data, line_up, every, evidence, seed[0], settings, tell)
                 document = reports.Document(
@@ -199,6 +201,7 @@ def run_(
                     left_out=line_up.left_out,
                 )
                 value: dict[str, Any] = _retrieval_json(found)
+                raw = found.to_json() + "\n"
             else:
                 suite = await _suite(line_up, scenario, turns, seed, words, budget, bool(judge), tell)
                 judgements: dict[str, Judgement] = {}
@@ -221,9 +224,7 @@ def run_(
                 value = _suite_json(suite, judgements)
         written: list[Path] = []
         if report is not None:
-            written = document.write(report)
-            if data:
-                written.append(_kept(report / "retrieval.json", found))
+            written = document.write(report, {"retrieval.json": raw} if raw else None)
         value = {"settings": dict(document.settings), "left_out": dict(line_up.left_out), **value}
         _show(Screen(as_json), document, value, written)
 
@@ -355,11 +356,6 @@ def _compared(file: Path) -> RetrievalReport:
         raise ValidationError(f"cannot be read: {error}", field=str(file)) from error
 
 
-def _kept(file: Path, found: RetrievalReport) -> Path:
-    file.write_text(found.to_json() + "\n", encoding="utf-8", newline="\n")
-    return file
-
-
 def _suite_json(suite: Suite, judgements: dict[str, Judgement]) -> dict[str, Any]:
     from acms.evaluation.nouns import Report
     from acms.evaluation.sections import composite_of
@@ -379,30 +375,17 @@ def _suite_json(suite: Suite, judgements: dict[str, Judgement]) -> dict[str, Any
 
 
 def _retrieval_json(found: RetrievalReport) -> dict[str, Any]:
-    abstention = {
+    """Return the means with their intervals, without the questions one by one."""
+    value: dict[str, Any] = json.loads(found.to_json())
+    del value["asked"]
+    value["abstention"] = {
         dataset: {
-            system: asdict(one)
+            system: None if (one := found.abstention(dataset, system)) is None else asdict(one)
             for system in found.systems
-            if (one := found.abstention(dataset, system)) is not None
         }
         for dataset in found.datasets
     }
-    return {
-        "sizes": {dataset: asdict(size) for dataset, size in found.sizes.items()},
-        "means": {
-            dataset: {
-                system: {
-                    group: {
-                        name: asdict(value) for name, value in found.means(dataset, system, group).items()
-                    }
-                    for group in found.groups(dataset)
-                }
-                for system in found.systems
-            }
-            for dataset in found.datasets
-        },
-        "abstention": abstention,
-    }
+    return value
 
 
 def _show(screen: Screen, document: Document, value: dict[str, Any], written: Sequence[Path]) -> None:

@@ -12,7 +12,7 @@ from acms.evaluation.composite import WEIGHTS, composite
 from acms.evaluation.judge import Judgement
 from acms.evaluation.nouns import Report, Score
 from acms.evaluation.report import Section, Table
-from acms.evaluation.retrieval import ALL, RetrievalReport, shrinkage
+from acms.evaluation.retrieval import ALL, RetrievalReport
 from acms.evaluation.suite import Suite
 
 __all__ = ["FIGURES", "composite_of", "judged", "means", "retrieval", "scenarios", "shares", "timed"]
@@ -252,7 +252,7 @@ def _margins(
         rows: list[tuple[str, ...]] = []
         for of in ours:
             for over in others:
-                shrunk = [shrinkage(against, report, dataset, name, of=of, over=over) for name in chosen]
+                shrunk = [against.shrinkage(report, dataset, name, of=of, over=over) for name in chosen]
                 if any(shrunk):
                     held = all(one.low <= 0 for one in shrunk if one is not None)
                     cells = (_interval(one, sign=True) for one in shrunk)
