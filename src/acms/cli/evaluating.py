@@ -86,7 +86,6 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", metavar="FOLDER", file_okay=False, help="Keep vectors here for the next run."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where the report goes.")]
 
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -394,13 +393,17 @@ def _show(screen: Screen, document: Document, value: dict[str, Any], written: Se
     def draw() -> None:
         for section in (*document.sections, *document.times):
             _section(screen, section)
-        for name, why in document.left_out.items():
-            screen.line(f"not run: {name}, {why}", "dim")
-        if written:
-            screen.line()
-            screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
+        _left_out(screen, document, written)
 
     screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+
+def _left_out(screen: Screen, document: Document, written: Sequence[Path]) -> None:
+    for name, why in document.left_out.items():
+        screen.line(f"not run: {name}, {why}", "dim")
+    if written:
+        screen.line()
+        screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
 
 
 def _section(screen: Screen, section: Section) -> None:
@@ -412,6 +415,59 @@ def _section(screen: Screen, section: Section) -> None:
         screen.line(table.title)
         columns = [Column(head, right=place > 0) for place, head in enumerate(table.heads)]
         screen.table(columns, table.rows)
+
+
+# ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("report", epilog="Example:  acms eval report --out out/")
+def report_(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
+    words: Words = None,
+    embedder: Embedders = ["none"],  # noqa: B006
+    system: Systems = [],  # noqa: B006
+    cache: Cache = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small one, in seconds: few points a chart.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure everything, and write report.json, report.md, a page report.html and its charts.
+
+    The seven figures of the evaluation plan: recall against the length of a conversation, the token budget and the
+    distance from a fact; precision against recall; scenarios from easy to hard; what markers are worth; what it all
+    costs. The page needs no script and no network. Two runs write the same bytes, but for the times.
+    """
+
+    async def work() -> None:
+        from acms.evaluation import phrases
+        from acms.evaluation.deliverables import FULL, QUICK, deliverables
+
+        async with AsyncExitStack() as stack:
+            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
+            document = await deliverables(
+                line_up,
+                sizes=QUICK if quick else FULL,
+                seed=seed,
+                phrases=None if words is None else phrases(words),
+                settings={
+                    "embedder": ", ".join(embedder),
+                    "words": "those of ACMS" if words is None else words.name,
+                },
+                progress=stack.enter_context(_watching()),
+            )
+        written = document.write(out)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            _section(screen, document.sections[0])
+            _left_out(screen, document, written)
+
+        value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
+        screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+    run(as_json, work())
 
 
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
