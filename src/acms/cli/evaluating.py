@@ -171,6 +171,7 @@ def run_(
     if wrong:
         about = "scenarios" if data else "--data"
         raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
+    _known_scenarios(scenario)
     if bool(judge) != bool(judge_model) or (answer_model and not judge):
         raise typer.BadParameter(
             "--judge needs --judge-model, and neither stands alone", param_hint="--judge"
@@ -181,12 +182,15 @@ def run_(
         from acms.evaluation import sections
 
         compared = None if against is None else _compared(against)
+        if report is not None:
+            _made(report)
         async with AsyncExitStack() as stack:
             line_up = await stack.enter_async_context(_line_up(embedder, cache, system, reflector))
             settings = {
                 "embedder": ", ".join(embedder),
                 "reflector": reflector,
                 "seed": ", ".join(map(str, seed)),
+                **({"every": str(every)} if data else {}),
             }
             tell = stack.enter_context(_watching())
             raw = ""
@@ -195,7 +199,7 @@ def run_(
                 document = reports.Document(
                     title="Recall on real conversations",
                     text=("How well each system finds the messages that answer a question.",),
-                    settings={**settings, "every": str(every)},
+                    settings=settings,
                     sections=sections.retrieval(found, against=compared),
                     left_out=line_up.left_out,
                 )
@@ -224,10 +228,19 @@ def run_(
         written: list[Path] = []
         if report is not None:
             written = document.write(report, {"retrieval.json": raw} if raw else None)
-        value = {"settings": dict(document.settings), "left_out": dict(line_up.left_out), **value}
+        value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
         _show(Screen(as_json), document, value, written)
 
     run(as_json, work())
+
+
+def _known_scenarios(names: Sequence[str]) -> None:
+    from acms.evaluation import SCENARIOS
+
+    for name in names:
+        if name not in SCENARIOS:
+            hint = "acms eval scenarios lists them"
+            raise typer.BadParameter(f"{name} is no scenario: {hint}", param_hint="--scenario")
 
 
 @contextmanager
@@ -287,11 +300,6 @@ async def _suite(
     from acms.evaluation import SCENARIOS, phrases
     from acms.evaluation.suite import through
 
-    for name in names:
-        if name not in SCENARIOS:
-            raise ValidationError(
-                f"{name!r} is no scenario", field="scenario", options=("acms eval scenarios lists them",)
-            )
     said = None if words is None else phrases(words)
     scenarios = [
         SCENARIOS[name](turns=turns or _TURNS, seed=seed, phrases=said)
@@ -344,6 +352,14 @@ async def _retrieve(
         seed=seed,
         progress=told,
     )
+
+
+def _made(folder: Path) -> None:
+    """Make the folder of a report before anything long runs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationError(f"cannot write to {folder}: {error.strerror}", field="folder") from error
 
 
 def _compared(file: Path) -> RetrievalReport:
@@ -444,6 +460,7 @@ def report_(
         from acms.evaluation import phrases
         from acms.evaluation.deliverables import FULL, QUICK, deliverables
 
+        _made(out)
         async with AsyncExitStack() as stack:
             line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
             document = await deliverables(

@@ -51,7 +51,7 @@ class Sizes:
 
 FULL = Sizes(
     seeds=3,
-    distance_seeds=10,
+    distance_seeds=20,
     turns=200,
     lengths=sweeps.LENGTHS,
     token_budgets=sweeps.TOKEN_BUDGETS,
@@ -210,6 +210,10 @@ class _Run:
             progress=self._step,
         )
         budget, pct = Axis(label="tokens", log=True), Axis(label="share of the budget", unit="share")
+        knobs = (
+            _lines("episodes", "Length of an episode", Axis(label="messages"), SHARE, episodes, _hit),
+            _lines("current", "Share of the current episode", pct, SHARE, current, _hit),
+        )
         return Section(
             name="budget",
             title="Token budget sensitivity",
@@ -220,8 +224,7 @@ class _Run:
             ),
             charts=(
                 _lines("budget", "Token budget sensitivity", budget, SHARE, rows, _hit),
-                _lines("episodes", "Length of an episode", Axis(label="messages"), SHARE, episodes, _hit),
-                _lines("current", "Share of the current episode", pct, SHARE, current, _hit),
+                *(knobs if self.acms else ()),
             ),
         )
 
