@@ -27,8 +27,7 @@ _MONTHS = (
     "january february march april may june july august september october november december".split()
 )  # fmt: skip
 
-#: Words by which a statement says that something is no longer as it was.
-_CHANGE = frozenset(
+CHANGES_BY = frozenset(
     """abandon abandoned abandoning actually anymore became become becomes bump bumped bumping cancel canceled cancelled
     cancelling change changed changes changing convert converted converting corrected correction currently decreased
     delay delayed delays ditch ditched ditching drop dropped dropping drops effective extend extended extending grew
@@ -41,6 +40,7 @@ _CHANGE = frozenset(
     swap swapped swapping switch switched switches switching these today tomorrow took taken turned turns update
     updated updates updating upgrade upgraded upped after""".split()
 )
+"""Words by which a statement may say that something is no longer as it was."""
 
 BITS = 24
 """Bits of a term."""
@@ -92,4 +92,4 @@ def _civil(day: int) -> tuple[int, int, int]:
 
 def changes(said: Sequence[str]) -> bool:
     """Return whether some words may announce that something has changed."""
-    return not _CHANGE.isdisjoint(said)
+    return not CHANGES_BY.isdisjoint(said)
