@@ -321,11 +321,11 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
 
 async def ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
     """Catch the index of a log up with its head and rank the entries in force at a version."""
-    from acms.core.rank import Question, rank
+    from acms.core.rank import Question, rank, unnamed
 
     embedding = reader.embedding
     version, field, stale, made = await _caught_up(reader, context, at)
-    vector = None if embedding is None else await embedding.query(query)
+    vector = None if embedding is None else await embedding.query(unnamed(query, field.speakers))
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
