@@ -18,7 +18,7 @@ from acms.core import validate
 from acms.errors import ValidationError
 from acms.model import Json, Media, Part, Role
 
-__all__ = ["Turn", "read_chat", "read_lines"]
+__all__ = ["Turn", "read_chat", "read_document", "read_lines"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, with a `key` that is the same on every reading of the file."""
@@ -72,7 +72,7 @@ def read_lines(lines: Iterable[str], name: str) -> Iterator[Turn]:
         yield from _messages(item for where, record in records for item in _items(record, where))
         return
     text = "\n" * (number - 1) + first + "".join(line for _, line in numbered)
-    yield from _document(_parse(text, name, 1), name)
+    yield from read_document(_parse(text, name, 1), name)
 
 
 def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -123,7 +123,8 @@ def _list(value: Json) -> list[Json] | None:
     return cast("list[Json]", value) if isinstance(value, list) else None
 
 
-def _document(document: Json, name: str) -> Iterator[Turn]:
+def read_document(document: Json, name: str) -> Iterator[Turn]:
+    """Read the messages of a chat file from what its JSON says; `name` is the file's name for errors."""
     records = _list(document)
     if records is None:
         records = [document]

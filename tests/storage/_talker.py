@@ -26,7 +26,7 @@ async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
     async def task(number: int) -> None:
         nonlocal left
         rng = random.Random(f"{seed}/{number}")
-        own = 0
+        own = made = 0
         while left > 0:
             left -= 1
             context = rng.choice(known)
@@ -52,7 +52,8 @@ async def talk(store: RecordingStorage, seed: int, operations: int) -> None:
                 await store.head(context.id)
             elif dice < 0.61 and len(known) < MOST_FORKS:
                 at = None if rng.random() < 0.5 else rng.randint(0, (await store.head(context.id)).version)
-                known.append(await fork(store, context, at, key=f"fork-{seed}-{len(known)}"))
+                made += 1  # a key of its own: two tasks that used the same one would get the same fork
+                known.append(await fork(store, context, at, key=f"fork-{seed}-{number}-{made}"))
             elif dice < 0.8:
                 await store.read(context.id, newest=rng.randint(1, 12))
             else:

@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import terms, words
+from acms.core.terms import changes, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
 SPACE = "cards2"
@@ -34,10 +34,9 @@ SPACE = "cards2"
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY = 1, 2, 4
-"""Flags: it replaces something; it ends with a question mark; it has no content."""
-ADDRESSED, TIMED = 16, 32
-"""Flags: it says more of the one spoken to than of the speaker; it names a time."""
+REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED = 1, 2, 4, 8, 16, 32
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
+of the one spoken to than of the speaker; it names a time."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -83,6 +82,7 @@ def write(draft: Draft, nonce: str) -> bytes:
         (REPLACES if draft.replaces else 0)
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
+        | (CHANGES if changes(said) else 0)
         | (ADDRESSED if sum(map(_HEARER.__contains__, said)) > sum(map(_SPEAKER.__contains__, said)) else 0)
         | (0 if _TIMES.isdisjoint(said) else TIMED)
     )

@@ -157,6 +157,15 @@ def _dated(said: Sequence[str]) -> bool:
     )
 
 
+class Raised(NamedTuple):
+    """What an entry is worth because it takes the place of an earlier one."""
+
+    #: Version of the earlier one.
+    after: int
+    relevance: float
+    worth: float
+
+
 class Ranking:
     """The entries in force that answer a query best, and by how much each signal spoke for them."""
 
@@ -191,6 +200,8 @@ class Ranking:
         self.often = often
         #: Cosines of the query and an entry that has nothing to do with it; None when nobody asked by meaning.
         self.usual = usual
+        #: By place, what is worth more than its own words and meaning say.
+        self.raised: dict[int, Raised] = {}
         #: Space and dimension of the query's vector; None when nobody asked by meaning.
         self.space = space
         self.dimension = dimension
@@ -214,8 +225,17 @@ class Ranking:
             meant = self._meant[places]
             near |= meant > 0
             relevance = np.asarray(relevance + meant - relevance * meant, np.float32)
-        found = np.minimum(np.maximum(relevance, 0), 1) * near
-        return found.tolist(), (np.maximum(score, 0) * near).tolist()
+        found: list[float] = (np.minimum(np.maximum(relevance, 0), 1) * near).tolist()
+        worth: list[float] = (np.maximum(score, 0) * near).tolist()
+        if self.raised:
+            for index, place in enumerate(places.tolist()):
+                if place in self.raised:
+                    _, found[index], worth[index] = self.raised[place]
+        return found, worth
+
+    def meaning(self, places: Ints) -> Floats:
+        """Return how well some entries answer by meaning, in [0, 1]."""
+        return np.zeros(len(places), np.float32) if self._meant is None else self._meant[places]
 
     def _scored(self, lexical: Floats, places: Ints) -> Floats:
         meant = None if self._meant is None else self._meant[places]
@@ -230,7 +250,11 @@ class Ranking:
         found = {name: float(values[place]) for name, values in self._fields.items()}
         if self._meant is not None:
             found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
-        return {name: round(value, 4) for name, value in found.items() if value > 0}
+        parts = {name: round(value, 4) for name, value in found.items() if value > 0}
+        raised = self.raised.get(place)
+        if raised is not None:
+            parts[f"succeeds v{raised.after}"] = round(raised.worth, 4)
+        return parts
 
     def score(self, place: int, boost: float = 0.0) -> float:
         """Return the score of an entry in [0, 1): its relevance, by whose it is, raised by its markers."""
@@ -357,14 +381,19 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
 
 def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
     """Return which documents have almost the same vector as which other ones."""
+    same = np.asarray(pairs(field, space, dimension, documents) >= ALIKE)
+    np.fill_diagonal(same, False)
+    return same
+
+
+def pairs(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
+    """Return the cosine of every document and every other one, as wholes; 0 for one without a vector."""
     rows = np.zeros((len(documents), dimension), np.float32)
     for held in field.snapshot.vectors(space, dimension):
         vectors = held[2]
         own, slots = slots_of(documents, *held)
         vectors.fill(rows, own, vectors.begin[slots])
-    same = np.asarray(rows @ rows.T >= ALIKE)
-    np.fill_diagonal(same, False)
-    return same
+    return np.asarray(rows @ rows.T, np.float32)
 
 
 def _named(field: Field, query: Sequence[int]) -> frozenset[str]:

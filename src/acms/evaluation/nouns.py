@@ -23,9 +23,12 @@ class Said:
     #: None lets the system find them in the text.
     markers: tuple[str, ...] | None = None
     created_at: datetime
+    #: Name of who speaks; None when the role says it all.
+    speaker: str | None = None
     #: Name of what it is about; empty for small talk.
     topic: str = ""
-    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project) or "filler".
+    #: "fact", "correction", "reply", "noise" (near a topic, but not about the project), "echo" (the same, and names the
+    #: value that was decided) or "filler".
     part: str = "filler"
 
 
@@ -38,6 +41,10 @@ class Probe:
     expected: tuple[str, ...]
     #: Words of an answer that is no longer true.
     forbidden: tuple[str, ...] = ()
+    #: Words that are no part of the answer and worth having beside it: what it follows from.
+    bonus: tuple[str, ...] = ()
+    #: Texts that name an expected keyword without giving the answer, such as hearsay: they count as no answer.
+    decoys: tuple[str, ...] = ()
     #: How many messages were said before it is asked.
     after: int
     topic: str = ""
@@ -52,6 +59,8 @@ class Scenario:
     probes: tuple[Probe, ...]
     #: What a perfect reflector proposes, each with the index of the message it follows from.
     proposals: tuple[tuple[int, Proposal], ...] = ()
+    #: Tokens that it is asked within, where a run does not say.
+    token_budget: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,8 @@ class Recalled:
     tokens: int = 0
     #: Where it came from, in the words of the system.
     source: str = ""
+    #: Which told message it is, counted from 0; None for a fact, a summary, or anything else.
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,13 @@ class Score:
 
     probe: Probe
     hit: bool
+    #: In the item of the best score, and in the best five.
+    hit_at_1: bool
+    hit_at_5: bool
+    #: What is no longer so ranks above what is; None where nothing was superseded.
+    outdated: bool | None
+    #: Share of the bonus keywords; None where there are none.
+    surfaced: float | None
     stale: bool
     #: The harsher figure: a stale value was shown anywhere outside the current episode, also beside the present one.
     stale_anywhere: bool
@@ -86,9 +104,18 @@ class Score:
     tokens: int
     seconds: float
 
+    @property
+    def answered(self) -> bool:
+        """Whether the answer was recalled, and not below what is no longer so."""
+        return self.hit and not self.outdated
+
 
 class System(Protocol):
-    """Something that is told a conversation and asked what it remembers."""
+    """Something that is told a conversation and asked what it remembers.
+
+    An attribute `confidence`, where it has one, says how sure it was of its last answer, in [0, 1]; None: it cannot
+    tell.
+    """
 
     #: As it is called in a report.
     name: str
@@ -114,11 +141,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
 #: Column, and how it is read off a report.
 _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
     ("hit", lambda report: _mean([score.hit for score in report.scores])),
+    ("hit@1", lambda report: _mean([score.hit_at_1 for score in report.scores])),
+    ("hit@5", lambda report: _mean([score.hit_at_5 for score in report.scores])),
+    ("outdated", lambda report: _mean([score.outdated for score in report.scores])),
+    ("answered", lambda report: _mean([score.answered for score in report.scores])),
     ("stale", lambda report: _mean([score.stale for score in report.scores])),
     ("stale anywhere", lambda report: _mean([score.stale_anywhere for score in report.scores])),
     ("precision", lambda report: _mean([score.precision for score in report.scores])),
     ("precision past", lambda report: _mean([score.precision_past for score in report.scores])),
     ("nDCG@5", lambda report: _mean([score.ndcg for score in report.scores])),
+    ("surfaced", lambda report: _mean([score.surfaced for score in report.scores])),
     ("items", lambda report: _mean([score.items for score in report.scores])),
     ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
     ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
@@ -138,6 +170,11 @@ class Report:
     tell_seconds: float
     #: Facts in force at the end, where the system can tell.
     facts: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the scenario without its length, variant and seed."""
+        return self.scenario.partition("-")[0]
 
     def figures(self) -> dict[str, float | None]:
         """Return the mean of every figure over the probes; None where none of them has it."""

@@ -14,21 +14,32 @@ from acms.protocols import Embedder, Reflector, StorageBackend
 from acms.session import ACMS
 from acms.storage import open_storage
 
-__all__ = ["Remembering", "measure", "run"]
+__all__ = ["Remembering", "measure", "measure_budgets", "run"]
 
 CURRENT = (Source.CURRENT, Source.WINDOW)
 
 
 class Remembering:
-    """An ACMS session as a system to be measured; `async with` closes it."""
+    """An ACMS session as a system to be measured; who opened the session closes it."""
 
-    def __init__(self, session: ACMS, name: str = "acms") -> None:
+    def __init__(self, session: ACMS, name: str = "acms", *, include_current_episode: bool = True) -> None:
         self.session = session
         self.name = name
+        #: How sure the last recall was that something answers the question.
+        self.confidence: float | None = None
+        self._include_current = include_current_episode
+        self._told: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
         """Ingest a message."""
-        await self.session.ingest(said.role, said.text, markers=said.markers, created_at=said.created_at)
+        id = await self.session.ingest(
+            said.role,
+            said.text,
+            actor_id=said.speaker,
+            markers=said.markers,
+            created_at=said.created_at,
+        )
+        self._told[id] = len(self._told)
 
     async def settle(self) -> None:
         """Wait for vectors and jobs."""
@@ -36,7 +47,10 @@ class Remembering:
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
-        items = await self.session.recall(question, token_budget=token_budget)
+        items = await self.session.recall(
+            question, token_budget=token_budget, include_current_episode=self._include_current
+        )
+        self.confidence = items.confidence
         return [
             Recalled(
                 text=item.content,
@@ -44,21 +58,31 @@ class Remembering:
                 current=item.source in CURRENT,
                 tokens=item.token_count,
                 source=item.source,
+                index=self._told.get(item.id),
             )
             for item in items
         ]
 
 
-async def measure(scenario: Scenario, system: System, *, token_budget: int = 1000) -> Report:
+async def measure(scenario: Scenario, system: System, *, token_budget: int | None = None) -> Report:
     """Tell a system a scenario, ask every probe when it is due, and return how good the answers were.
 
     Before a probe the system comes to rest: an answer is judged by what it can know, not by how busy it was. Probes
-    due at the same message are asked one after the other and do not see each other.
+    due at the same message are asked one after the other and do not see each other. The budget is that of the scenario
+    where none is given.
     """
+    budget = scenario.token_budget if token_budget is None else token_budget
+    return (await measure_budgets(scenario, system, [budget]))[0]
+
+
+async def measure_budgets(
+    scenario: Scenario, system: System, token_budgets: Sequence[int]
+) -> tuple[Report, ...]:
+    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each."""
     due: dict[int, list[Probe]] = {}
     for probe in scenario.probes:
         due.setdefault(probe.after, []).append(probe)
-    scores: list[Score] = []
+    scores: list[list[Score]] = [[] for _ in token_budgets]
     told = 0.0
     for count in range(len(scenario.said) + 1):
         start = time.perf_counter()
@@ -69,16 +93,20 @@ async def measure(scenario: Scenario, system: System, *, token_budget: int = 100
             await system.settle()
         told += time.perf_counter() - start
         for probe in asked:
-            start = time.perf_counter()
-            items = await system.ask(probe.question, token_budget)
-            scores.append(score(probe, items, seconds=time.perf_counter() - start))
-    return Report(
-        system=system.name,
-        scenario=scenario.name,
-        turns=len(scenario.said),
-        token_budget=token_budget,
-        scores=tuple(scores),
-        tell_seconds=told,
+            for found, budget in zip(scores, token_budgets, strict=True):
+                start = time.perf_counter()
+                items = await system.ask(probe.question, budget)
+                found.append(score(probe, items, seconds=time.perf_counter() - start))
+    return tuple(
+        Report(
+            system=system.name,
+            scenario=scenario.name,
+            turns=len(scenario.said),
+            token_budget=budget,
+            scores=tuple(found),
+            tell_seconds=told,
+        )
+        for found, budget in zip(scores, token_budgets, strict=True)
     )
 
 
@@ -88,7 +116,7 @@ async def run(
     storage: str | Callable[[], StorageBackend] = "memory://",
     reflector: Reflector | None = None,
     embedder: Embedder | None = None,
-    token_budget: int = 1000,
+    token_budget: int | None = None,
     config: ACMSConfig | None = None,
     name: str = "acms",
 ) -> Report:

@@ -14,6 +14,7 @@ from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Pa
 from acms.storage import log
 from acms.storage.postgres_base import Lineage
 from acms.storage.postgres_erase import PostgresErase
+from acms.storage.postgres_pool import Connection
 from acms.storage.sql import read_context, read_entry
 
 
@@ -180,13 +181,22 @@ class PostgresContexts(PostgresErase):
             "deleted_at": None if deleted_at is None else micros(deleted_at),
             "rev": rev,
         }
-        rows = await self._one("update_settings", values)
-        if rows:
-            return read_context(rows[0])
-        now = read_context((await self._one("context_by_id", {"context": context}))[0])
-        if (now.settings_rev, now.settings) == (rev + 1, merged):
-            return now  # written by a try of which nobody heard, or another writer wrote the same
-        raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
+        tried = False
+
+        async def work(connection: Connection) -> Context:
+            nonlocal tried
+            found = await self._rows(connection, "update_settings", values)
+            if found:
+                tried = True
+                return read_context(found[0])
+            now = read_context((await self._rows(connection, "context_by_id", {"context": context}))[0])
+            written = (now.settings_rev, now.settings, now.deleted_at) == (rev + 1, merged, deleted_at)
+            if tried and written:  # by a try of whose commit nobody heard
+                return now
+            # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
+            raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
+
+        return await self._within(work)
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own."""

@@ -1,0 +1,97 @@
+"""How far a mean may be off: the percentile bootstrap over conversations and the questions in them.
+
+Questions about one conversation stand and fall together, so a resample draws conversations first, and then questions
+within each that was drawn, both with replacement. A mean of a resample is over its questions. With few conversations
+the interval is rather too narrow than too wide: nothing can be drawn that was not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from acms.errors import ValidationError
+
+__all__ = ["Interval", "difference", "interval", "weights"]
+
+LEVEL = 0.95
+ROUNDS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and the percentile interval around it."""
+
+    mean: float
+    low: float
+    high: float
+    #: Over how many questions.
+    count: int
+
+
+def weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS) -> NDArray[np.float64]:
+    """Return how often each question is drawn in each resample: one row a resample, rows sum to 1.
+
+    `clusters` names the conversation of each question. The same clusters, seed and rounds give the same resamples.
+    """
+    if not clusters:
+        raise ValidationError("there is nothing to draw from", field="clusters")
+    return _weights(tuple(clusters), seed, rounds)
+
+
+@lru_cache(maxsize=4)  # the figures of the same questions come one after the other
+def _weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
+    random = np.random.default_rng(seed)
+    members: dict[Hashable, list[int]] = {}
+    for place, cluster in enumerate(clusters):
+        members.setdefault(cluster, []).append(place)
+    drawn = random.multinomial(len(members), np.full(len(members), 1 / len(members)), size=rounds)
+    found = np.zeros((rounds, len(clusters)))
+    for times, places in zip(drawn.T, members.values(), strict=True):
+        share = np.full(len(places), 1 / len(places))
+        found[:, places] = random.multinomial(times * len(places), share)
+    found /= found.sum(axis=1, keepdims=True)
+    found.flags.writeable = False
+    return found
+
+
+def interval(
+    values: ArrayLike, clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS
+) -> Interval:
+    """Return the mean of a figure over questions and its 95 % interval.
+
+    For the margin between two systems give the differences, question by question: what makes a question hard for both
+    then falls out.
+    """
+    drawn = weights(clusters, seed=seed, rounds=rounds)
+    given = np.asarray(values, dtype=np.float64)
+    if given.shape != (len(clusters),):
+        raise ValidationError(f"needs {len(clusters)} numbers, one a question", field="values")
+    return _interval(float(given.mean()), drawn @ given, len(given))
+
+
+def difference(
+    first: tuple[ArrayLike, Sequence[Hashable]],
+    second: tuple[ArrayLike, Sequence[Hashable]],
+    *,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+) -> Interval:
+    """Return how much higher the mean of the first is than that of the second, which is other data; 95 % interval.
+
+    Each is given as values and clusters, and drawn on its own. `count` is the smaller of the two numbers of questions.
+    """
+    ones, others = (np.asarray(values, dtype=np.float64) for values, _ in (first, second))
+    above = weights(first[1], seed=seed, rounds=rounds) @ ones
+    below = weights(second[1], seed=seed + 1, rounds=rounds) @ others
+    return _interval(float(ones.mean() - others.mean()), above - below, min(len(ones), len(others)))
+
+
+def _interval(mean: float, means: NDArray[np.float64], count: int) -> Interval:
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(means, [tail, 100 - tail])
+    return Interval(mean=mean, low=float(low), high=float(high), count=count)

@@ -1,0 +1,261 @@
+"""Charts: well-formed whatever they are given, every figure drawn, the same bytes for the same figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms.evaluation.charts import STYLE, Axis, Chart, Point, Series, cells, svg, written
+
+SVG = "{http://www.w3.org/2000/svg}"
+SHARE = Axis(label="hit rate", unit="share")
+MESSAGES = Axis(label="messages", log=True)
+
+
+def chart(*series: Series, **fields: Any) -> Chart:
+    given: dict[str, Any] = {"x": MESSAGES, "y": SHARE, "title": "Hits", "text": "How often.", **fields}
+    return Chart(name="hits", series=series, **given)
+
+
+def line(name: str, *points: tuple[float, float | None]) -> Series:
+    return Series(name=name, points=tuple(Point(x=x, y=y) for x, y in points))
+
+
+def rows(name: str, *points: tuple[str, float | None]) -> Series:
+    return Series(name=name, points=tuple(Point(x=x, y=y) for x, y in points))
+
+
+def drawn(one: Chart, *, alone: bool = True) -> ElementTree.Element:
+    """Parse what was drawn, and hold it to what is true of every chart."""
+    text = svg(one, alone=alone)
+    assert svg(one, alone=alone) == text
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert not re.search(r"\b(nan|inf|None)\b", re.sub(r">[^<]*<", "><", text))
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    width, height = map(float, root.attrib["viewBox"].split()[2:])
+    for mark in marks(root):
+        x, y = place(mark)
+        assert 0 <= x <= width
+        assert 0 <= y <= height
+    title, text_ = root.attrib["aria-labelledby"].split()
+    found = {element.attrib["id"]: element.text for element in root if "id" in element.attrib}
+    assert set(found) == {title, text_}
+    return root
+
+
+def marks(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """Return the marks that carry figures: those of the legend say nothing."""
+    return [
+        element
+        for element in root.iter(f"{SVG}path")
+        if element.attrib["class"].startswith("mark") and element.find(f"{SVG}title") is not None
+    ]
+
+
+def place(mark: ElementTree.Element) -> tuple[float, float]:
+    x, y = re.findall(r"-?[\d.]+", mark.attrib["transform"])
+    return float(x), float(y)
+
+
+def told(root: ElementTree.Element) -> list[str]:
+    return [str(mark.findtext(f"{SVG}title")) for mark in marks(root)]
+
+
+def paths(root: ElementTree.Element, series: int) -> list[str]:
+    """Return the lines of a series without its sample in the legend."""
+    found = [
+        element.attrib["d"]
+        for element in root.iter(f"{SVG}path")
+        if re.search(rf"\bl{series}\b", element.attrib["class"])
+    ]
+    return found[1:]
+
+
+# ── lines ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_point_is_drawn_and_says_what_it_is() -> None:
+    root = drawn(chart(line("acms", (50, 1.0), (100, 0.95)), line("BM25", (50, 0.5), (100, 0.25))))
+    assert sorted(told(root)) == [
+        "BM25: messages 100, hit rate 25.0 %",
+        "BM25: messages 50, hit rate 50.0 %",
+        "acms: messages 100, hit rate 95.0 %",
+        "acms: messages 50, hit rate 100.0 %",
+    ]
+    top, low = (place(mark)[1] for mark in marks(root)[2:])
+    assert top < low, "a better figure is higher up"
+    assert told(root)[-1].startswith("acms"), "the first series lies on top"
+
+
+def test_a_gap_breaks_the_line() -> None:
+    root = drawn(
+        chart(
+            line("acms", (1, 0.1), (2, 0.2), (3, None), (4, 0.4), (5, math.nan), (6, 0.6)), line("b", (1, 1))
+        )
+    )
+    assert len(marks(root)) == 5
+    assert [path.count("L") for path in paths(root, 0)] == [1]
+
+
+def test_points_are_joined_in_the_order_of_x() -> None:
+    root = drawn(chart(line("acms", (100, 0.5), (10, 0.1), (50, 0.3)), line("b", (10, 0))))
+    (path,) = paths(root, 0)
+    across = [float(pair.split()[0]) for pair in path[1:].split("L")]
+    assert across == sorted(across)
+
+
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("unit", ["share", "ms", "count", "number"])
+def test_one_point_is_a_chart(log: bool, unit: Any) -> None:
+    root = drawn(chart(line("acms", (10, 0.5)), x=Axis(label="n", log=log), y=Axis(label="y", unit=unit)))
+    assert len(marks(root)) == 1
+
+
+def test_an_empty_series_and_no_series_are_charts() -> None:
+    assert marks(drawn(chart(Series(name="acms", points=())))) == []
+    assert marks(drawn(chart())) == []
+    assert marks(drawn(chart(Series(name="acms", points=()), kind="rows"))) == []
+    assert marks(drawn(chart(line("acms", (1, None)), y=Axis(label="ms", unit="ms", log=True)))) == []
+
+
+def test_a_log_axis_leaves_out_what_is_not_above_zero() -> None:
+    root = drawn(chart(line("acms", (0, 0.5), (10, 0.5), (20, 0.5))))
+    assert len(marks(root)) == 2
+
+
+def test_marks_of_the_axis_do_not_overlap() -> None:
+    root = drawn(chart(line("acms", *((n, 0.5) for n in range(1000, 1100))), x=Axis(label="n")))
+    ticks = [float(text.attrib["x"]) for text in root.iter(f"{SVG}text") if text.text and "1,0" in text.text]
+    assert all(after - before > 30 for before, after in pairwise(ticks))
+
+
+# ── rows and points ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_stand_under_each_other_and_long_names_are_cut_but_told() -> None:
+    long = "a scenario with a name that would never fit beside a chart on a telephone"
+    one = chart(rows("acms", ("easy", 1.0), (long, 0.5)), rows("BM25", ("easy", 0.4)), kind="rows")
+    root = drawn(one)
+    assert len(marks(root)) == 3
+    cut = next(text for text in root.iter(f"{SVG}text") if "…" in "".join(text.itertext()))
+    assert cut.findtext(f"{SVG}title") == long
+    acms = {mark_told: place(mark) for mark, mark_told in zip(marks(root), told(root), strict=True)}
+    assert acms["acms, easy: 100.0 %"][1] < acms[f"acms, {long}: 50.0 %"][1]
+    assert acms["acms, easy: 100.0 %"][0] > acms[f"acms, {long}: 50.0 %"][0]
+
+
+def test_an_interval_is_a_whisker_through_its_mark() -> None:
+    series = Series(name="acms", points=(Point(x="LoCoMo", y=0.7, low=0.6, high=0.8),))
+    root = drawn(chart(series, kind="rows"))
+    (whisker,) = [one for one in root.iter(f"{SVG}line") if one.attrib["class"].startswith("line")]
+    x, y = place(marks(root)[0])
+    assert float(whisker.attrib["x1"]) < x < float(whisker.attrib["x2"])
+    assert float(whisker.attrib["y1"]) == y
+    assert told(root) == ["acms, LoCoMo: 70.0 % (60.0 % to 80.0 %)"]
+    assert cells(chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
+
+
+def test_two_series_of_rows_are_joined_row_by_row() -> None:
+    one = chart(rows("marked", ("acms", 1.0), ("gleanr", 0.9)), rows("plain", ("acms", 0.9)), kind="rows")
+    spans = [line for line in drawn(one).iter(f"{SVG}line") if line.attrib["class"] == "span"]
+    assert len(spans) == 1
+
+
+def test_the_strong_point_of_a_series_stands_out() -> None:
+    series = Series(
+        name="acms",
+        points=(Point(x=0.5, y=0.9, label="mean", strong=True), Point(x=0.4, y=1.0, label="easy")),
+    )
+    one = chart(series, kind="points", x=Axis(label="precision", unit="share"))
+    faint = ["faint" in mark.attrib["class"] for mark in marks(drawn(one))]
+    assert faint == [False, True]
+    assert cells(one) == (
+        ["of", "what", "precision", "hit rate"],
+        [["acms", "mean", "50.0 %", "90.0 %"], ["acms", "easy", "40.0 %", "100.0 %"]],
+    )
+
+
+# ── whatever it is given ────────────────────────────────────────────────────────────────────────────────────────────
+
+_WORDS = st.text(max_size=60)
+_AXES = st.builds(
+    Axis, label=_WORDS, unit=st.sampled_from(["share", "ms", "count", "number"]), log=st.booleans()
+)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), kind=st.sampled_from(["lines", "points", "rows"]), x=_AXES, y=_AXES, title=_WORDS)
+def test_whatever_is_drawn_is_well_formed(
+    data: st.DataObject, kind: Any, x: Axis, y: Axis, title: str
+) -> None:
+    numbers = st.floats(-1e12, 1e12).filter(lambda value: not 0 < abs(value) < 1e-9)
+    point = st.builds(
+        Point,
+        x=_WORDS if kind == "rows" else numbers,
+        y=st.none() | st.sampled_from([math.nan, math.inf, -math.inf]) | numbers | st.floats(0.01, 1),
+        label=_WORDS,
+        strong=st.booleans(),
+    )
+    series = st.builds(Series, name=_WORDS, points=st.lists(point, max_size=6).map(tuple))
+    one = Chart(
+        name="any", title=title, text=title, kind=kind, x=x, y=y,
+        series=tuple(data.draw(st.lists(series, max_size=10))),
+    )  # fmt: skip
+    drawn(one)
+    heads, found = cells(one)
+    assert all(len(row) == len(heads) for row in found)
+
+
+def test_words_cannot_leave_their_place() -> None:
+    name = "</text><script>alert(1)</script>\x00\x1b[31m&amp;"
+    root = drawn(chart(line(name, (1, 0.5)), line("b", (1, 0.4)), title=name, text=name))
+    assert not list(root.iter(f"{SVG}script"))
+    assert "\x1b" not in svg(chart(line(name, (1, 0.5))))
+
+
+def test_a_chart_alone_carries_its_look_and_one_on_a_page_does_not() -> None:
+    one = chart(line("acms", (1, 0.5)))
+    assert STYLE in svg(one)
+    assert "prefers-color-scheme:dark" in STYLE
+    assert "<style>" not in svg(one, alone=False)
+
+
+def test_series_differ_by_shape_and_not_by_colour_alone() -> None:
+    root = drawn(chart(*(line(str(place), (1, place / 10)) for place in range(8))))
+    assert len({mark.attrib["d"] for mark in marks(root)}) == 8
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_table_of_lines_has_a_row_for_each_x() -> None:
+    one = chart(line("acms", (1000, 0.5), (50, 1.0)), line("BM25", (50, None)))
+    assert cells(one) == (
+        ["messages", "acms", "BM25"],
+        [["50", "100.0 %", "–"], ["1,000", "50.0 %", "–"]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.9333, "share", "93.3 %"),
+        (0.0123, "ms", "0.0123 ms"),
+        (12.345, "ms", "12.3 ms"),
+        (1234.5, "ms", "1,234 ms"),
+        (4000, "count", "4,000"),
+        (0.12345, "number", "0.123"),
+        (None, "share", "–"),
+        (math.inf, "share", "–"),
+    ],
+)
+def test_figures_are_written_as_they_are_read(value: float | None, unit: Any, expected: str) -> None:
+    assert written(value, unit) == expected
