@@ -340,11 +340,11 @@ async def ranked(
 
 
 async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
-    from acms.core.rank import Question, rank
+    from acms.core.rank import Question, rank, unnamed
 
     embedding = reader.embedding
     version, field, stale, made = await _caught_up(reader, context, at)
-    vector = None if embedding is None else await embedding.query(query)
+    vector = None if embedding is None else await embedding.query(unnamed(query, field.speakers))
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
