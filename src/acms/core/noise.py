@@ -8,7 +8,7 @@ the rest has to come close.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from acms.core.cards import named
@@ -80,12 +80,12 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     past: list[Candidate] = []
     noise: list[Choice] = []
     for one in offered.past:
-        ids = [entry.id for entry in one.unit.entries]
-        here = [entry.version for entry in one.unit.entries if _is(field, entry)]
-        answers_well = (
-            one.score >= floor and aside.isdisjoint(ids) and (not here or not naming.isdisjoint(here))
-        )
-        if answers_well or not kept.isdisjoint(ids) or not about.isdisjoint(here):
+        entries = one.unit.entries
+        ids = [entry.id for entry in entries]
+        keep = not kept.isdisjoint(ids) or any(_among(entry, about, field) for entry in entries)
+        if not keep and one.score >= floor and aside.isdisjoint(ids):
+            keep = any(_among(entry, naming, field) or not _is(field, entry) for entry in entries)
+        if keep:
             past.append(one)
         else:
             noise.append(Choice(one, False, "noise", reason))
@@ -134,9 +134,14 @@ def _naming(field: Field, value: set[int]) -> set[int]:
     return {document + 1 for document in found or ()}
 
 
+def _among(entry: Entry | Doc, versions: Collection[int], field: Field) -> bool:
+    return entry.version in versions and _is(field, entry)
+
+
 def _is(field: Field, entry: Entry | Doc) -> bool:
     """Whether an entry is of a log, and not of another one at the same version."""
-    return field.snapshot.doc(entry.version - 1).id == entry.id
+    snapshot = field.snapshot
+    return entry.version <= snapshot.count and snapshot.doc(entry.version - 1).id == entry.id
 
 
 def _terms(fact: Entry, name: str) -> set[int]:
