@@ -78,7 +78,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         known = Beside()
         fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
-            found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            size = CANDIDATES + len(rest)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
             known = await beside(reader, found, asked.profile)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
@@ -202,7 +203,17 @@ def _plan_chat(
         return ChatPlan(
             written,
             tokens,
-            recalled(past, offered, shown_items, decisions, asked.budget, past.warnings, (), material.known),
+            recalled(
+                past,
+                offered,
+                shown_items,
+                decisions,
+                asked.budget,
+                past.warnings,
+                (),
+                material.known,
+                asks=bool(newest) and _says(newest[-1], asked.query),
+            ),
         )
     gathered = material.gathered
     verdicts = ledger(windowed, gathered.hidden, cuts(items))
@@ -217,6 +228,11 @@ def _plan_chat(
             version=gathered.version,
         ),
     )
+
+
+def _says(one: Candidate, query: str) -> bool:
+    last = one.unit.entries[-1]
+    return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
 def _shown(choices: Sequence[Choice]) -> set[str]:
