@@ -68,8 +68,8 @@ class ACMS(View):
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
     session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
     alone; with one also by meaning. With a `reflector` closed episodes are distilled into facts in the background.
-    A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Closing the session closes
-    none of these: whoever made them closes them.
+    A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
+    them: the session does not.
     """
 
     def __init__(
