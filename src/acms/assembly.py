@@ -416,7 +416,7 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
-    from acms.core.noise import quiet
+    from acms.core.noise import quiet, stop
     from acms.core.offer import Terms, facts, offer, together
 
     terms = Terms(
@@ -445,6 +445,7 @@ def plan_recall(
     offered = together([*each, offered]) if each else offered
     if known and not asked.superseded:
         offered = yield from quiet(offered, found.question.terms, found.field)
+    offered = stop(offered)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)
