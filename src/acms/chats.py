@@ -78,7 +78,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         known = Beside()
         fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
-            found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            size = CANDIDATES + len(rest)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
             known = await beside(reader, found, asked.profile)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
@@ -89,7 +90,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             past = found, together([facts(known.known, terms, reader.frame), offered])
         material = Material(gathered, lead, rest, past, known.known)
         try:
-            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader.storage)
+            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader)
         except Gone as gone:
             if past is not None:
                 took_away(reader, gone, [past[0]], known)
@@ -122,10 +123,15 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     limit = asked.budget
     if material.past is not None:
         from acms.core.noise import quiet, stop
+        from acms.core.rerank import reranked
 
         past, offered = material.past
+        if asked.rerank:
+            warnings = list(past.warnings)
+            offered = yield from reranked(offered, asked.query, asked.rerank, 0.0, warnings)
+            past = replace(past, warnings=tuple(warnings))
         if material.known:
-            offered = yield from quiet(offered, past.question.terms, past.field)
+            offered = yield from quiet(offered, past.question.terms, past.ranking)
         material = replace(material, past=(past, stop(offered)))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
