@@ -329,7 +329,8 @@ async def ranked(reader: Reader, context: str | None, at: int | None, query: str
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
-    question = Question.of(query, None if vector is None or embedding is None else embedding.space, vector)
+    space = None if vector is None or embedding is None else embedding.space
+    question = Question.of(query, space, vector, field.newest)
     if len(field) > THREAD_ABOVE:
         found = await asyncio.to_thread(rank, field, question, size)
     else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, partial
 from math import exp, isnan, log
 from typing import NamedTuple
@@ -23,9 +24,12 @@ from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, Sample, sum_around
 from acms.core.index import Segment
 from acms.core.terms import terms, words
 from acms.core.vectors import Floats, Ints, Vectors, signs
+from acms.core.when import Span, nearness, spans
 
 NAMED = 1.35
 """Factor of the messages of a speaker whom the query names, when it does not name all."""
+TIMELY = 0.15
+"""What it adds to the answer of a message by words that it was said when the query says."""
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
 EXACT = 20_000
@@ -245,11 +249,20 @@ class Question:
     terms: tuple[int, ...]
     space: str | None = None
     vector: Floats | None = None
+    #: The stretches of time it names.
+    when: tuple[Span, ...] = ()
 
     @classmethod
-    def of(cls, query: str, space: str | None = None, vector: Floats | None = None) -> Question:
-        """Return a query as the index asks it."""
-        return cls(tuple(dict.fromkeys(terms(words(query)))), space, vector)
+    def of(
+        cls,
+        query: str,
+        space: str | None = None,
+        vector: Floats | None = None,
+        now: datetime | None = None,
+    ) -> Question:
+        """Return a query as the index asks it; `now` is what "last week" is counted from."""
+        when = () if now is None else spans(query, now)
+        return cls(tuple(dict.fromkeys(terms(words(query)))), space, vector, when)
 
 
 class Ranking:
@@ -303,6 +316,8 @@ class Ranking:
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
         near = self._fields["window"][places] > 0
+        if "time" in self._fields:
+            near |= self._fields["time"][places] >= np.float32(TIMELY)
         relevance: Floats = self._lexical[places]
         score = _scored(relevance, self._rise, self._factor, places)
         if self._rise is not None:
@@ -344,6 +359,9 @@ def _scored(lexical: Floats, rise: Floats | None, factor: Floats, places: Ints) 
 def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     """Rank the entries in force; `size` of them become candidates."""
     said = by_words(field, asked.terms)
+    if asked.when:
+        time = np.float32(TIMELY) * nearness(asked.when, field.column("minute"))
+        said = said._replace(fields={**said.fields, "time": time})
     first, *rest = said.fields.values()
     lexical = first + rest[0]
     for part in rest[1:]:
