@@ -595,17 +595,15 @@ async def gleanr(folder: Path, turns: list[Turn], embedder: Clustered) -> Ask:
 
 def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[str]]:
     """Read all conversations that have vectors as one log, their vectors by text, and the questions."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    from quality import probed, spoken
+    from acms.evaluation import load
 
     turns: list[Turn] = []
     known: dict[str, Any] = {}
     questions: list[str] = []
     for file in sorted(folder.glob("*/*.npz")):
         path = chats / file.parent.name / f"{file.stem}.json"
-        asked = spoken
         if not path.exists():
-            path, asked = chats / file.parent.name / file.stem / "chat.json", probed
+            path = chats / file.parent.name / file.stem / "chat.json"
         if not path.exists():
             say(f"  no conversation for {file.name}")
             continue
@@ -628,10 +626,11 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
                 vector = arrays["turn"][number] if place == 0 else some[(place - 1) % len(some)]
                 known.setdefault(passage.text, vector)
         turns += own
-        for (question, *_), vector in zip(asked(path), arrays["query"], strict=True):
-            if question not in known:
-                questions.append(question)
-            known.setdefault(question, vector)
+        (conversation,) = load(path)
+        for question, vector in zip(conversation.questions, arrays["query"], strict=True):
+            if question.text not in known:
+                questions.append(question.text)
+            known.setdefault(question.text, vector)
     return turns, known, questions
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from acms.core.history import LONG_RUN, Cover, Unit, Units, effective, shown_role, units
 from acms.core.plan import (
     Choice,
+    Pairs,
     Steps,
     candidate,
     finished,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.core.rank import Question, Ranking
     from acms.embedding import Embedding
     from acms.indexing import Indexes
+    from acms.reranking import Reranking
     from acms.sources import Beside
 
 THREAD_ABOVE = 20_000
@@ -260,6 +262,8 @@ class Recall:
     profile: str | None = None
     #: Show also what messages say that is no longer so.
     superseded: bool = False
+    #: Best candidates of the past that the reranker is asked about; 0 without one.
+    rerank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +275,7 @@ class Reader:
     embedding: Embedding | None
     counter: TokenCounter
     frame: Frame
+    reranking: Reranking | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +324,22 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
     return version, field, now.stale, head.version - head.messages
 
 
-async def ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
+async def ranked(
+    reader: Reader, context: str | None, at: int | None, query: str, size: int, weights: Mapping[str, float]
+) -> Ranked:
     """Catch the index of a log up with its head and rank the entries in force at a version."""
+    from acms.core.succession import succeed
+
+    while True:
+        found = await _ranked(reader, context, at, query, size)
+        try:
+            await fetched(succeed(found.ranking, query, found.question, weights), reader.storage)
+            return found
+        except Gone as gone:
+            reader.indexes.blank(found.context, found.field, gone.ids)
+
+
+async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
     from acms.core.rank import Question, rank
 
     embedding = reader.embedding
@@ -347,7 +366,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
 
     size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size)
+        found = await ranked(reader, context, at, asked.query, size, asked.weights)
         others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
         if not asked.exclude:  # half as much again as the budget holds is enough to choose from
             for one in (found, *others):
@@ -355,9 +374,8 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         facts = await beside(reader, found, asked.profile, others)
         try:
             latest = await _latest(reader, found.field, asked.query)
-            return await fetched(
-                plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts), reader.storage
-            )
+            steps = plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts)
+            return await fetched(steps, reader)
         except Gone as gone:
             took_away(reader, gone, (found, *others), facts)
 
@@ -385,7 +403,7 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
             continue
         try:
             if (await reader.storage.context(context)).counter == reader.counter.name:
-                ranking.append(await ranked(reader, context, None, asked.query, size))
+                ranking.append(await ranked(reader, context, None, asked.query, size, asked.weights))
         except SessionNotFoundError:  # deleted meanwhile
             continue
     return ranking
@@ -422,7 +440,7 @@ def plan_recall(
 
     terms = Terms(
         weights=asked.weights,
-        min_relevance=asked.min_relevance,
+        min_relevance=0.0 if asked.rerank else asked.min_relevance,
         exclude=asked.exclude,
         include_current=asked.include_current,
         budget=asked.budget,
@@ -444,6 +462,11 @@ def plan_recall(
     if known:
         each.insert(0, facts(known, terms, frame))
     offered = together([*each, offered]) if each else offered
+    warnings = list(found.warnings)
+    if asked.rerank:
+        from acms.core.rerank import reranked
+
+        offered = yield from reranked(offered, asked.query, asked.rerank, asked.min_relevance, warnings)
     if known and not asked.superseded:
         offered = yield from quiet(offered, found.question.terms, found.field)
 
@@ -452,7 +475,6 @@ def plan_recall(
 
     items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
     left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
-    warnings = list(found.warnings)
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
     return recalled(found, offered, items, choices, asked.budget, warnings, others, known)
@@ -491,12 +513,19 @@ def recalled(
 T = TypeVar("T")
 
 
-async def fetched(steps: Steps[T], storage: StorageBackend) -> T:
-    """Give a plan the entries it asks for until it is done."""
+async def fetched(steps: Steps[T], reader: Reader) -> T:
+    """Give a plan the entries and the scores it asks for until it is done.
+
+    What was read before a reranker thought about it is read again before it is shown: it may be gone since.
+    """
     try:
         wanted = next(steps)
         while True:
-            rows = {entry.id: entry for entry in await storage.get(wanted) if entry is not None}
+            if isinstance(wanted, Pairs):
+                assert reader.reranking is not None
+                wanted = steps.send(await reader.reranking.scores(wanted))
+                continue
+            rows = {entry.id: entry for entry in await reader.storage.get(wanted) if entry is not None}
             gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
             if gone:
                 raise Gone(gone)

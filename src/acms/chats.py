@@ -78,7 +78,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         known = Beside()
         fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
-            found = await ranked(reader, context, gathered.version, asked.query, CANDIDATES + len(rest))
+            size = CANDIDATES + len(rest)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
             known = await beside(reader, found, asked.profile)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
@@ -89,7 +90,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             past = found, together([facts(known.known, terms, reader.frame), offered])
         material = Material(gathered, lead, rest, past, known.known)
         try:
-            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader.storage)
+            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader)
         except Gone as gone:
             if past is not None:
                 took_away(reader, gone, [past[0]], known)
@@ -120,11 +121,17 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
     """Choose and write a prompt within the budget."""
     limit = asked.budget
-    if material.past is not None and material.known:
+    if material.past is not None and (material.known or asked.rerank):
         from acms.core.noise import quiet
+        from acms.core.rerank import reranked
 
         past, offered = material.past
-        offered = yield from quiet(offered, past.question.terms, past.field)
+        if asked.rerank:
+            warnings = list(past.warnings)
+            offered = yield from reranked(offered, asked.query, asked.rerank, 0.0, warnings)
+            past = replace(past, warnings=tuple(warnings))
+        if material.known:
+            offered = yield from quiet(offered, past.question.terms, past.field)
         material = replace(material, past=(past, offered))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)

@@ -79,8 +79,11 @@ class RecallConfig:
     token_budget: int = 4000
     #: Share of the budget reserved for the current episode; what it does not use flows on.
     current_episode_budget_pct: float = 0.4
+    #: How long a reranker may take, tries and waits included, before a recall does without it.
+    rerank_seconds: float = 5.0
 
     def __post_init__(self) -> None:
+        _positive(self.rerank_seconds, "recall.rerank_seconds", 0.001)
         try:
             budget(self.token_budget, "recall.token_budget")
             fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")

@@ -59,6 +59,7 @@ __all__ = [
     "KVMemory",
     "ReflectionRequest",
     "Reflector",
+    "Reranker",
     "StorageBackend",
     "Summarizer",
     "SummaryRequest",
@@ -173,6 +174,22 @@ class Reflector(Protocol):
         """Return what the turns change about what is known.
 
         What it raises changes nothing: the job is tried again. The same turns may be asked about twice.
+        """
+        ...
+
+
+class Reranker(Protocol):
+    """Tells how well texts answer a query by reading each beside it, as a cross-encoder does.
+
+    Two attributes may be given: `model` names it in logs and warnings (the class name stands in), and `candidates` is
+    the number of texts it is asked about at most, 32 when it is missing.
+    """
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """Return one score in [0, 1] for each text, in order: 0 when it has nothing to do with the query.
+
+        The score of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut. What it
+        raises, and an answer that is not this, costs nothing but the new order.
         """
         ...
 

@@ -42,7 +42,7 @@ from acms.model import (
     filling,
 )
 from acms.projections import Branch, Compaction, Erasure, IndexStats, MessageReceipt
-from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.shared import SharedSession
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.view import View
@@ -68,6 +68,7 @@ class ACMS(View):
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
     session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
     alone; with one also by meaning. With a `reflector` closed episodes are distilled into facts in the background.
+    A `reranker` scores the best candidates of a recall again, before what is shown is chosen.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ACMS(View):
         embedder: Embedder | None = None,
         *,
         reflector: Reflector | None = None,
+        reranker: Reranker | None = None,
         summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
@@ -84,7 +86,15 @@ class ACMS(View):
     ) -> None:
         self._begin(
             SharedSession(
-                session_id, storage, token_counter, config, namespace, embedder, summarizer, reflector
+                session_id,
+                storage,
+                token_counter,
+                config,
+                namespace,
+                embedder,
+                summarizer,
+                reflector,
+                reranker,
             )
         )
 

@@ -20,8 +20,9 @@ from acms.logs import correlation_id, log, logger
 from acms.mailbox import Watch
 from acms.model import Context, ContextDraft
 from acms.projections import ContextItems
-from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.providers.tokens import default_counter
+from acms.reranking import Reranking
 from acms.storage.cached import CachedStorage
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class SharedSession:
         embedder: Embedder | None = None,
         summarizer: Summarizer | None = None,
         reflector: Reflector | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         self.session_id = validate.session_name(session_id, "session_id")
         self.namespace = validate.name(namespace, "namespace")
@@ -75,6 +77,7 @@ class SharedSession:
         if reflector is not None and not callable(getattr(reflector, "reflect", None)):
             raise ConfigurationError("reflector must be an object with an async method reflect(request)")
         self.reflector = reflector
+        self.reranking = None if reranker is None else Reranking(reranker, self.config)
         #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
         self.reflects: str | None = None
         if reflector is not None and self.config.reflection.enabled:
@@ -134,7 +137,14 @@ class SharedSession:
 
     def reader(self) -> assembly.Reader:
         """Return what reads need."""
-        return assembly.Reader(self.storage, self.indexes, self.embedding, self.counter, self.frame)
+        return assembly.Reader(
+            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking
+        )
+
+    @property
+    def candidates(self) -> int:
+        """Best candidates of a recall that the reranker is asked about; 0 without one."""
+        return 0 if self.reranking is None else self.reranking.candidates
 
     async def find(self) -> str | None:
         """Return the id of the session's context; None when nothing was ever written."""

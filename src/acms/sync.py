@@ -21,7 +21,7 @@ from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
 from acms.projections import Diff, IndexStats, MessageReceipt
-from acms.protocols import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.storage.cached import CacheStats
 
 __all__ = ["ACMS", "View"]
@@ -123,6 +123,7 @@ class ACMS(View):
         embedder: Embedder | None = None,
         *,
         reflector: Reflector | None = None,
+        reranker: Reranker | None = None,
         summarizer: Summarizer | None = None,
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
@@ -134,6 +135,7 @@ class ACMS(View):
                 storage,
                 embedder,
                 reflector=reflector,
+                reranker=reranker,
                 summarizer=summarizer,
                 token_counter=token_counter,
                 config=config,

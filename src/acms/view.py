@@ -79,6 +79,7 @@ class View:
             namespace=shared.namespace if scope == "namespace" else None,
             profile=shared.namespace if self._at is None else None,
             superseded=bool(include_superseded),
+            rerank=shared.candidates,
         )
         if scope not in ("session", "namespace"):
             raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
@@ -130,6 +131,7 @@ class View:
             budget=validate.budget(budget, "budget"),
             weights=shared.config.marker_weights,
             profile=shared.namespace if self._at is None else None,
+            rerank=shared.candidates,
         )
         context = await shared.find()
         if context is None:

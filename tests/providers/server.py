@@ -1,4 +1,4 @@
-"""A model server on loopback: embeddings, chat completions and messages, as OpenAI and Anthropic speak them.
+"""A model server on loopback: embeddings, chat completions, messages and scores of texts, as most servers speak them.
 
 It counts what it is asked, and misbehaves when told to: each call takes the next `Behave` of `script`, or `otherwise`.
 
@@ -223,6 +223,8 @@ class ModelServer:
             return {"type": "error", "error": error}
         if call.path.endswith("/embeddings"):
             return await self._vectors(call.body, behave)
+        if call.path.endswith("/rerank"):
+            return self._reranked(call.body, behave)
         text = self.say(call.body) + (f" {call.key}" if behave.echo else "")
         if call.path.endswith("/chat/completions"):
             choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
@@ -246,6 +248,14 @@ class ModelServer:
                 "usage": {"input_tokens": 1, "output_tokens": 1},
             }
         raise LookupError(call.path)
+
+    def _reranked(self, body: dict[str, Any], behave: Behave) -> Any:
+        """The share of the words of the query that a text has; the best first, as most servers do."""
+        asked = set(body["query"].lower().split())
+        shares = [len(asked & set(text.lower().split())) / len(asked) for text in body["documents"]]
+        rows = [{"index": place, "relevance_score": share} for place, share in enumerate(shares)]
+        rows.sort(key=lambda row: -row["relevance_score"], reverse=behave.shuffle)
+        return {"model": body["model"], "results": rows, "usage": {"total_tokens": 1}}
 
     async def _vectors(self, body: dict[str, Any], behave: Behave) -> Any:
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]

@@ -38,6 +38,7 @@ def test_the_names_of_what_ships() -> None:
     assert registry.names("embedder") == ["http", "local", "openai"]
     assert registry.names("summarizer") == ["anthropic", "extractive", "http", "openai"]
     assert registry.names("reflector") == ["anthropic", "http", "offline", "openai"]
+    assert registry.names("reranker") == ["http"]
 
 
 def test_what_needs_no_server_is_made_by_its_name() -> None:
@@ -74,7 +75,7 @@ def test_an_unknown_name_is_told_the_known_ones() -> None:
         registry.create("reflector", "gpt")
     assert caught.value.options == ("anthropic", "http", "offline", "openai")
     for call in (registry.names, lambda kind: registry.create(kind, "http")):
-        with pytest.raises(ConfigurationError, match="embedder, summarizer, reflector"):
+        with pytest.raises(ConfigurationError, match="embedder, reranker, summarizer, reflector"):
             call("tokenizer")
 
 

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from acms.cli import branching, compacting, demo, erasing, facts, jobs, migrating, moving, reading, reindexing
+from acms.cli import (
+    branching,
+    compacting,
+    demo,
+    erasing,
+    evaluating,
+    facts,
+    jobs,
+    migrating,
+    moving,
+    reading,
+    reindexing,
+)
 from acms.cli.base import app
 
 __all__ = [
@@ -16,6 +28,7 @@ __all__ = [
     "compacting",
     "demo",
     "erasing",
+    "evaluating",
     "facts",
     "jobs",
     "migrating",

@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import terms, words
+from acms.core.terms import changes, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
 SPACE = "cards1"
@@ -34,8 +34,9 @@ SPACE = "cards1"
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY = 1, 2, 4
-"""Flags: it replaces something; it ends with a question mark; it has no content."""
+REPLACES, QUESTION, EMPTY, CHANGES = 1, 2, 4, 8
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change (a card
+written before this was noted says of none)."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -75,6 +76,7 @@ def write(draft: Draft, nonce: str) -> bytes:
         (REPLACES if draft.replaces else 0)
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
+        | (CHANGES if changes(said) else 0)
     )
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),

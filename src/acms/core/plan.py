@@ -84,8 +84,24 @@ NO_PARTS: Mapping[str, float] = {}
 NO_ROWS: Mapping[str, Entry] = {}
 NO_TRIMS: Mapping[str, Demotion] = {}
 T = TypeVar("T")
-Steps: TypeAlias = Generator[list[str], Mapping[str, Entry], T]
-"""A plan under way: it asks for entries by id and goes on with them."""
+
+
+class Pairs(NamedTuple):
+    """A question to a reranker: how well each text answers the query."""
+
+    query: str
+    texts: tuple[str, ...]
+
+
+class Scores(NamedTuple):
+    """The answer of a reranker: a number in [0, 1] for each text, or why there is none."""
+
+    values: tuple[float, ...] = ()
+    warning: str = ""
+
+
+Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
+"""A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
 
 EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""

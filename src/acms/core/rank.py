@@ -265,6 +265,15 @@ class Question:
         return cls(tuple(dict.fromkeys(terms(words(query)))), space, vector, when)
 
 
+class Raised(NamedTuple):
+    """What an entry is worth because it takes the place of an earlier one."""
+
+    #: Version of the earlier one.
+    after: int
+    relevance: float
+    worth: float
+
+
 class Ranking:
     """The entries in force that answer a query best, and by how much each signal spoke for them."""
 
@@ -299,6 +308,8 @@ class Ranking:
         self.often = often
         #: Cosine of the query and an entry that has nothing to do with it; 0 when nobody asked by meaning.
         self.usual = usual
+        #: By place, what is worth more than its own words and meaning say.
+        self.raised: dict[int, Raised] = {}
         #: Space and dimension of the query's vector; None when nobody asked by meaning.
         self.space = space
         self.dimension = dimension
@@ -324,8 +335,17 @@ class Ranking:
             rise = self._rise[places]
             near |= rise > 0
             relevance = np.asarray(relevance + rise - relevance * rise, np.float32)
-        found = np.minimum(np.maximum(relevance, 0), 1) * near
-        return found.tolist(), (np.maximum(score, 0) * near).tolist()
+        found: list[float] = (np.minimum(np.maximum(relevance, 0), 1) * near).tolist()
+        worth: list[float] = (np.maximum(score, 0) * near).tolist()
+        if self.raised:
+            for index, place in enumerate(places.tolist()):
+                if place in self.raised:
+                    _, found[index], worth[index] = self.raised[place]
+        return found, worth
+
+    def meaning(self, places: Ints) -> Floats:
+        """Return how far the cosines of some entries rise above the usual one, in [0, 1]."""
+        return np.zeros(len(places), np.float32) if self._rise is None else self._rise[places]
 
     def relevance(self, place: int) -> float:
         """Return how well an entry answers, in [0, 1]; 0 when neither it nor a neighbour has anything to do with it."""
@@ -336,7 +356,11 @@ class Ranking:
         found = {name: float(values[place]) for name, values in self._fields.items()}
         if self._rise is not None:
             found["meaning"] = float(self._rise[place] * np.float32(1 / LEXICAL))
-        return {name: round(value, 4) for name, value in found.items() if value > 0}
+        parts = {name: round(value, 4) for name, value in found.items() if value > 0}
+        raised = self.raised.get(place)
+        if raised is not None:
+            parts[f"succeeds v{raised.after}"] = round(raised.worth, 4)
+        return parts
 
     def score(self, place: int, boost: float = 0.0) -> float:
         """Return the score of an entry in [0, 1): its relevance, by whose it is, raised by its markers."""
@@ -448,14 +472,19 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
 
 def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
     """Return which documents have almost the same vector as which other ones."""
+    same = np.asarray(pairs(field, space, dimension, documents) >= ALIKE)
+    np.fill_diagonal(same, False)
+    return same
+
+
+def pairs(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
+    """Return the cosine of every document and every other one, as wholes; 0 for one without a vector."""
     rows = np.zeros((len(documents), dimension), np.float32)
     for held in field.snapshot.vectors(space, dimension):
         vectors = held[2]
         own, slots = _slots(documents, *held)
         vectors.fill(rows, own, vectors.begin[slots])
-    same = np.asarray(rows @ rows.T >= ALIKE)
-    np.fill_diagonal(same, False)
-    return same
+    return np.asarray(rows @ rows.T, np.float32)
 
 
 LEXICAL = 2.5

@@ -27,6 +27,21 @@ _MONTHS = (
     "january february march april may june july august september october november december".split()
 )  # fmt: skip
 
+#: Words by which a statement says that something is no longer as it was.
+_CHANGE = frozenset(
+    """abandon abandoned abandoning actually anymore became become becomes bump bumped bumping cancel canceled cancelled
+    cancelling change changed changes changing convert converted converting corrected correction currently decreased
+    delay delayed delays ditch ditched ditching drop dropped dropping drops effective extend extended extending grew
+    increase increased increases increasing instead latest left longer lower lowered lowering make meant migrate
+    migrated migrates migrating mind move moved moves moving new newly now nowadays obsolete outdated over overruled
+    plan plans postpone postponed postponing push pushed pushing quit raise raised raises raising rather reconsider
+    reconsidered reduce reduced reducing rename renamed renaming replace replaced replaces replacing reschedule
+    rescheduled revert reverted reverting revise revised revising rewrite rewriting rewritten scrap scrapped scratch
+    second shift shifted shifting shifts shrank since slip slipped slips starting stop stopped superseded supersedes
+    swap swapped swapping switch switched switches switching these today tomorrow took taken turned turns update
+    updated updates updating upgrade upgraded upped after""".split()
+)
+
 BITS = 24
 """Bits of a term."""
 
@@ -73,3 +88,8 @@ def _civil(day: int) -> tuple[int, int, int]:
 
     found = date.fromordinal(min(max(day + 719_163, 1), 3_652_059))
     return found.year, found.month, found.day
+
+
+def changes(said: Sequence[str]) -> bool:
+    """Return whether some words may announce that something has changed."""
+    return not _CHANGE.isdisjoint(said)

@@ -3,8 +3,20 @@
 from acms.evaluation.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion
 from acms.evaluation.bootstrap import Interval
 from acms.evaluation.cached import CachedEmbedder
+from acms.evaluation.composite import WEIGHTS, Composite, composite
 from acms.evaluation.datasets import Conversation, Question, load
-from acms.evaluation.metrics import carries, hit, ndcg, precision, score, stale, stale_anywhere
+from acms.evaluation.metrics import (
+    carries,
+    hit,
+    hit_at,
+    ndcg,
+    outdated,
+    precision,
+    score,
+    stale,
+    stale_anywhere,
+    surfaced,
+)
 from acms.evaluation.nouns import Probe, Recalled, Report, Said, Scenario, Score, System, table
 from acms.evaluation.peers import OpenSystem, systems
 from acms.evaluation.reflectors import PerfectReflector
@@ -13,9 +25,9 @@ from acms.evaluation.running import Remembering, measure, run
 from acms.evaluation.scenarios import SCENARIOS, corrections, spread
 from acms.evaluation.topics import Phrases, phrases
 
-__all__ = [
-    "SCENARIOS",
+__all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "CachedEmbedder",
+    "Composite",
     "Conversation",
     "Interval",
     "MostRecent",
@@ -31,17 +43,22 @@ __all__ = [
     "Remembering",
     "Report",
     "RetrievalReport",
+    "SCENARIOS",
     "Said",
     "Scenario",
     "Score",
     "System",
+    "WEIGHTS",
     "carries",
+    "composite",
     "corrections",
     "evaluate",
     "hit",
+    "hit_at",
     "load",
     "measure",
     "ndcg",
+    "outdated",
     "phrases",
     "precision",
     "run",
@@ -49,6 +66,7 @@ __all__ = [
     "spread",
     "stale",
     "stale_anywhere",
+    "surfaced",
     "systems",
     "table",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +40,11 @@ def weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS
     """
     if not clusters:
         raise ValidationError("there is nothing to draw from", field="clusters")
+    return _weights(tuple(clusters), seed, rounds)
+
+
+@lru_cache(maxsize=4)  # the figures of the same questions come one after the other
+def _weights(clusters: tuple[Hashable, ...], seed: int, rounds: int) -> NDArray[np.float64]:
     random = np.random.default_rng(seed)
     members: dict[Hashable, list[int]] = {}
     for place, cluster in enumerate(clusters):
@@ -48,7 +54,9 @@ def weights(clusters: Sequence[Hashable], *, seed: int = 0, rounds: int = ROUNDS
     for times, places in zip(drawn.T, members.values(), strict=True):
         share = np.full(len(places), 1 / len(places))
         found[:, places] = random.multinomial(times * len(places), share)
-    return found / found.sum(axis=1, keepdims=True)
+    found /= found.sum(axis=1, keepdims=True)
+    found.flags.writeable = False
+    return found
 
 
 def interval(
@@ -59,10 +67,11 @@ def interval(
     For the margin between two systems give the differences, question by question: what makes a question hard for both
     then falls out.
     """
+    drawn = weights(clusters, seed=seed, rounds=rounds)
     given = np.asarray(values, dtype=np.float64)
     if given.shape != (len(clusters),):
         raise ValidationError(f"needs {len(clusters)} numbers, one a question", field="values")
-    return _interval(float(given.mean()), weights(clusters, seed=seed, rounds=rounds) @ given, len(given))
+    return _interval(float(given.mean()), drawn @ given, len(given))
 
 
 def difference(

@@ -85,6 +85,13 @@ class Score:
 
     probe: Probe
     hit: bool
+    #: In the item of the best score, and in the best five.
+    hit_at_1: bool
+    hit_at_5: bool
+    #: What is no longer so ranks above what is; None where nothing was superseded.
+    outdated: bool | None
+    #: Share of the bonus keywords; None where there are none.
+    surfaced: float | None
     stale: bool
     #: The harsher figure: a stale value was shown anywhere outside the current episode, also beside the present one.
     stale_anywhere: bool
@@ -96,6 +103,11 @@ class Score:
     items: int
     tokens: int
     seconds: float
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer was recalled, and not below what is no longer so."""
+        return self.hit and not self.outdated
 
 
 class System(Protocol):
@@ -129,11 +141,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
 #: Column, and how it is read off a report.
 _FIGURES: tuple[tuple[str, Callable[[Report], float | None]], ...] = (
     ("hit", lambda report: _mean([score.hit for score in report.scores])),
+    ("hit@1", lambda report: _mean([score.hit_at_1 for score in report.scores])),
+    ("hit@5", lambda report: _mean([score.hit_at_5 for score in report.scores])),
+    ("outdated", lambda report: _mean([score.outdated for score in report.scores])),
+    ("answered", lambda report: _mean([score.answered for score in report.scores])),
     ("stale", lambda report: _mean([score.stale for score in report.scores])),
     ("stale anywhere", lambda report: _mean([score.stale_anywhere for score in report.scores])),
     ("precision", lambda report: _mean([score.precision for score in report.scores])),
     ("precision past", lambda report: _mean([score.precision_past for score in report.scores])),
     ("nDCG@5", lambda report: _mean([score.ndcg for score in report.scores])),
+    ("surfaced", lambda report: _mean([score.surfaced for score in report.scores])),
     ("items", lambda report: _mean([score.items for score in report.scores])),
     ("tokens", lambda report: _mean([score.tokens for score in report.scores])),
     ("ask ms", lambda report: _mean([1000 * score.seconds for score in report.scores])),
@@ -153,6 +170,11 @@ class Report:
     tell_seconds: float
     #: Facts in force at the end, where the system can tell.
     facts: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the scenario without its length, variant and seed."""
+        return self.scenario.partition("-")[0]
 
     def figures(self) -> dict[str, float | None]:
         """Return the mean of every figure over the probes; None where none of them has it."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, ValidationError
+from acms.errors import ConfigurationError, ProviderError, ValidationError
 from acms.evaluation.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion
 from acms.evaluation.nouns import Recalled, Said, System
 from acms.evaluation.running import Remembering
@@ -22,6 +22,9 @@ __all__ = ["ChromaVectors", "GleanrSession", "OpenSystem", "open_acms", "open_gl
 
 OpenSystem: TypeAlias = Callable[[], AbstractAsyncContextManager[System]]
 """Makes a system that has been told nothing yet; leaving the context closes it."""
+
+GLEANR_TEXT = 100_000
+"""Characters of the longest text gleanr takes; of a longer one it gets the beginning."""
 
 
 def systems(
@@ -68,6 +71,15 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise ConfigurationError(f"{name} is not installed") from error
+
+
+@contextmanager
+def _theirs(name: str) -> Generator[None]:
+    """Turn what another package raises into an error that names it."""
+    try:
+        yield
+    except Exception as error:
+        raise ProviderError(f"{type(error).__name__}: {error}", provider=name) from error
 
 
 def _plain(make: Callable[[], System]) -> OpenSystem:
@@ -136,7 +148,8 @@ class GleanrSession:
         """Ingest a message; of roles gleanr knows user, assistant and tool."""
         text = f"{said.speaker}: {said.text}" if said.speaker else said.text
         role = said.role if said.role in ("user", "assistant", "tool") else "user"
-        id = await self._session.ingest(role, text)
+        with _theirs(self.name):
+            id = await self._session.ingest(role, text[:GLEANR_TEXT])
         self._told[id] = len(self._told)
 
     async def settle(self) -> None:
@@ -144,9 +157,10 @@ class GleanrSession:
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
-        items = await self._session.recall(question, token_budget=token_budget)
-        episode = self._session.current_episode_id
-        turns = [] if episode is None else await self._session._storage.get_turns_by_episode(episode)
+        with _theirs(self.name):
+            items = await self._session.recall(question, token_budget=token_budget)
+            episode = self._session.current_episode_id
+            turns = [] if episode is None else await self._session._storage.get_turns_by_episode(episode)
         current = {turn.id for turn in turns}
         return [
             Recalled(
@@ -203,7 +217,8 @@ class ChromaVectors(PlainVectors):
         while missing := self._said[self._added : self._added + 1000]:
             vectors = await self._units([item.text for item in missing])
             ids = [str(self._added + place) for place in range(len(missing))]
-            self._collection.add(ids=ids, embeddings=vectors)
+            with _theirs(self.name):
+                self._collection.add(ids=ids, embeddings=vectors)
             self._added += len(missing)
 
     async def scores(self, question: str) -> dict[int, float]:
@@ -212,9 +227,11 @@ class ChromaVectors(PlainVectors):
         if not self._added:
             self.confidence = 0.0
             return {}
-        answer = self._collection.query(
-            query_embeddings=await self._units([question]), n_results=self._added, include=["distances"]
-        )
+        query = await self._units([question])
+        with _theirs(self.name):
+            answer = self._collection.query(
+                query_embeddings=query, n_results=self._added, include=["distances"]
+            )
         found = {
             int(id): 1 - distance
             for id, distance in zip(answer["ids"][0], answer["distances"][0], strict=True)

@@ -60,8 +60,8 @@ class Document:
     #: What was not run, and why.
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, folder: str | Path) -> list[Path]:
-        """Write report.json, report.md, report.html and charts/*.svg; returns the files.
+    def write(self, folder: str | Path, beside: Mapping[str, str] | None = None) -> list[Path]:
+        """Write report.json, report.md, report.html, charts/*.svg and what goes beside them; returns the files.
 
         A folder that is missing is made; what an earlier report left there under these names is replaced.
         """
@@ -71,6 +71,7 @@ class Document:
             "report.md": self.to_markdown(),
             "report.html": self.to_html(),
             **{f"charts/{chart.name}.svg": svg(chart) for chart in self.charts},
+            **(beside or {}),
         }
         try:
             for name, text in written.items():

@@ -23,11 +23,11 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
-from acms.errors import ValidationError
+from acms.errors import ProviderError, ValidationError
 from acms.evaluation import bootstrap
 from acms.evaluation.bootstrap import Interval
 from acms.evaluation.datasets import Conversation
-from acms.evaluation.nouns import Recalled
+from acms.evaluation.nouns import Recalled, System
 from acms.evaluation.peers import OpenSystem
 from acms.providers.tokens import BPETokenCounter
 
@@ -167,70 +167,85 @@ async def evaluate(
     Conversations are taken one by one, so an iterator of a large set never holds more than one. A system is told
     everything and comes to rest before its first question; questions are asked one after the other and are not told.
     With `evidence` each question is also asked once with each budget. `every` names slow systems, each with an n: it is
-    asked every nth question only. `left_out` and `settings` go into the report as they are.
+    asked every nth question only. A system that raises `ProviderError` is left out of the whole report, with the
+    reason. `left_out` and `settings` go into the report as they are.
     """
     rows: list[Asked] = []
     sizes: dict[str, DataSize] = {}
+    running, missing = dict(systems), dict(left_out or {})
     for conversation in conversations:
-        asked = conversation.questions
+        questions = conversation.questions
         known = sizes.get(conversation.dataset, DataSize())
         sizes[conversation.dataset] = DataSize(
             conversations=known.conversations + 1,
             messages=known.messages + len(conversation.said),
-            questions=known.questions + len(asked),
-            without_gold=known.without_gold + sum(not question.gold for question in asked),
+            questions=known.questions + len(questions),
+            without_gold=known.without_gold + sum(not question.gold for question in questions),
         )
         lines = costs(conversation)
-        for name, opened in systems.items():
+        for name, opened in list(running.items()):
             step = (every or {}).get(name, 1)
-            async with opened() as system:
 
-                def tell(done: int, name: str = name, at: Conversation = conversation) -> None:
-                    if progress is not None:
-                        of = len(at.questions)
-                        progress(
-                            Progress(dataset=at.dataset, conversation=at.name, system=name, done=done, of=of)
-                        )
-
-                tell(0)
-                for said in conversation.said:
-                    await system.tell(said)
-                await system.settle()
-                for place in range(0, len(asked), step):
-                    question = asked[place]
-                    items = await system.ask(question.text, EVERYTHING)
-                    sure: float | None = getattr(system, "confidence", None)
-                    found: dict[str, float] = {}
-                    seconds: float | None = None
-                    if question.gold:
-                        some = budgets(conversation.dataset)
-                        found = figures(ranking(items), question.gold, lines, some)
-                        for budget in some if evidence else ():
-                            start = time.perf_counter()
-                            shown = {item.index for item in await system.ask(question.text, budget)}
-                            seconds = time.perf_counter() - start
-                            found[f"E{_short(budget)}"] = len(question.gold & shown) / len(question.gold)
-                    rows.append(
-                        Asked(
-                            system=name,
-                            dataset=conversation.dataset,
-                            conversation=conversation.name,
-                            question=place,
-                            group=question.group,
-                            answerable=question.answerable,
-                            figures=found,
-                            confidence=sure,
-                            seconds=seconds,
+            def tell(done: int, system: str = name, at: Conversation = conversation) -> None:
+                if progress is not None:
+                    progress(
+                        Progress(
+                            dataset=at.dataset,
+                            conversation=at.name,
+                            system=system,
+                            done=done,
+                            of=len(at.questions),
                         )
                     )
-                    tell(place + 1)
+
+            try:
+                async with opened() as system:
+                    tell(0)
+                    for said in conversation.said:
+                        await system.tell(said)
+                    await system.settle()
+                    for place in range(0, len(questions), step):
+                        rows.append(await _ask(system, name, conversation, place, lines, evidence))
+                        tell(place + 1)
+            except ProviderError as error:
+                del running[name]
+                missing[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
+                rows = [row for row in rows if row.system != name]
     return RetrievalReport(
         asked=tuple(rows),
         sizes=sizes,
-        left_out=dict(left_out or {}),
+        left_out=missing,
         settings=dict(settings or {}),
         seed=seed,
         rounds=rounds,
+    )
+
+
+async def _ask(
+    system: System, name: str, conversation: Conversation, place: int, lines: Sequence[int], evidence: bool
+) -> Asked:
+    question, sizes = conversation.questions[place], budgets(conversation.dataset)
+    items = await system.ask(question.text, EVERYTHING)
+    confidence: float | None = getattr(system, "confidence", None)
+    found: dict[str, float] = {}
+    seconds: float | None = None
+    if question.gold:
+        found = figures(ranking(items), question.gold, lines, sizes)
+        for budget in sizes if evidence else ():
+            start = time.perf_counter()
+            shown = {item.index for item in await system.ask(question.text, budget)}
+            seconds = time.perf_counter() - start
+            found[f"E{_short(budget)}"] = len(question.gold & shown) / len(question.gold)
+    return Asked(
+        system=name,
+        dataset=conversation.dataset,
+        conversation=conversation.name,
+        question=place,
+        group=question.group,
+        answerable=question.answerable,
+        figures=found,
+        confidence=confidence,
+        seconds=seconds,
     )
 
 
@@ -398,24 +413,20 @@ class RetrievalReport:
             false_alarms=declined[True] / len(sure[True]),
         )
 
-    def table(self, *, intervals: bool = False) -> str:
-        """Return a plain table for each set: systems side by side in percent, with intervals if asked."""
+    def table(self, *, intervals: bool = False, groups: bool = False) -> str:
+        """Return a plain table for each set: a line a system, in percent; with intervals and groups if asked."""
         blocks: list[str] = []
         for dataset in self.datasets:
             size = self.sizes[dataset]
             names = self.names(dataset)
             rows = [["", "n", *names]]
-            for system in self.systems:
-                found = self.means(dataset, system)
-                if not found:
-                    continue
-                rows.append(
-                    [
-                        system,
-                        str(found[names[0]].count),
-                        *(_percent(found[name], intervals) for name in names),
-                    ]
-                )
+            for group in self.groups(dataset) if groups else (ALL,):
+                for system in self.systems:
+                    found = self.means(dataset, system, group)
+                    if found:
+                        label = system if group == ALL else f"{group}: {system}"
+                        figures = (_percent(found[name], intervals) for name in names)
+                        rows.append([label, str(found[names[0]].count), *figures])
             blocks.append(
                 f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
                 f" questions, {size.without_gold} without gold\n{_aligned(rows)}"

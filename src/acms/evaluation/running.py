@@ -14,7 +14,7 @@ from acms.protocols import Embedder, Reflector, StorageBackend
 from acms.session import ACMS
 from acms.storage import open_storage
 
-__all__ = ["Remembering", "measure", "run"]
+__all__ = ["Remembering", "measure", "measure_budgets", "run"]
 
 CURRENT = (Source.CURRENT, Source.WINDOW)
 
@@ -71,12 +71,18 @@ async def measure(scenario: Scenario, system: System, *, token_budget: int | Non
     due at the same message are asked one after the other and do not see each other. The budget is that of the scenario
     where none is given.
     """
-    if token_budget is None:
-        token_budget = scenario.token_budget
+    budget = scenario.token_budget if token_budget is None else token_budget
+    return (await measure_budgets(scenario, system, [budget]))[0]
+
+
+async def measure_budgets(
+    scenario: Scenario, system: System, token_budgets: Sequence[int]
+) -> tuple[Report, ...]:
+    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each."""
     due: dict[int, list[Probe]] = {}
     for probe in scenario.probes:
         due.setdefault(probe.after, []).append(probe)
-    scores: list[Score] = []
+    scores: list[list[Score]] = [[] for _ in token_budgets]
     told = 0.0
     for count in range(len(scenario.said) + 1):
         start = time.perf_counter()
@@ -87,16 +93,20 @@ async def measure(scenario: Scenario, system: System, *, token_budget: int | Non
             await system.settle()
         told += time.perf_counter() - start
         for probe in asked:
-            start = time.perf_counter()
-            items = await system.ask(probe.question, token_budget)
-            scores.append(score(probe, items, seconds=time.perf_counter() - start))
-    return Report(
-        system=system.name,
-        scenario=scenario.name,
-        turns=len(scenario.said),
-        token_budget=token_budget,
-        scores=tuple(scores),
-        tell_seconds=told,
+            for found, budget in zip(scores, token_budgets, strict=True):
+                start = time.perf_counter()
+                items = await system.ask(probe.question, budget)
+                found.append(score(probe, items, seconds=time.perf_counter() - start))
+    return tuple(
+        Report(
+            system=system.name,
+            scenario=scenario.name,
+            turns=len(scenario.said),
+            token_budget=budget,
+            scores=tuple(found),
+            tell_seconds=told,
+        )
+        for found, budget in zip(scores, token_budgets, strict=True)
     )
 
 

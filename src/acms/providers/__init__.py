@@ -1,4 +1,4 @@
-"""AI models behind a port: token counters, embedders, summarizers, reflectors.
+"""AI models behind a port: token counters, embedders, rerankers, summarizers, reflectors.
 
 What needs an extra is imported when asked for.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from acms.providers.http import Endpoint
     from acms.providers.http_embedder import HTTPEmbedder
     from acms.providers.http_reflector import HTTPReflector
+    from acms.providers.http_reranker import HTTPReranker
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
     from acms.providers.offline import OfflineReflector
@@ -27,6 +28,7 @@ __all__ = [
     "ExtractiveSummarizer",
     "HTTPEmbedder",
     "HTTPReflector",
+    "HTTPReranker",
     "HTTPSummarizer",
     "LocalEmbedder",
     "OfflineReflector",
@@ -43,6 +45,7 @@ _ROOMS = {
     "ExtractiveSummarizer": "extractive",
     "HTTPEmbedder": "http_embedder",
     "HTTPReflector": "http_reflector",
+    "HTTPReranker": "http_reranker",
     "HTTPSummarizer": "http_summarizer",
     "LocalEmbedder": "local",
     "OfflineReflector": "offline",

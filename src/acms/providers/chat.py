@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from acms.errors import ConfigurationError, ProviderError
+from acms.errors import ProviderError
+from acms.providers.arguments import model_name
 from acms.providers.http import Endpoint, StatusError
 
 __all__ = ["THINKING", "Chat"]
@@ -24,10 +25,8 @@ class Chat:
     """
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        if not isinstance(model, str) or not model:
-            raise ConfigurationError("model must be the name of a model")
         self.endpoint = endpoint
-        self.model = model
+        self.model = model_name(model)
         self._schemas = True
         self._limit = _LIMITS[0]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
+from acms.providers.arguments import model_name, whole
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
 
 if TYPE_CHECKING:
@@ -35,23 +36,19 @@ class ModelEmbedder(ABC):
     """What embedders of served models share: sizes, batches, and reading the vectors of an answer."""
 
     def __init__(self, model: str, provider: str, dimension: int | None, longest: int) -> None:
-        if not isinstance(model, str) or not model:
-            raise ConfigurationError("model must be the name of a model")
+        model = model_name(model)
         size = _KNOWN.get(model) if dimension is None else dimension
         if size is None:
             raise ConfigurationError(
                 f"the size of {model}'s vectors is not known: give dimension",
                 options=("dimension=…, from the model's card",),
             )
-        for value, name in ((size, "dimension"), (longest, "longest")):
-            if type(value) is not int or value < 1:
-                raise ConfigurationError(f"{name} must be a whole number above 0, was {value!r}")
         #: Names the model: vectors of two models are never compared.
         self.model = model
         #: Named in errors.
         self.provider = provider
-        self._dimension = size
-        self._longest = longest
+        self._dimension = whole(size, "dimension")
+        self._longest = whole(longest, "longest")
 
     @property
     def dimension(self) -> int:

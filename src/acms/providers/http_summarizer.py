@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from acms.errors import ConfigurationError
 from acms.protocols import SummaryRequest, Turn
+from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
 from acms.providers.reflecting import Completing
@@ -26,7 +27,7 @@ class ModelSummarizer:
     def __init__(self, chat: Completing, model: str, window: int) -> None:
         self._chat = chat
         #: Names the model.
-        self.model = model
+        self.model = model_name(model)
         #: Tokens of a conversation that one call reads, without the instructions.
         self.window: int | None = reading(window)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from acms.core.answers import parse
 from acms.core.questions import SCHEMA, question
-from acms.errors import ConfigurationError
+from acms.providers.arguments import model_name, whole
 
 if TYPE_CHECKING:
     from acms.knowledge import Reflection
@@ -39,16 +39,12 @@ class ModelReflector:
     """
 
     def __init__(self, chat: Completing, model: str, provider: str, max_tokens: int) -> None:
-        if not isinstance(model, str) or not model.strip():
-            raise ConfigurationError("model must be the name of a model")
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise ConfigurationError(f"max_tokens must be a whole number above 0, was {max_tokens!r}")
         self._chat = chat
         #: Names the model: a job waits for a worker that has it.
-        self.model = model
+        self.model = model_name(model)
         #: Named in errors.
         self.provider = provider
-        self.max_tokens = max_tokens
+        self.max_tokens = whole(max_tokens, "max_tokens")
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:
         """Return the proposals and the summary that the model wrote, with what could not be read of them."""

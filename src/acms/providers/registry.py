@@ -12,7 +12,7 @@ from acms.errors import ConfigurationError
 
 __all__ = ["create", "names", "register"]
 
-_KINDS = ("embedder", "summarizer", "reflector")
+_KINDS = ("embedder", "reranker", "summarizer", "reflector")
 _KEY = "ACMS_MODEL_KEY"
 _OF_CLIENT = ("base_url", "api_key", "timeout", "max_retries")
 
@@ -21,6 +21,7 @@ _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
     ("embedder", "http"): ("http_embedder", "HTTPEmbedder"),
     ("embedder", "local"): ("local", "LocalEmbedder"),
     ("embedder", "openai"): ("openai", "OpenAIEmbedder"),
+    ("reranker", "http"): ("http_reranker", "HTTPReranker"),
     ("summarizer", "anthropic"): ("anthropic", "AnthropicSummarizer"),
     ("summarizer", "extractive"): ("extractive", "ExtractiveSummarizer"),
     ("summarizer", "http"): ("http_summarizer", "HTTPSummarizer"),
@@ -34,7 +35,7 @@ _registered: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def register(kind: str, name: str, factory: Callable[..., Any]) -> None:
-    """Give a name to what makes a provider: an embedder, a summarizer or a reflector.
+    """Give a name to what makes a provider: an embedder, a reranker, a summarizer or a reflector.
 
     The factory is called with the settings that `create` is given. A name that is taken is refused.
     """

@@ -210,15 +210,10 @@ class StorageBackendTests(VectorTests, ErasureTests, JobTests):
         second = await store.settings(context.id, {"tags": None}, rev=1)
         assert dict(second.settings) == {"name": "B", "policy": {"keep": 3}}
         assert await store.context(context.id) == second
-        changes = [store.settings(context.id, {f"n{n}": n}, rev=2) for n in range(5)]
+        changes = [store.settings(context.id, {"n": n // 2}, rev=2) for n in range(5)]  # two and two the same
         results = await asyncio.gather(*changes, return_exceptions=True)
         assert sum(isinstance(result, Context) for result in results) == 1
         assert sum(isinstance(result, ConflictError) for result in results) == 4
-        changes = [
-            store.settings(context.id, {"name": "D"}, rev=3) for _ in range(5)
-        ]  # the same, all of them
-        results = await asyncio.gather(*changes, return_exceptions=True)
-        assert sum(isinstance(result, Context) for result in results) == 1
 
     async def test_a_deleted_context_is_hidden_from_every_read_and_append(
         self, store: StorageBackend

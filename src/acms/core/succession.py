@@ -1,0 +1,371 @@
+"""Succession: a later statement that says how something is now stands above the earlier one that it takes the place of.
+
+No model and no fact is needed: a later message of the same speaker that announces a change ("switched", "instead",
+"now", "slipped") and is about the same thing inherits the score of the earlier one, and a little. About the same
+thing are two statements that share the words which the query and the earlier one have in common, and enough of the
+others; or whose vectors are close. The earlier one is not hidden, for only facts hide, it comes right below. Recency
+itself counts for nothing (decision 0007): without such words a later message gains nothing over an earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from acms.core.cards import CHANGES, QUESTION
+from acms.core.field import Field
+from acms.core.history import Doc
+from acms.core.markers import boost
+from acms.core.passages import spans
+from acms.core.plan import Steps
+from acms.core.rank import Question, Ranking, Raised, pairs, raise_score
+from acms.core.terms import terms, words
+from acms.core.vectors import Floats, Ints
+from acms.model import Entry, Kind
+
+LEADERS = 12
+"""Best candidates that may have a successor."""
+LOOKED = 64
+"""Best candidates that may be one."""
+NAMED = 4
+"""Best candidates whose successors are also looked for by the words of theirs that are rare."""
+RARE = 8
+"""Entries that hold a rare word, at most."""
+TEXTS = 24
+"""Texts that are read at a time, at most."""
+STATEMENT = 100
+"""Terms of what counts as a statement, at most: a longer text is a document, which tells of many things."""
+CLOSE = 0.7
+"""Cosine from which two statements of one speaker are about the same thing, date and speaker included."""
+SHORT = 12
+"""Terms of a message of which a cosine can tell as much, at most: chats turn around the same things at length."""
+ANSWERS = 0.5
+"""Share of what an earlier statement answers by meaning that such a later one answers at least."""
+FOCUS, OVERLAP, TOGETHER = 0.4, 0.2, 0.9
+"""Share of the words which the query and an earlier statement have in common that a later one has too; share of all
+its words; the sum of both."""
+SAME = 0.7
+"""Share of all words of a marked statement that a later one with the same marker has, where no change is announced."""
+ABOVE = 1e-4
+"""How much more than its predecessor a successor is worth."""
+
+_OTHERS = re.compile(
+    r"\b(?:heard|they (?:say|said)|their|someone|somebody|somewhere|people say|says?|claims?|argues?|article|blog|podcast"
+    r"|(?:a|an|another|some|many|most|other|the other) (?:\w+ )?(?:friend|colleague|neighbou?r|team|company|teams"
+    r"|companies|people|startup|competitor|customer)"
+    r"|(?:my|our) (?:\w+ )?(?:friend|colleague|neighbou?r|cousin|competitor|rival|bank)s?"
+    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to|years ago|in the past)\b",
+    re.I,
+)
+"""What others do, and what is not so but may be."""
+_CHANGE = re.compile(
+    r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
+    r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
+    r"|from (?:today|tomorrow|this|next) |scratch that|correct(?:ion|ed)|change of (?:plans?|mind)|i meant"
+    r"|make (?:that|it) |turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently"
+    r"|nowadays|since then|newly|latest|now|new|left|quit"
+    r"|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
+    r"|reconsider\w*|revert\w*|postpon\w+|reschedul\w+|slip(?:s|ped)?|delay\w*|extend\w*|shift\w*|scrap\w*"
+    r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)|reduc\w+"
+    r"|increas\w+|decreas\w+|upped|upgrad\w+|grew|shrank|drop(?:s|ped|ping)?|ditch\w*|abandon\w+|cancel\w*"
+    r"|stop(?:ped)? using|chang(?:e|ed|es|ing)|bec(?:a|o)mes?|t(?:ook|aken|akes) over)\b",
+    re.I,
+)
+"""How a statement announces that something is no longer as it was."""
+_HISTORY = re.compile(
+    r"\b(?:did|has|had|have) (?!we\b|i\b|you\b|us\b)"
+    r"|\b(?:when|how|why)\b.{0,40}\b(?:did|had) (?:we|i|you)\b|\bever\b"
+    r"|\b(?:at first|originally|initially|previous(?:ly)?|used to|formerly|before|earlier|in the past)\b",
+    re.I,
+)
+"""How a question asks for what happened, and not for what is so."""
+_GIVEN_UP = (
+    r"(?:from|instead of|rather than|in place of|no longer(?: \w+){0,2}?|replac\w+|drop\w*|ditch\w*|abandon\w*"
+    r"|away from|swap\w*(?: out)?|stopp?\w*(?: using)?|leav\w+|left|retir\w+|remov\w+|not)"
+)
+
+
+class Said(NamedTuple):
+    """A sentence, its terms, and whether it announces a change."""
+
+    text: str
+    terms: frozenset[int]
+    changes: bool
+
+
+def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str, float]) -> Steps[None]:
+    """Raise successors among the entries in force above what they take the place of; asks for a few texts.
+
+    `weights` are those of markers: a successor stands above its predecessor whatever markers either carries.
+    """
+    if _HISTORY.search(query):
+        return
+    field = ranking.field
+    looked = _Looked(ranking, weights)
+    likely = looked.pairs(asked)
+    named = looked.leaders()
+    wanted = dict.fromkeys([*named, *(index for pair in likely for index in pair[:2])])
+    if not wanted:
+        return
+    read: dict[int, list[Said]] = {}
+    markers: dict[int, tuple[str, ...]] = {}
+
+    def keep(rows: Mapping[str, Entry], places: Sequence[int]) -> None:
+        for place in places:
+            entry = rows[_doc(field, place).id]
+            read[place] = _said(entry.content)
+            markers[place] = entry.markers
+
+    places = [looked.places[index] for index in wanted]
+    keep((yield [_doc(field, place).id for place in places]), places)
+    weigh = _Weights(field)
+    found = [(looked.places[earlier], looked.places[after], cosine) for earlier, after, cosine in likely]
+    for index in named:
+        place = looked.places[index]
+        for number in _rare(read[place], asked.terms, field):
+            found += [(place, other, -1.0) for other in looked.holding(number, place)]
+    more = [place for place in dict.fromkeys(pair[1] for pair in found) if place not in read][:TEXTS]
+    if more:
+        keep((yield [_doc(field, place).id for place in more]), more)
+    named_by = frozenset(asked.terms)
+    for earlier, after, cosine in sorted(found, key=lambda pair: (pair[1], pair[0])):
+        if after not in read:
+            continue
+        marked = bool(markers[earlier]) and markers[earlier] == markers[after]
+        if _succeeds(read[earlier], read[after], cosine, named_by, weigh, marked):
+            looked.raise_above(earlier, after)
+    looked.settle()
+
+
+class _Looked:
+    """The candidates that may take part, best first."""
+
+    def __init__(self, ranking: Ranking, weights: Mapping[str, float]) -> None:
+        self.ranking = ranking
+        self.field = ranking.field
+        codes, labels = self.field.labels
+        places = ranking.places[: 2 * LOOKED]
+        boosts = [boost(label.markers, weights) for label in labels]
+        self._boosts, self._codes = boosts, codes
+        relevance, worth = ranking.worth(places)
+        self._worth = {
+            place: (found, value)
+            for place, found, value in zip(places.tolist(), relevance, worth, strict=True)
+        }
+        scores = {
+            place: raise_score(self._worth[place][1], boosts[code])
+            for place, code in zip(places.tolist(), codes[places].tolist(), strict=True)
+        }
+        self.places = [
+            place for place in sorted(scores, key=lambda place: (-scores[place], place)) if scores[place] > 0
+        ][:LOOKED]
+        who: dict[tuple[object, ...], int] = {}
+        self._speaker = np.array(
+            [who.setdefault((one.kind, one.role, one.actor), len(who)) for one in labels]
+        )
+        self._message = np.array([one.kind is Kind.MESSAGE for one in labels])
+        self._marked = np.array([bool(one.markers) for one in labels])
+
+    def _columns(self, places: Ints) -> tuple[Ints, ...]:
+        snapshot = self.field.snapshot
+        documents = self.field.documents(places)
+        flags = snapshot.column("flags")[documents]
+        label = self._codes[places]
+        states = self._message[label] & ((flags & QUESTION) == 0)
+        states &= snapshot.column("length")[documents] <= STATEMENT
+        states &= snapshot.column("group")[documents] < 0
+        return documents, label, states, states & ((flags & CHANGES) != 0)
+
+    def pairs(self, asked: Question) -> list[tuple[int, int, float]]:
+        """Return which candidates may be followed by which later ones that are ranked lower, and how close they are."""
+        size = len(self.places)
+        if size < 2:
+            return []
+        places = np.array(self.places, np.int64)
+        documents, label, states, changing = self._columns(places)
+        first = slice(0, min(LEADERS, size))
+        may = documents[None, :] > documents[first, None]
+        may &= states[first, None] & (self._speaker[label][None, :] == self._speaker[label][first, None])
+        marked = self._marked[label] & states
+        may &= changing[None, :] | (marked[None, :] & marked[first, None])
+        may &= np.arange(size)[None, :] > np.arange(size)[first, None]
+        if not may.any():
+            return []
+        held, weights = _held(self.field, asked.terms, documents)
+        shared = (held * weights) @ held.T.astype(np.float32)
+        own = shared.diagonal()[first, None]
+        about = (own > 0) & (shared[first] >= FOCUS * own)
+        close = np.zeros((size, size), np.float32)
+        if self.ranking.space is not None:
+            close = pairs(self.field, self.ranking.space, self.ranking.dimension, documents)
+            meaning = self.ranking.meaning(places)
+            close[meaning[None, :] < ANSWERS * meaning[:, None]] = 0
+        may &= about | (close[first] >= CLOSE)
+        kept: list[tuple[int, int, float]] = []
+        texts: set[int] = set()
+        for earlier, after in np.argwhere(may).tolist():
+            if len(texts | {earlier, after}) <= TEXTS:
+                texts |= {earlier, after}
+                kept.append((earlier, after, float(close[earlier, after])))
+        return kept
+
+    def leaders(self) -> list[int]:
+        """Return the best candidates that are statements."""
+        first = self.places[:NAMED]
+        if not first:
+            return []
+        states = self._columns(np.array(first, np.int64))[2]
+        return np.flatnonzero(states).tolist()
+
+    def holding(self, number: int, place: int) -> list[int]:
+        """Return the later statements of the same speaker that hold a term and may announce a change."""
+        places = self.field.postings(number)[0]
+        places = places[self.field.documents(places) > self.field.document(place)]
+        if not len(places):
+            return []
+        _, label, states, changing = self._columns(places)
+        mine = self._codes[place]
+        same = self._speaker[label] == self._speaker[mine]
+        return places[same & (changing | (states & self._marked[label] & self._marked[mine]))].tolist()
+
+    def raise_above(self, earlier: int, after: int) -> None:
+        """Let a statement inherit what an earlier one is worth, if that is more."""
+        relevance, worth = self._of(earlier)
+        own, less = self._of(after)
+        need = (
+            (worth + ABOVE)
+            * (1 + self._boosts[self._codes[earlier]])
+            / (1 + self._boosts[self._codes[after]])
+        )
+        if need <= less:
+            return
+        self._worth[after] = (max(own, relevance), need)
+        self.ranking.raised[after] = Raised(self.field.document(earlier) + 1, *self._worth[after])
+
+    def _of(self, place: int) -> tuple[float, float]:
+        found = self._worth.get(place)
+        if found is None:
+            relevance, worth = self.ranking.worth(np.array([place], np.int64))
+            found = self._worth[place] = (relevance[0], worth[0])
+        return found
+
+    def settle(self) -> None:
+        """Put those that were raised in their place among the candidates."""
+        raised = self.ranking.raised
+        if not raised:
+            return
+        order = [place for place in self.ranking.places.tolist() if place not in raised]
+        at = {place: index for index, place in enumerate(order)}
+        before = {place: self.field.place_of(one.after - 1) for place, one in raised.items()}
+
+        def rank(place: int) -> tuple[float, int]:
+            steps = 0
+            while place in before:
+                place, steps = before[place], steps + 1
+            return (at.get(place, len(order)), -steps)
+
+        order = sorted([*order, *raised], key=lambda place: (*rank(place), place))
+        self.ranking.places = np.array(order, np.int64)
+
+
+def _held(field: Field, query: Sequence[int], documents: Ints) -> tuple[Ints, Floats]:
+    """Return which of some documents hold which terms of a query, and what these weigh."""
+    held = np.zeros((len(documents), len(query)), bool)
+    weights = np.zeros(len(query), np.float32)
+    keys = (documents << 8).astype(np.uint32)
+    for column, number in enumerate(query):
+        found = field.snapshot.postings(number)
+        weights[column] = _weight(len(field), len(found))
+        if len(found):
+            at = np.minimum(found.searchsorted(keys), len(found) - 1)
+            held[:, column] = (found[at] >> np.uint32(8)) == documents
+    return held, weights
+
+
+def _weight(size: int, often: int) -> float:
+    return log(1 + (size - min(often, size) + 0.5) / (often + 0.5))
+
+
+class _Weights(dict[int, float]):
+    """How rare terms are."""
+
+    def __init__(self, field: Field) -> None:
+        super().__init__()
+        self._field = field
+
+    def __missing__(self, number: int) -> float:
+        found = self[number] = _weight(len(self._field), len(self._field.snapshot.postings(number)))
+        return found
+
+    def of(self, numbers: frozenset[int]) -> float:
+        """Return what some terms weigh together."""
+        return sum([self[number] for number in numbers])
+
+
+def _said(content: str) -> list[Said]:
+    """Return the sentences of a text that state something."""
+    found: list[Said] = []
+    for start, end in spans(content):
+        text = content[start:end].strip()
+        if not text.endswith("?"):
+            said = words(text)
+            found.append(Said(text, frozenset(terms(said)), _CHANGE.search(text) is not None))
+    return found
+
+
+def _rare(said: Sequence[Said], query: Sequence[int], field: Field) -> list[int]:
+    """Return the terms of a statement that few entries hold and that the query does not name."""
+    numbers = {number for one in said for number in one.terms}.difference(query)
+    return sorted(number for number in numbers if 1 < len(field.snapshot.postings(number)) <= RARE)
+
+
+def _succeeds(
+    before: Sequence[Said],
+    after: Sequence[Said],
+    cosine: float,
+    query: frozenset[int],
+    weigh: _Weights,
+    marked: bool,
+) -> bool:
+    """Whether a message takes the place of an earlier one, as far as a query is concerned.
+
+    `marked` says that both carry the same markers.
+    """
+    if not before:
+        return False
+    old = max(before, key=lambda one: weigh.of(one.terms & query))
+    whole = weigh.of(old.terms)
+    named = weigh.of(old.terms & query)
+    short = max(sum(len(one.terms) for one in said) for said in (before, after)) <= SHORT
+    for one in after:
+        if not (one.changes or marked) or _OTHERS.search(one.text) or not one.terms - old.terms - query:
+            continue
+        shared = old.terms & one.terms
+        overlap = weigh.of(shared) / whole
+        if cosine >= CLOSE and one.changes and short:
+            return True
+        if one.changes and named:
+            focus = weigh.of(shared & query) / named
+            if focus >= FOCUS and overlap >= OVERLAP and focus + overlap >= TOGETHER:
+                return True
+        if marked and overlap >= (OVERLAP if one.changes else SAME):
+            return True
+        if one.changes and _gives_up(one.text, old):
+            return True
+    return False
+
+
+def _gives_up(text: str, old: Said) -> bool:
+    """Whether a sentence says that what an earlier one names is given up."""
+    for match in re.finditer(_GIVEN_UP + r" (?:the |our |my |using )?([\w.+#-]+)", text, re.I):
+        if any(number in old.terms for number in terms(words(match[1]))):
+            return True
+    return False
+
+
+def _doc(field: Field, place: int) -> Doc:
+    return field.snapshot.doc(field.document(place))

@@ -1,0 +1,19 @@
+"""What providers of models check of the arguments they are made with."""
+
+from __future__ import annotations
+
+from acms.errors import ConfigurationError
+
+
+def model_name(given: object) -> str:
+    """Return the name of a model; `ConfigurationError` when it is none."""
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigurationError("model must be the name of a model")
+    return given
+
+
+def whole(given: object, name: str) -> int:
+    """Return a whole number above 0; `ConfigurationError` that names it when it is none."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ConfigurationError(f"{name} must be a whole number above 0, was {given!r}")
+    return given

@@ -1,0 +1,92 @@
+"""A reranker on a model server that speaks `/rerank`, as Jina, Cohere, vLLM, llama.cpp and many others do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from acms.errors import ProviderError, ValidationError
+from acms.providers.arguments import model_name, whole
+from acms.providers.http import Endpoint, OverEndpoint, endpoint
+
+__all__ = ["HTTPReranker"]
+
+_LONGEST = 8_000
+
+
+class HTTPReranker(OverEndpoint):
+    """A cross-encoder on a server: `base_url` ends where `/rerank` is added, as in "https://api.jina.ai/v1".
+
+    All texts go in one request; of a longer one the first `longest` bytes of UTF-8. At most `candidates` are asked
+    about in a recall. Some servers, llama.cpp among them, answer with logits for most models: `logits=True` maps these
+    to [0, 1] by the logistic function; without it a score outside of [0, 1] is a `ProviderError`.
+    A session asks again by itself, within `RecallConfig.rerank_seconds`; `max_retries` is for who calls it directly.
+
+    Give an `Endpoint` in place of the address for headers, limits and addresses that are not trusted. Close it, or use
+    it as a block: connections are kept open between calls.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Endpoint,
+        model: str,
+        *,
+        api_key: str | None = None,
+        candidates: int = 32,
+        logits: bool = False,
+        timeout: float = 5.0,
+        max_retries: int = 0,
+        longest: int = _LONGEST,
+    ) -> None:
+        self._endpoint = endpoint(base_url, api_key=api_key, timeout=timeout, max_retries=max_retries)
+        #: Names the model.
+        self.model = model_name(model)
+        #: Named in errors.
+        self.provider = self._endpoint.provider
+        #: Texts it is asked about in a recall, at most.
+        self.candidates = whole(candidates, "candidates")
+        self._logits = logits
+        self._longest = whole(longest, "longest")
+
+    def __repr__(self) -> str:
+        return f"HTTPReranker({self._endpoint!r}, {self.model!r})"
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return one score in [0, 1] for each text, in order; none for no texts."""
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ValidationError("must be a list of texts", field="texts")
+        if not texts:
+            return []
+        body = {
+            "model": self.model,
+            "query": self._cut(query),
+            "documents": [self._cut(text) for text in texts],
+            "return_documents": False,
+        }
+        return await self._endpoint.post("rerank", body, lambda answer: self._scores(answer, len(texts)))
+
+    def _cut(self, text: str) -> str:
+        return text.encode("utf-8", "replace")[: self._longest].decode("utf-8", "ignore")
+
+    def _scores(self, answer: dict[str, Any], count: int) -> list[float]:
+        """Read an answer; LookupError, TypeError or ValueError when it is not what was asked for."""
+        rows = answer["results"]
+        by_place = {row["index"]: row["relevance_score"] for row in rows}
+        if len(rows) != count:
+            raise ValueError("not one score for each text")
+        found = [by_place[place] for place in range(count)]
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in found):
+            raise TypeError("not a number")
+        scores = [_logistic(value) if self._logits else float(value) for value in found]
+        if not all(0 <= score <= 1 for score in scores):
+            raise ProviderError(
+                f"{self.provider}: {self.model} gives scores outside of [0, 1]",
+                provider=self.provider,
+                options=("pass logits=True when the server answers with logits",),
+            )
+        return scores
+
+
+def _logistic(value: float) -> float:
+    return 1 / (1 + math.exp(-min(max(value, -700.0), 700.0)))

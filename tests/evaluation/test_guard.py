@@ -1,0 +1,59 @@
+"""A guard: on real conversations, without a model, recall may not get worse.
+
+Floors lie about two points under what was measured when they were set; who gains for good raises them. Five
+conversations of three sets cannot tell more than that: figures to quote come from `benchmarks/quality.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from acms.evaluation import RetrievalReport, evaluate, load, systems
+
+CONVERSATIONS = (
+    "locomo-dev/conv-30.json",
+    "realtalk-dev/Chat_1_Emi_Elise.json",
+    "beam-100k-dev/1",
+    "beam-100k-dev/5",
+    "beam-100k-dev/6",
+)
+#: Set → figure → the least share in percent.
+FLOORS = {
+    "LoCoMo": {"R@10": 80.5, "nDCG@10": 66.5, "B1k": 84.0, "B4k": 94.5},
+    "REALTALK": {"R@10": 51.5, "nDCG@10": 40.5, "B1k": 54.5, "B4k": 66.5},
+    "BEAM-100K": {"R@10": 50.0, "nDCG@10": 40.0, "B4k": 71.5, "B16k": 84.5},
+}
+
+
+@pytest.fixture(scope="module")
+async def report(data_dir: Path, anyio_backend: str) -> RetrievalReport:
+    paths = [data_dir / name for name in CONVERSATIONS]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not among the conversations in {data_dir}")
+    conversations = [conversation for path in paths for conversation in load(path)]
+    found, _ = systems(names=["plain BM25", "acms"])
+    return await evaluate(conversations, found, rounds=100)
+
+
+@pytest.mark.parametrize("dataset", FLOORS)
+async def test_recall_without_a_model_stays_above_its_floor(report: RetrievalReport, dataset: str) -> None:
+    means = report.means(dataset, "acms")
+    fallen = {
+        name: f"{100 * means[name].mean:.1f} < {floor}"
+        for name, floor in FLOORS[dataset].items()
+        if 100 * means[name].mean < floor
+    }
+    assert not fallen
+
+
+@pytest.mark.parametrize("dataset", FLOORS)
+async def test_recall_is_ahead_of_plain_bm25_on_the_same_questions(
+    report: RetrievalReport, dataset: str
+) -> None:
+    for name in FLOORS[dataset]:
+        margin = report.margin(dataset, name)
+        assert margin is not None
+        assert margin.mean > 0.02, name
