@@ -93,13 +93,17 @@ class Name(NamedTuple):
     also: tuple[int, ...]
 
 
-#: What an ASCII text is made of: "a" for a letter or digit, "." for what joins them within a name.
-_JOINED = bytes(97 if chr(byte).isalnum() else 46 if chr(byte) in "-./:@\\," else 32 for byte in range(128)) * 2
-#: The same: "a" for a small letter, "k" for one that may mean thousands, "A" for a capital, "0" for a digit.
-_CASED = bytes(
-    107 if chr(byte) in "km" else 97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit()
-    else 32 for byte in range(128)
+#: What a text is made of: "a" for a letter or digit, "." for what joins them within a name, "+" for what ends one.
+_JOINED = bytes(
+    97 if chr(byte).isalnum() else 46 if chr(byte) in "-./:@\\_," else 43 if chr(byte) in "+#" else 32
+    for byte in range(128)
 ) * 2  # fmt: skip
+#: The same: "a" for a small letter, "A" for a capital, "0" for a digit.
+_CASED = bytes(
+    97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit() else 32
+    for byte in range(128)
+) * 2  # fmt: skip
+_SIGNS = ((b"a.a", b"a+"), (b"aA", b"AAa", b"0a", b"0A"))
 #: Letters with accents, signs that are no letters to `re`, and scripts in which words are not told apart by spaces.
 _ODD = re.compile(
     "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u0900-\u0fff\u1000-\u109f"
@@ -114,11 +118,10 @@ _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff
 _SIGNED = re.compile("[\\w\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]+")
 _PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
 _NAME = re.compile(
-    r"(?<!\w)[a-z]\w{0,15}://[^\s<>\"')\]]*[\w/]"
-    r"|(?<![\w.,])(?P<grouped>\d{1,3}(?:,\d{3})+(?:\.\d+)?)(?![\w,])"
+    r"(?<![\w.,])(?P<grouped>\d{1,3}(?:,\d{3})+(?:\.\d+)?)(?![\w,])"
     r"|(?<![\w.,])(?P<short>\d{1,6}(?:\.\d{1,3})?)(?P<unit>[kKmM])\b"
     r"|(?P<sharp>(?<!\w)[A-Za-z](?:\+\+|#)(?![\w#+]))"
-    r"|(?<!\w)\w++(?:(?:[-./:@\\]|::)\w++)+"
+    r"|(?<!\w)\w++(?:(?:[-./:@\\]|://)\w++)+"
     r"|(?<!\w)\w*(?:[a-z0-9][A-Z]|[A-Z]{2}[a-z]{2}|_)\w*"
 )
 _ISO = re.compile(r"(?:19|20)\d\d-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])")
@@ -127,7 +130,7 @@ _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _APART = re.compile(r"[/\\:@?&=#]+")
 _ACCENTS = re.compile("[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u1e00-\u1fff]")
 LONGEST = 256
-"""Characters of a name; what is longer is data."""
+"""Characters between two spaces that are looked at for names; what is longer is data."""
 
 
 def found_by(text: str) -> list[int]:
@@ -140,32 +143,47 @@ def found_by(text: str) -> list[int]:
 
 def names(text: str) -> list[Name]:
     """Return the names in a text."""
-    plain = text.isascii()
     data = text.encode("ascii", "replace")
-    cased = data.translate(_CASED)
+    joined, cased = data.translate(_JOINED), data.translate(_CASED)
     found: list[Name] = []
-    if (
-        b"a.a" in data.translate(_JOINED)
+    if (  # most texts have none
+        b"a.a" in joined
         or b"aA" in cased
-        or b"kA" in cased
         or b"AAa" in cased
-        or b"0k" in cased
-        or b"0A" in cased
-        or "_" in text
+        or b"0" in cased
+        or "+" in text
         or "#" in text
-        or "++" in text
     ):
-        found = list(_compounds(text))
-    if not plain and _ODD.search(text):
-        found.extend(_foreign(text))
+        for first, last in _pieces(joined, cased).items():
+            found += _compounds(text[first:last])
+    if not text.isascii() and _ODD.search(text):
+        found += _foreign(text)
     return found
 
 
-def _compounds(text: str) -> Iterator[Name]:
-    for match in _NAME.finditer(text):
+def _pieces(joined: bytes, cased: bytes) -> dict[int, int]:
+    """Return where that stands which may be a name, in order: first characters with what comes after the last ones."""
+    found: dict[int, int] = {}
+    for shape, signs in zip((joined, cased), _SIGNS, strict=True):
+        for sign in signs:
+            at = shape.find(sign)
+            while at >= 0:
+                first = joined.rfind(b" ", 0, at) + 1
+                last = joined.find(b" ", at)
+                found[first] = last = last if last >= 0 else len(joined)
+                at = shape.find(sign, last)
+    return dict(sorted(found.items()))
+
+
+@lru_cache(maxsize=32_768)
+def _compounds(piece: str) -> tuple[Name, ...]:
+    """Return the names in what stands between two spaces."""
+    return tuple(_found(piece[:LONGEST]))
+
+
+def _found(piece: str) -> Iterator[Name]:
+    for match in _NAME.finditer(piece):
         said = match.group()
-        if len(said) > LONGEST:
-            continue
         if match["grouped"] or match["short"]:
             also: tuple[int, ...] = (_number(_value(match)),)
         elif match["sharp"]:
@@ -176,7 +194,6 @@ def _compounds(text: str) -> Iterator[Name]:
             yield Name(said, also)
 
 
-@lru_cache(maxsize=16_384)
 def _compound(said: str) -> tuple[int, ...]:
     small = said.lower()
     wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
