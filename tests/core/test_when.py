@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.core.rank import TIMELY, Question, rank
+from acms.core.rank import Question, rank
+from acms.core.weights import WEIGHTS
 from acms.core.when import Span, nearness, spans
 from tests.core.indexes import field_of
 from tests.core.logs import entry
@@ -298,7 +299,7 @@ def test_the_dinner_that_is_meant_is_found_by_its_time() -> None:
         found = rank(field, Question.of(question, now=now))
         best = int(found.places[0])
         assert dish in dinners()[best], time
-        assert found.parts(best)["time"] > TIMELY / 2
+        assert found.parts(best)["time"] > WEIGHTS.then / 2
         plain += dish in dinners()[int(rank(field, Question.of(question)).places[0])]
     assert plain < len(asked) // 2
 
@@ -323,5 +324,5 @@ def test_a_time_alone_finds_what_was_said_then() -> None:
     )
     found = rank(field, Question.of("What did we talk about a month ago?", now=field.newest))
     assert int(found.places[0]) == 2
-    assert found.relevance(2) >= TIMELY * 0.9
+    assert found.relevance(2) >= WEIGHTS.then * 0.9
     assert found.relevance(0) == 0
