@@ -46,7 +46,7 @@ class FakeReranker:
         if self.answer is not None:
             found: Sequence[float] = self.answer(texts)
             return found
-        return [0.9 if re.search(self.like, text) else 0.1 for text in texts]
+        return [0.9 if re.search(self.like, text) else 0.4 for text in texts]
 
     @property
     def texts(self) -> list[str]:
@@ -99,7 +99,7 @@ async def test_its_scores_are_the_relevance_and_stand_in_the_ledger(storage: Sto
         assert texts[0] == "user: orders run on PostgreSQL"  # the best one first, under its speaker's name
         past = {item.content: item for item in items if item.content != "now"}
         assert past["orders at noon"].relevance == 0.9
-        assert past["orders run on PostgreSQL"].relevance == 0.1
+        assert past["orders run on PostgreSQL"].relevance == 0.4
         assert past["orders at noon"].score > past["orders run on PostgreSQL"].score
         verdict = items.ledger.why(past["orders at noon"].id)
         assert verdict.parts["rerank"] == 0.9
@@ -159,7 +159,7 @@ async def test_the_least_relevance_is_that_of_the_reranker(storage: Storage) -> 
         items = await session.recall(QUERY, token_budget=500, min_relevance=0.8)
         assert contents(items) == ["orders run on PostgreSQL", "orders at noon", "now"]
         left_out = [one for one in items.ledger if one.rule == "min_relevance"]
-        assert [one.parts["rerank"] for one in left_out] == [0.1, 0.1]
+        assert [one.parts["rerank"] for one in left_out] == [0.4, 0.4]
 
 
 async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
