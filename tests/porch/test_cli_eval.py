@@ -153,6 +153,7 @@ def test_what_cannot_be_run_is_named() -> None:
         "run", "--scenario", "goal_tracking", "--turns", "40", "--system", "rrf", "--system", "bm25"
     ).stdout
     assert "not run: RRF, needs an embedder" in out
+    assert "nothing to measure: RRF: needs an embedder" in run("run", "--system", "rrf", code=1).stderr
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import typer
 from acms.cli import render
 from acms.cli.base import AsJson, app, run
 from acms.cli.render import Column, Screen
-from acms.errors import ValidationError
+from acms.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from acms.evaluation.judge import Judgement
@@ -282,9 +282,13 @@ async def _line_up(
                 path = None if cache is None else cache / "vectors.db"
                 found = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
             tiers.append((name, found))
-        yield line_up(
+        found = line_up(
             tiers, names=systems or DEFAULT, reflector=OfflineReflector if reflector == "offline" else None
         )
+        if not found.systems:
+            why = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
+            raise ConfigurationError(f"there is nothing to measure: {why}")
+        yield found
 
 
 async def _suite(

@@ -225,7 +225,7 @@ def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | N
             *_KINDS.get(dataset, ()),
         ),
         tables=tuple(table for table in tables if table.rows),
-        charts=_charts(key, dataset, found, names),
+        charts=_charts(key, dataset, found, names) if found else (),
     )
 
 
