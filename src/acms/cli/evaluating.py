@@ -282,13 +282,13 @@ async def _line_up(
                 path = None if cache is None else cache / "vectors.db"
                 found = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
             tiers.append((name, found))
-        found = line_up(
+        opened = line_up(
             tiers, names=systems or DEFAULT, reflector=OfflineReflector if reflector == "offline" else None
         )
-        if not found.systems:
-            why = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
+        if not opened.systems:
+            why = "; ".join(f"{name}: {reason}" for name, reason in opened.left_out.items())
             raise ConfigurationError(f"there is nothing to measure: {why}")
-        yield found
+        yield opened
 
 
 async def _suite(
