@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from acms.evaluation import SCENARIOS, WEIGHTS, Report, Scenario, composite, run
 
-COMPOSITE_AT_500 = 0.90
-NEWEST_ABOVE_STALE = 0.35
-HIT_AT_5 = 0.93
+COMPOSITE_AT_500 = 0.94
+NEWEST_ABOVE_STALE = 0.8
+HIT_AT_5 = 0.95
 
 SEEDS = (11, 12)
 
