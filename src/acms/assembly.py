@@ -333,7 +333,7 @@ async def ranked(
     while True:
         found = await _ranked(reader, context, at, query, size)
         try:
-            await fetched(succeed(found.ranking, query, found.question, weights), reader.storage)
+            await fetched(succeed(found.ranking, query, found.question, weights), reader)
             return found
         except Gone as gone:
             reader.indexes.blank(found.context, found.field, gone.ids)

@@ -22,7 +22,7 @@ from acms.core.history import Doc
 from acms.core.markers import boost
 from acms.core.passages import spans
 from acms.core.plan import Steps
-from acms.core.rank import Question, Ranking, Raised, pairs, raise_score
+from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
 from acms.core.terms import terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
@@ -54,11 +54,13 @@ ABOVE = 1e-4
 """How much more than its predecessor a successor is worth."""
 
 _OTHERS = re.compile(
-    r"\b(?:heard|they (?:say|said)|their|someone|somebody|somewhere|people say|says?|claims?|argues?|article|blog|podcast"
+    r"\b(?:heard|they (?:say|said)|their|someone|somebody|somewhere|people say|says?|claims?|argues?|article|blog"
+    r"|podcast"
     r"|(?:a|an|another|some|many|most|other|the other) (?:\w+ )?(?:friend|colleague|neighbou?r|team|company|teams"
     r"|companies|people|startup|competitor|customer)"
     r"|(?:my|our) (?:\w+ )?(?:friend|colleague|neighbou?r|cousin|competitor|rival|bank)s?"
-    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to|years ago|in the past)\b",
+    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to"
+    r"|years ago|in the past)\b",
     re.I,
 )
 """What others do, and what is not so but may be."""
