@@ -28,15 +28,15 @@ from acms.core.facts import address, has_address
 from acms.core.terms import changes, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
-SPACE = "cards1"
+SPACE = "cards2"
 """Derived space of the cards; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY, CHANGES = 1, 2, 4, 8
-"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change (a card
-written before this was noted says of none)."""
+REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED = 1, 2, 4, 8, 16, 32
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
+of the one spoken to than of the speaker; it names a time."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -46,6 +46,12 @@ _MINUTE = 60_000_000
 #: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
 #: opposites that are no terms one is enough.
 _EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
+_SPEAKER = frozenset("i me my mine myself we us our ours ourselves".split())
+_HEARER = frozenset("you your yours yourself yourselves u ur".split())
+_TIMES = frozenset(
+    """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
+    weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
+)
 
 
 class Label(NamedTuple):
@@ -77,6 +83,8 @@ def write(draft: Draft, nonce: str) -> bytes:
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
         | (CHANGES if changes(said) else 0)
+        | (ADDRESSED if sum(map(_HEARER.__contains__, said)) > sum(map(_SPEAKER.__contains__, said)) else 0)
+        | (0 if _TIMES.isdisjoint(said) else TIMED)
     )
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
