@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from acms.core.field import AFTER, BEFORE, Field
 from acms.core.known import Known
-from acms.core.rank import Question, Ranking, cosines, risen
+from acms.core.meaning import Usual, cosines, risen
+from acms.core.rank import Question, Ranking
 from acms.core.terms import terms, words
 from acms.core.vectors import Floats, Ints
 from acms.projections import Certainty
@@ -114,7 +115,7 @@ def _actors(field: Field) -> Collection[str]:
     return {label.actor for label in field.labels[1] if label.actor is not None}
 
 
-def _rise(field: Field, asked: Question, usual: float, places: Ints) -> float:
-    if asked.vector is None or asked.space is None or not len(places):
+def _rise(field: Field, asked: Question, usual: Usual | None, places: Ints) -> float:
+    if asked.vector is None or asked.space is None or usual is None or not len(places):
         return 0.0
-    return float(risen(cosines(field, asked.space, asked.vector, places), usual).max())
+    return float(risen(cosines(field, asked.space, asked.vector, places).best, usual.best).max())
