@@ -14,6 +14,7 @@ from acms.evaluation.nouns import Report, Score
 from acms.evaluation.report import Section, Table
 from acms.evaluation.retrieval import ALL, RetrievalReport
 from acms.evaluation.suite import Suite
+from acms.projections import POSSIBLE_FROM
 
 __all__ = ["FIGURES", "composite_of", "judged", "means", "retrieval", "scenarios", "shares", "timed"]
 
@@ -313,7 +314,7 @@ def _abstention(report: RetrievalReport, dataset: str) -> list[Table]:
             )
     return [
         Table(
-            title="Questions without an answer: declined below a confidence of 0.5",
+            title=f"Questions without an answer: declined below a confidence of {POSSIBLE_FROM}",
             heads=("", "unanswerable", "AUC", "declined", "precision", "recall", "false alarms"),
             rows=tuple(rows),
         )
