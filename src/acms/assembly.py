@@ -24,10 +24,9 @@ from acms.core.plan import (
     suffix,
 )
 from acms.core.stale import NONE, Stale
-from acms.core.terms import words
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
-from acms.projections import ContextItem, ContextItems
+from acms.projections import Certainty, ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
@@ -348,7 +347,8 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
-    question = Question.of(query, None if vector is None or embedding is None else embedding.space, vector)
+    space = None if vector is None or embedding is None else embedding.space
+    question = Question.of(query, space, vector, field.newest).within(field.snapshot)
     if len(field) > THREAD_ABOVE:
         found = await asyncio.to_thread(rank, field, question, size)
     else:
@@ -393,7 +393,7 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
     vector = None if found.vector is None else tuple(float(value) for value in found.vector)
     space = None if vector is None or reader.embedding is None else reader.embedding.space
     search = Search(
-        namespace=asked.namespace, terms=tuple(words(asked.query)), space=space, vector=vector, limit=HITS
+        namespace=asked.namespace, terms=tuple(asked.query.split()), space=space, vector=vector, limit=HITS
     )
     contexts = dict.fromkeys(hit.context for hit in await reader.storage.search(search))
     ranking: list[Ranked] = []
@@ -434,7 +434,7 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
-    from acms.core.noise import quiet
+    from acms.core.noise import quiet, stop
     from acms.core.offer import Terms, facts, offer, together
 
     terms = Terms(
@@ -467,7 +467,8 @@ def plan_recall(
 
         offered = yield from reranked(offered, asked.query, asked.rerank, asked.min_relevance, warnings)
     if known and not asked.superseded:
-        offered = yield from quiet(offered, found.question.terms, found.field)
+        offered = yield from quiet(offered, found.question.terms, found.ranking)
+    offered = stop(offered)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)
@@ -476,7 +477,7 @@ def plan_recall(
     left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return recalled(found, offered, items, choices, asked.budget, warnings, others, known)
+    return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)
 
 
 def recalled(
@@ -488,9 +489,24 @@ def recalled(
     warnings: Sequence[str] = (),
     others: Sequence[Ranked] = (),
     known: Sequence[Known] = (),
+    *,
+    asks: bool,
 ) -> ContextItems:
-    """Return items with the reasons for them and for everything that was left out."""
-    from acms.core.offer import Rest
+    """Return items with the reasons for them and for everything that was left out.
+
+    `asks` tells that the newest message is the query itself.
+    """
+    from acms.core.certainty import certainty
+    from acms.core.offer import Rest, newest
+
+    def sure() -> Certainty:
+        own = newest(found.field) if asks else None
+        last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
+        sources = [(found, known, last), *((one, (), -1) for one in others)]
+        return max(
+            certainty(one.field, one.ranking, one.question, facts, says=offered.says, asks=place)
+            for one, facts, place in sources
+        )
 
     logs = [(one.field, one.ranking) for one in (found, *others)]
     cuts = [
@@ -501,10 +517,9 @@ def recalled(
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known)),
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known), sure),
         context=found.context,
         version=found.version,
-        confidence=max((one.relevance for one in offered.past), default=0.0),
         coverage=found.ranking.coverage,
     )
 

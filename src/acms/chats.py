@@ -121,8 +121,8 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
     """Choose and write a prompt within the budget."""
     limit = asked.budget
-    if material.past is not None and (material.known or asked.rerank):
-        from acms.core.noise import quiet
+    if material.past is not None:
+        from acms.core.noise import quiet, stop
         from acms.core.rerank import reranked
 
         past, offered = material.past
@@ -131,8 +131,8 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
             offered = yield from reranked(offered, asked.query, asked.rerank, 0.0, warnings)
             past = replace(past, warnings=tuple(warnings))
         if material.known:
-            offered = yield from quiet(offered, past.question.terms, past.field)
-        material = replace(material, past=(past, offered))
+            offered = yield from quiet(offered, past.question.terms, past.ranking)
+        material = replace(material, past=(past, stop(offered)))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget
@@ -203,7 +203,17 @@ def _plan_chat(
         return ChatPlan(
             written,
             tokens,
-            recalled(past, offered, shown_items, decisions, asked.budget, past.warnings, (), material.known),
+            recalled(
+                past,
+                offered,
+                shown_items,
+                decisions,
+                asked.budget,
+                past.warnings,
+                (),
+                material.known,
+                asks=bool(newest) and _says(newest[-1], asked.query),
+            ),
         )
     gathered = material.gathered
     verdicts = ledger(windowed, gathered.hidden, cuts(items))
@@ -218,6 +228,11 @@ def _plan_chat(
             version=gathered.version,
         ),
     )
+
+
+def _says(one: Candidate, query: str) -> bool:
+    last = one.unit.entries[-1]
+    return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
 def _shown(choices: Sequence[Choice]) -> set[str]:

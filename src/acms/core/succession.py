@@ -19,11 +19,11 @@ import numpy as np
 from acms.core.cards import CHANGES, QUESTION
 from acms.core.field import Field
 from acms.core.history import Doc
-from acms.core.markers import boost
+from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
 from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
-from acms.core.terms import terms, words
+from acms.core.terms import CHANGES_BY, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
@@ -45,23 +45,32 @@ SHORT = 12
 """Terms of a message of which a cosine can tell as much, at most: chats turn around the same things at length."""
 ANSWERS = 0.5
 """Share of what an earlier statement answers by meaning that such a later one answers at least."""
+LEAST = 0.1
+"""What an earlier statement answers by meaning at least, where it shares no word with the query."""
 FOCUS, OVERLAP, TOGETHER = 0.4, 0.2, 0.9
 """Share of the words which the query and an earlier statement have in common that a later one has too; share of all
 its words; the sum of both."""
+SOME = 0.15
+"""Share of these that is enough where both carry the same marker."""
 SAME = 0.7
 """Share of all words of a marked statement that a later one with the same marker has, where no change is announced."""
 ABOVE = 1e-4
 """How much more than its predecessor a successor is worth."""
 
 _OTHERS = re.compile(
-    r"\b(?:heard|they (?:say|said)|their|someone|somebody|somewhere|people say|says?|claims?|argues?|article|blog|podcast"
+    r"\b(?:heard|they (?:say|said)|their|someone|somebody|somewhere|people say|says?|claims?|argues?|article|blog"
+    r"|podcast"
     r"|(?:a|an|another|some|many|most|other|the other) (?:\w+ )?(?:friend|colleague|neighbou?r|team|company|teams"
     r"|companies|people|startup|competitor|customer)"
     r"|(?:my|our) (?:\w+ )?(?:friend|colleague|neighbou?r|cousin|competitor|rival|bank)s?"
-    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to|years ago|in the past)\b",
+    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to"
+    r"|years ago|in the past)\b",
     re.I,
 )
 """What others do, and what is not so but may be."""
+_ITS = re.compile(r"\b(?:its|his|her|their|theirs)\b", re.I)
+_OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
+"""Words by which one speaks of others, and of oneself."""
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
@@ -76,6 +85,7 @@ _CHANGE = re.compile(
     re.I,
 )
 """How a statement announces that something is no longer as it was."""
+_MARKER = re.compile("|".join(map(line_start, WORDS.values())), re.I | re.M)
 _HISTORY = re.compile(
     r"\b(?:did|has|had|have) (?!we\b|i\b|you\b|us\b)"
     r"|\b(?:when|how|why)\b.{0,40}\b(?:did|had) (?:we|i|you)\b|\bever\b"
@@ -107,7 +117,7 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
     field = ranking.field
     looked = _Looked(ranking, weights)
     likely = looked.pairs(asked)
-    named = looked.leaders()
+    named = looked.leaders(asked)
     wanted = dict.fromkeys([*named, *(index for pair in likely for index in pair[:2])])
     if not wanted:
         return
@@ -132,11 +142,14 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
     if more:
         keep((yield [_doc(field, place).id for place in more]), more)
     named_by = frozenset(asked.terms)
-    for earlier, after, cosine in sorted(found, key=lambda pair: (pair[1], pair[0])):
-        if after not in read:
-            continue
-        marked = bool(markers[earlier]) and markers[earlier] == markers[after]
-        if _succeeds(read[earlier], read[after], cosine, named_by, weigh, marked):
+    best: dict[int, tuple[float, int]] = {}
+    for earlier, after, cosine in found:
+        if after in read:
+            marked = bool(markers[earlier]) and markers[earlier] == markers[after]
+            alike = _alike(read[earlier], read[after], cosine, named_by, weigh, marked)
+            best[after] = max(best.get(after, (0.0, 0)), (alike, earlier))
+    for after, (alike, earlier) in sorted(best.items()):
+        if alike:
             looked.raise_above(earlier, after)
     looked.settle()
 
@@ -163,6 +176,8 @@ class _Looked:
         self.places = [
             place for place in sorted(scores, key=lambda place: (-scores[place], place)) if scores[place] > 0
         ][:LOOKED]
+        #: The latest successor of a statement that was raised above it.
+        self._latest: dict[int, int] = {}
         who: dict[tuple[object, ...], int] = {}
         self._speaker = np.array(
             [who.setdefault((one.kind, one.role, one.actor), len(who)) for one in labels]
@@ -198,12 +213,16 @@ class _Looked:
         held, weights = _held(self.field, asked.terms, documents)
         shared = (held * weights) @ held.T.astype(np.float32)
         own = shared.diagonal()[first, None]
-        about = (own > 0) & (shared[first] >= FOCUS * own)
+        least = np.where(marked[None, :] & marked[first, None], np.float32(SOME), np.float32(FOCUS))
+        about = (own > 0) & (shared[first] >= least * own)
+        answers = own > 0
         close = np.zeros((size, size), np.float32)
         if self.ranking.space is not None:
             close = pairs(self.field, self.ranking.space, self.ranking.dimension, documents)
             meaning = self.ranking.meaning(places)
             close[meaning[None, :] < ANSWERS * meaning[:, None]] = 0
+            answers |= meaning[first, None] >= LEAST
+        may &= answers
         may &= about | (close[first] >= CLOSE)
         kept: list[tuple[int, int, float]] = []
         texts: set[int] = set()
@@ -213,12 +232,15 @@ class _Looked:
                 kept.append((earlier, after, float(close[earlier, after])))
         return kept
 
-    def leaders(self) -> list[int]:
-        """Return the best candidates that are statements."""
-        first = self.places[:NAMED]
-        if not first:
+    def leaders(self, asked: Question) -> list[int]:
+        """Return the best candidates that are statements and answer by themselves."""
+        first = np.array(self.places[:NAMED], np.int64)
+        if not len(first):
             return []
-        states = self._columns(np.array(first, np.int64))[2]
+        documents, _, states, _ = self._columns(first)
+        states &= _held(self.field, asked.terms, documents)[0].any(axis=1) | (
+            self.ranking.meaning(first) >= LEAST
+        )
         return np.flatnonzero(states).tolist()
 
     def holding(self, number: int, place: int) -> list[int]:
@@ -234,16 +256,15 @@ class _Looked:
 
     def raise_above(self, earlier: int, after: int) -> None:
         """Let a statement inherit what an earlier one is worth, if that is more."""
-        relevance, worth = self._of(earlier)
+        before = self._latest.get(earlier, earlier)
+        relevance, worth = self._of(before)
         own, less = self._of(after)
-        need = (
-            (worth + ABOVE)
-            * (1 + self._boosts[self._codes[earlier]])
-            / (1 + self._boosts[self._codes[after]])
-        )
+        raised, lowered = 1 + self._boosts[self._codes[before]], 1 + self._boosts[self._codes[after]]
+        need = (worth + ABOVE) * raised / lowered
         if need <= less:
             return
         self._worth[after] = (max(own, relevance), need)
+        self._latest[earlier] = after
         self.ranking.raised[after] = Raised(self.field.document(earlier) + 1, *self._worth[after])
 
     def _of(self, place: int) -> tuple[float, float]:
@@ -301,6 +322,10 @@ class _Weights(dict[int, float]):
         found = self[number] = _weight(len(self._field), len(self._field.snapshot.postings(number)))
         return found
 
+    def often(self, number: int) -> int:
+        """Return how many entries hold a term."""
+        return len(self._field.snapshot.postings(number))
+
     def of(self, numbers: frozenset[int]) -> float:
         """Return what some terms weigh together."""
         return sum([self[number] for number in numbers])
@@ -312,7 +337,7 @@ def _said(content: str) -> list[Said]:
     for start, end in spans(content):
         text = content[start:end].strip()
         if not text.endswith("?"):
-            said = words(text)
+            said = [word for word in words(_MARKER.sub("", text)) if word not in CHANGES_BY]
             found.append(Said(text, frozenset(terms(said)), _CHANGE.search(text) is not None))
     return found
 
@@ -323,40 +348,50 @@ def _rare(said: Sequence[Said], query: Sequence[int], field: Field) -> list[int]
     return sorted(number for number in numbers if 1 < len(field.snapshot.postings(number)) <= RARE)
 
 
-def _succeeds(
+def _alike(
     before: Sequence[Said],
     after: Sequence[Said],
     cosine: float,
     query: frozenset[int],
     weigh: _Weights,
     marked: bool,
-) -> bool:
-    """Whether a message takes the place of an earlier one, as far as a query is concerned.
+) -> float:
+    """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if not.
 
-    `marked` says that both carry the same markers.
+    As far as a query is concerned. `marked` says that both carry the same markers.
     """
     if not before:
-        return False
+        return 0.0
     old = max(before, key=lambda one: weigh.of(one.terms & query))
     whole = weigh.of(old.terms)
     named = weigh.of(old.terms & query)
     short = max(sum(len(one.terms) for one in said) for said in (before, after)) <= SHORT
+    if not frozenset().union(*(one.terms for one in after)) - old.terms - query:
+        return 0.0  # it says nothing else
+    best = 0.0
     for one in after:
-        if not (one.changes or marked) or _OTHERS.search(one.text) or not one.terms - old.terms - query:
+        if not (one.changes or marked) or _OTHERS.search(one.text):
+            continue
+        if _ITS.search(one.text) and not _OURS.search(one.text):
             continue
         shared = old.terms & one.terms
-        overlap = weigh.of(shared) / whole
-        if cosine >= CLOSE and one.changes and short:
-            return True
-        if one.changes and named:
-            focus = weigh.of(shared & query) / named
-            if focus >= FOCUS and overlap >= OVERLAP and focus + overlap >= TOGETHER:
-                return True
-        if marked and overlap >= (OVERLAP if one.changes else SAME):
-            return True
-        if one.changes and _gives_up(one.text, old):
-            return True
-    return False
+        overlap = weigh.of(shared) / whole if whole else 0.0
+        focus = weigh.of(shared & query) / named if named else 0.0
+        if one.changes:
+            follows = (
+                (cosine >= CLOSE and short)
+                or (focus >= FOCUS and overlap >= OVERLAP and focus + overlap >= TOGETHER)
+                or (
+                    marked
+                    and (focus >= SOME or any(weigh.often(number) <= RARE for number in shared - query))
+                )
+                or _gives_up(one.text, old)
+            )
+        else:
+            follows = overlap >= SAME and focus >= FOCUS
+        if follows:
+            best = max(best, weigh.of(shared) / weigh.of(old.terms | one.terms) + max(cosine, 0.0) + 1e-9)
+    return best
 
 
 def _gives_up(text: str, old: Said) -> bool:
