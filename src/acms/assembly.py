@@ -434,7 +434,7 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
-    from acms.core.noise import quiet
+    from acms.core.noise import quiet, stop
     from acms.core.offer import Terms, facts, offer, together
 
     terms = Terms(
@@ -467,7 +467,8 @@ def plan_recall(
 
         offered = yield from reranked(offered, asked.query, asked.rerank, asked.min_relevance, warnings)
     if known and not asked.superseded:
-        offered = yield from quiet(offered, found.question.terms, found.field)
+        offered = yield from quiet(offered, found.question.terms, found.ranking)
+    offered = stop(offered)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)
