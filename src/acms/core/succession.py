@@ -37,7 +37,7 @@ RARE = 8
 """Entries that hold a rare word, at most."""
 TEXTS = 24
 """Texts that are read at a time, at most."""
-STATEMENT = 100
+STATEMENT = 32
 """Terms of what counts as a statement, at most: a longer text is a document, which tells of many things."""
 CLOSE = 0.7
 """Cosine from which two statements of one speaker are about the same thing, date and speaker included."""
@@ -63,7 +63,7 @@ _OTHERS = re.compile(
     r"|(?:a|an|another|some|many|most|other|the other) (?:\w+ )?(?:friend|colleague|neighbou?r|team|company|teams"
     r"|companies|people|startup|competitor|customer)"
     r"|(?:my|our) (?:\w+ )?(?:friend|colleague|neighbou?r|cousin|competitor|rival|bank)s?"
-    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to"
+    r"|if|whether|might|maybe|perhaps|(?:could|would|should|can)(?!n?['\u2019]t)|wonder(?:ing)?|imagine|suppose|used to"
     r"|years ago|in the past)\b",
     re.I,
 )
@@ -74,14 +74,17 @@ _OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
-    r"|from (?:today|tomorrow|this|next) |scratch that|correct(?:ion|ed)|change of (?:plans?|mind)|i meant"
-    r"|make (?:that|it) |turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently"
-    r"|nowadays|since then|newly|latest|now|new|left|quit"
+    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed)|change of (?:plans?|mind)"
+    r"|i meant|misspoke|(?:my|a) mistake|was wrong|forget (?:what|about|that)|ignore what|make (?:that|it) "
+    r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
+    r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
+    r"|not (?:[\w.-]+ ){1,5}but|(?:up|down|back) to|decided against|(?:gave|given) up|promoted|took|taken over|takes over"
     r"|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
     r"|reconsider\w*|revert\w*|postpon\w+|reschedul\w+|slip(?:s|ped)?|delay\w*|extend\w*|shift\w*|scrap\w*"
-    r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)|reduc\w+"
-    r"|increas\w+|decreas\w+|upped|upgrad\w+|grew|shrank|drop(?:s|ped|ping)?|ditch\w*|abandon\w+|cancel\w*"
-    r"|stop(?:ped)? using|chang(?:e|ed|es|ing)|bec(?:a|o)mes?|t(?:ook|aken|akes) over)\b",
+    r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|brought forward|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)"
+    r"|reduc\w+|increas\w+|decreas\w+|doubled|halved|upped|upgrad\w+|gr[eo]wn?|shrank|rose|fell|climbed|adjusted"
+    r"|amended|altered|exchanged|traded|transferred|transitioned|opted|cut (?:\w+ ){0,4}to"
+    r"|drop(?:s|ped|ping)?|ditch\w*|abandon\w+|cancel\w*|stopp?(?:ed)?|chang(?:e|ed|es|ing)|bec(?:a|o)mes?)\b",
     re.I,
 )
 """How a statement announces that something is no longer as it was."""
@@ -356,7 +359,7 @@ def _alike(
     weigh: _Weights,
     marked: bool,
 ) -> float:
-    """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if it does not.
+    """Return how much a message is about the same as an earlier one of which it takes the place; 0 if it does not.
 
     As far as a query is concerned. `marked` says that both carry the same markers.
     """
