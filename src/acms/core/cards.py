@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import changes, terms, words
+from acms.core.terms import OURS_BY, TOLD_BY, changes, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
 SPACE = "cards1"
@@ -34,9 +34,10 @@ SPACE = "cards1"
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY, CHANGES = 1, 2, 4, 8
-"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change (a card
-written before this was noted says of none)."""
+REPLACES, QUESTION, EMPTY, CHANGES, OURS, TOLD = 1, 2, 4, 8, 64, 128
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it speaks of
+"us"; it tells of others. The last three are not set on cards written before they were noted, until they are written
+again: that says nothing of these entries."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -77,6 +78,8 @@ def write(draft: Draft, nonce: str) -> bytes:
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
         | (CHANGES if changes(said) else 0)
+        | (0 if OURS_BY.isdisjoint(said) else OURS)
+        | (0 if TOLD_BY.isdisjoint(said) else TOLD)
     )
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),

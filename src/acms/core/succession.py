@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acms.core.cards import CHANGES, QUESTION
+from acms.core.cards import CHANGES, OURS, QUESTION, TOLD
 from acms.core.field import Field
 from acms.core.history import Doc
 from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
 from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
-from acms.core.terms import CHANGES_BY, terms, words
+from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
@@ -54,6 +54,8 @@ SOME = 0.15
 """Share of these that is enough where both carry the same marker."""
 SAME = 0.7
 """Share of all words of a marked statement that a later one with the same marker has, where no change is announced."""
+OWN, HEARSAY = 1.25, 0.7
+"""Factors of what speaks of "us", and of what tells of others, where a query asks for what "we" do."""
 ABOVE = 1e-4
 """How much more than its predecessor a successor is worth."""
 
@@ -78,8 +80,8 @@ _CHANGE = re.compile(
     r"|i meant|misspoke|(?:my|a) mistake|was wrong|forget (?:what|about|that)|ignore what|make (?:that|it) "
     r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
     r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
-    r"|not (?:[\w.-]+ ){1,5}but|(?:up|down|back) to|decided against|(?:gave|given) up|promoted|took|taken over|takes over"
-    r"|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
+    r"|not (?:[\w.-]+ ){1,5}but|(?:up|down|back) to|decided against|(?:gave|given) up|promoted|took|taken over"
+    r"|takes over|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
     r"|reconsider\w*|revert\w*|postpon\w+|reschedul\w+|slip(?:s|ped)?|delay\w*|extend\w*|shift\w*|scrap\w*"
     r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|brought forward|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)"
     r"|reduc\w+|increas\w+|decreas\w+|doubled|halved|upped|upgrad\w+|gr[eo]wn?|shrank|rose|fell|climbed|adjusted"
@@ -115,6 +117,7 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
 
     `weights` are those of markers: a successor stands above its predecessor whatever markers either carries.
     """
+    _ours(ranking, query)
     if _HISTORY.search(query):
         return
     field = ranking.field
@@ -294,6 +297,20 @@ class _Looked:
 
         order = sorted([*order, *raised], key=lambda place: (*rank(place), place))
         self.ranking.places = np.array(order, np.int64)
+
+
+def _ours(ranking: Ranking, query: str) -> None:
+    """Where a query asks for what "we" do, prefer what speaks of "us" or carries a marker to what tells of others."""
+    asked = words(query)
+    places = ranking.places
+    if OURS_BY.isdisjoint(asked) or not TOLD_BY.isdisjoint(asked) or not len(places):
+        return
+    flags = ranking.field.snapshot.column("flags")[ranking.field.documents(places)]
+    marked = ranking.field.marked()
+    said = np.zeros(len(places), bool) if marked is None else marked[places]
+    factor = np.where(said | ((flags & OURS) != 0), np.float32(OWN), np.float32(1))
+    factor[~said & ((flags & TOLD) != 0)] *= np.float32(HEARSAY)
+    ranking.adjust(factor)
 
 
 def _held(field: Field, query: Sequence[int], documents: Ints) -> tuple[Ints, Floats]:

@@ -46,6 +46,17 @@ CHANGES_BY = frozenset(
 )
 """Words by which a statement may say that something is no longer as it was."""
 
+OURS_BY = frozenset("we our ours us".split())
+"""Words by which someone speaks of what is their own together with others."""
+TOLD_BY = frozenset(
+    """agencies agency article articles blog book brother bubble colleague companies competitor competitors conference
+    cousin employer everybody everyone folks friend friends heard intern magazine many meetup most neighbor neighbour
+    neighbours newspaper nobody other others people plenty podcast read recruiter said salesman say says seen
+    some somebody someone somewhere startup startups students survey talk teams textbook their theirs them they thread
+    told vendor video watched workshop""".split()
+)
+"""Words by which someone tells of others, or of what was read and heard."""
+
 BITS = 24
 """Bits of a term."""
 
