@@ -35,15 +35,14 @@ from acms.evaluation import (
     MostRecent,
     PerfectReflector,
     PlainBM25,
-    Recalled,
     Report,
-    Said,
     Scenario,
     corrections,
     measure,
     run,
     table,
 )
+from acms.evaluation.peers import open_gleanr
 from acms.providers import OfflineReflector
 
 
@@ -80,17 +79,6 @@ def acms(reflector: Callable[[Scenario], Any] | None) -> Run:
 
 
 # ── gleanr ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Listed:
-    """An embedder that answers with lists, which is what gleanr takes."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.dimension: int = inner.dimension
-
-    async def embed(self, texts: list[str]) -> list[list[float]]:
-        return [[float(number) for number in vector] for vector in await self.inner.embed(texts)]
 
 
 class PerfectForGleanr:
@@ -146,57 +134,17 @@ class PerfectForGleanr:
         return actions
 
 
-class GleanrSession:
-    """A gleanr session as a system to be measured."""
-
-    name = "gleanr"
-
-    def __init__(self, session: Any) -> None:
-        self.session = session
-
-    async def tell(self, said: Said) -> None:
-        await self.session.ingest(said.role, said.text)
-
-    async def settle(self) -> None:
-        """Return: it reflects before `ingest` does."""
-
-    async def ask(self, question: str, token_budget: int) -> list[Recalled]:
-        items = await self.session.recall(question, token_budget=token_budget)
-        current = {
-            turn.id
-            for turn in await self.session._storage.get_turns_by_episode(self.session.current_episode_id)
-        }
-        return [
-            Recalled(
-                text=item.content,
-                score=item.score,
-                current=item.id in current,
-                tokens=item.token_count,
-                source=item.source,
-            )
-            for item in items
-        ]
-
-
 def gleanr(facts_only: bool) -> Run:
     async def go(setting: Setting) -> Report:
-        from gleanr import Gleanr, GleanrConfig, InMemoryBackend, RecallConfig, ReflectionConfig
+        from gleanr import GleanrConfig, RecallConfig, ReflectionConfig
 
-        embedder = None if setting.embedder is None else Listed(setting.embedder)
         config = GleanrConfig(
             recall=RecallConfig(facts_only_recall=facts_only), reflection=ReflectionConfig(background=False)
         )
-        session = Gleanr(
-            setting.scenario.name,
-            InMemoryBackend(),
-            embedder,
-            reflector=PerfectForGleanr(setting.scenario),
-            config=config,
-        )
-        await session.initialize()
-        report = await measure(setting.scenario, GleanrSession(session), token_budget=setting.token_budget)
-        facts = await session._storage.get_active_facts_by_session(session.session_id)
-        await session.close()
+        reflector = PerfectForGleanr(setting.scenario)
+        async with open_gleanr(setting.embedder, reflector=reflector, config=config)() as system:
+            report = await measure(setting.scenario, system, token_budget=setting.token_budget)
+            facts = await system.session._storage.get_active_facts_by_session(system.session.session_id)
         return replace(report, facts=len(facts))
 
     return go

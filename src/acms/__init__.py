@@ -62,7 +62,9 @@ from acms.model import (
     ToolResult,
 )
 from acms.projections import (
+    Band,
     Branch,
+    Certainty,
     Change,
     Compaction,
     ContextItem,
@@ -100,8 +102,10 @@ __all__ = [
     "ACMSConfig",
     "ACMSError",
     "BPETokenCounter",
+    "Band",
     "Branch",
     "CacheConfig",
+    "Certainty",
     "Change",
     "Compaction",
     "CompactionPolicy",

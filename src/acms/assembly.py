@@ -27,7 +27,7 @@ from acms.core.stale import NONE, Stale
 from acms.core.terms import words
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
-from acms.projections import ContextItem, ContextItems
+from acms.projections import Certainty, ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
@@ -340,11 +340,11 @@ async def ranked(
 
 
 async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
-    from acms.core.rank import Question, rank
+    from acms.core.rank import Question, rank, unnamed
 
     embedding = reader.embedding
     version, field, stale, made = await _caught_up(reader, context, at)
-    vector = None if embedding is None else await embedding.query(query)
+    vector = None if embedding is None else await embedding.query(unnamed(query, field.speakers))
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
@@ -476,7 +476,7 @@ def plan_recall(
     left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
-    return recalled(found, offered, items, choices, asked.budget, warnings, others, known)
+    return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)
 
 
 def recalled(
@@ -488,9 +488,24 @@ def recalled(
     warnings: Sequence[str] = (),
     others: Sequence[Ranked] = (),
     known: Sequence[Known] = (),
+    *,
+    asks: bool,
 ) -> ContextItems:
-    """Return items with the reasons for them and for everything that was left out."""
-    from acms.core.offer import Rest
+    """Return items with the reasons for them and for everything that was left out.
+
+    `asks` tells that the newest message is the query itself.
+    """
+    from acms.core.certainty import certainty
+    from acms.core.offer import Rest, newest
+
+    def sure() -> Certainty:
+        own = newest(found.field) if asks else None
+        last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
+        sources = [(found, known, last), *((one, (), -1) for one in others)]
+        return max(
+            certainty(one.field, one.ranking, one.question, facts, says=offered.says, asks=place)
+            for one, facts, place in sources
+        )
 
     logs = [(one.field, one.ranking) for one in (found, *others)]
     cuts = [
@@ -501,10 +516,9 @@ def recalled(
     return ContextItems(
         items,
         budget=budget,
-        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known)),
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known), sure),
         context=found.context,
         version=found.version,
-        confidence=max((one.relevance for one in offered.past), default=0.0),
         coverage=found.ranking.coverage,
     )
 

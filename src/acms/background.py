@@ -10,9 +10,9 @@ from typing import Any
 from acms import handles
 from acms.config import RetryConfig, WorkerConfig
 from acms.events import Event
-from acms.logs import log
+from acms.logs import log, shown
 from acms.protocols import StorageBackend
-from acms.worker import GRACE, Handler, Worker, told
+from acms.worker import GRACE, Handler, Worker
 
 
 def background(
@@ -108,4 +108,4 @@ class Background:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log(logging.ERROR, "background_failed", error=told(error))
+        log(logging.ERROR, "background_failed", error=shown(error))

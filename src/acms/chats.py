@@ -203,7 +203,17 @@ def _plan_chat(
         return ChatPlan(
             written,
             tokens,
-            recalled(past, offered, shown_items, decisions, asked.budget, past.warnings, (), material.known),
+            recalled(
+                past,
+                offered,
+                shown_items,
+                decisions,
+                asked.budget,
+                past.warnings,
+                (),
+                material.known,
+                asks=bool(newest) and _says(newest[-1], asked.query),
+            ),
         )
     gathered = material.gathered
     verdicts = ledger(windowed, gathered.hidden, cuts(items))
@@ -218,6 +228,11 @@ def _plan_chat(
             version=gathered.version,
         ),
     )
+
+
+def _says(one: Candidate, query: str) -> bool:
+    last = one.unit.entries[-1]
+    return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
 def _shown(choices: Sequence[Choice]) -> set[str]:

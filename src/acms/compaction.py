@@ -35,7 +35,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.events import Compacted
-from acms.logs import log
+from acms.logs import log, tell
 from acms.model import (
     Append,
     Context,
@@ -346,19 +346,15 @@ async def _append(
 def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
     version = receipt.versions[0]
     log(logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries))
-    if work.config.on_event is not None:
-        event = Compacted(
-            context_id=work.context.id,
-            version=version,
-            first=stretch.covers[0],
-            last=stretch.covers[1],
-            tokens_before=stretch.before,
-            tokens_after=int(draft.data["after"]),
-        )
-        try:
-            work.config.on_event(event)
-        except Exception:
-            log(logging.WARNING, "on_event_failed", told="Compacted")
+    event = Compacted(
+        context_id=work.context.id,
+        version=version,
+        first=stretch.covers[0],
+        last=stretch.covers[1],
+        tokens_before=stretch.before,
+        tokens_after=int(draft.data["after"]),
+    )
+    tell(work.config.on_event, event)
 
 
 # ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator
+import traceback
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import PurePath
+from typing import Any
+
+from acms.errors import ACMSError
 
 __all__ = ["JSONFormatter", "correlation", "correlation_id"]
 
@@ -35,6 +40,28 @@ def log(level: int, name: str, **fields: object) -> None:
     """Write one event by name, its data as fields."""
     if logger.isEnabledFor(level):
         logger.log(level, name, extra={"acms": fields, "correlation_id": correlation_id.get()})
+
+
+def tell(listener: Callable[[Any], object] | None, event: object) -> None:
+    """Give an event to whoever listens; a listener that fails changes nothing and is logged."""
+    if listener is None:
+        return
+    try:
+        listener(event)
+    except Exception as error:
+        log(logging.WARNING, "on_event_failed", told=type(event).__name__, error=shown(error))
+
+
+def shown(error: BaseException) -> str:
+    """Return what may be kept of an error: messages of ours; of others the class and the place, never their text.
+
+    An error of a model's client may quote the conversation, and what is erased must not live on in a job or a log.
+    """
+    if isinstance(error, ACMSError):
+        return f"{error.code}: {error}"[:500]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
 
 
 class JSONFormatter(logging.Formatter):

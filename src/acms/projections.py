@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal, Protocol, overload
+from typing import Literal, NamedTuple, Protocol, overload
 
 from acms.errors import EntryNotFoundError
 from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Role, Source, Span, State
 
 __all__ = [
+    "Band",
     "Branch",
+    "Certainty",
     "Change",
     "Compaction",
     "ContextItem",
@@ -119,6 +122,62 @@ class Verdict:
         )
 
 
+class Band(StrEnum):
+    """How much a recall lets one expect that memory holds an answer.
+
+    A promise on the average over many questions, not on one: figures in docs/how-to/certainty.md.
+    """
+
+    #: Most of what was asked for stands in one place, or a fact says it: answer from the items.
+    STRONG = "strong"
+    #: Something near it is there: the answer may be among the items, or only its surroundings.
+    POSSIBLE = "possible"
+    #: Most of what was asked for was never said together: most such questions have no answer in memory.
+    NONE = "none"
+
+    @classmethod
+    def of(cls, confidence: float) -> Band:
+        """Return the band of a confidence."""
+        if confidence >= STRONG_FROM:
+            return cls.STRONG
+        return cls.POSSIBLE if confidence >= POSSIBLE_FROM else cls.NONE
+
+
+STRONG_FROM = 0.65
+"""Least confidence of a strong recall."""
+POSSIBLE_FROM = 0.3
+"""Least confidence of a recall that may hold the answer."""
+
+
+class Certainty(NamedTuple):
+    """How sure it is that memory holds an answer, and what that was read off."""
+
+    #: In [0, 1].
+    confidence: float
+    #: Share of what was asked for that the best places hold.
+    reach: float = 0.0
+    #: How much more of it the speaker whom the query names has said in one message than anybody else.
+    lead: float = 0.0
+    #: How far the best cosine lies above the usual one.
+    rise: float = 0.0
+    #: Whether a fact says what was asked.
+    says: bool = False
+
+    def __str__(self) -> str:
+        found = [f"the best places hold {self.reach:.0%} of what was asked"]
+        if self.lead:
+            who = "who is named" if self.lead > 0 else "somebody else"
+            found.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
+        if self.rise:
+            found.append(f"its meaning is {self.rise:.0%} of the way from unrelated to the same")
+        if self.says:
+            found.append("a fact says what was asked")
+        return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(found)}"
+
+
+UNSURE = Certainty(0.0)
+
+
 class Others(Protocol):
     """Answers for the entries of a log that were no candidates of a plan."""
 
@@ -141,13 +200,20 @@ class Ledger:
         others: Others | None = None,
         *,
         omitted: int = 0,
+        certainty: Callable[[], Certainty] = lambda: UNSURE,
     ) -> None:
+        self._certainty = certainty
         #: Candidates and hidden entries that are not shown.
         self.omitted = omitted
         self._write = write
         self._others = others
         #: What the caller should know: marked messages that did not fit, a latest message that was cut.
         self.warnings = warnings
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """How sure it is that memory holds an answer, and why; measured when it is first read."""
+        return self._certainty()
 
     @cached_property
     def _verdicts(self) -> Mapping[str, Verdict]:
@@ -186,7 +252,7 @@ class Ledger:
 class ContextItems(Sequence[ContextItem]):
     """Recalled or windowed items in the order in which the model should see them."""
 
-    __slots__ = ("_items", "budget", "confidence", "context", "coverage", "ledger", "tokens", "version")
+    __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tokens", "version")
 
     def __init__(
         self,
@@ -196,7 +262,6 @@ class ContextItems(Sequence[ContextItem]):
         ledger: Ledger,
         context: str,
         version: int,
-        confidence: float = 0.0,
         coverage: float = 1.0,
     ) -> None:
         self._items = tuple(items)
@@ -207,8 +272,6 @@ class ContextItems(Sequence[ContextItem]):
         #: The log and the version of it that was read.
         self.context = context
         self.version = version
-        #: Best relevance of what was found in the past, shown or not, in [0, 1]; 0: nothing there answers the query.
-        self.confidence = confidence
         #: Share of the entries in force that could be compared by meaning; 1 when there is no embedder.
         self.coverage = coverage
 
@@ -227,6 +290,16 @@ class ContextItems(Sequence[ContextItem]):
 
     def __repr__(self) -> str:
         return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
+
+    @property
+    def confidence(self) -> float:
+        """How sure it is that memory holds an answer, shown or not, in [0, 1]; 0 for a window: nothing was asked."""
+        return self.ledger.certainty.confidence
+
+    @property
+    def band(self) -> Band:
+        """The same in three steps: strong, possible, none."""
+        return Band.of(self.confidence)
 
     def text(self) -> str:
         """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for."""

@@ -39,7 +39,7 @@ from acms.events import Reflected
 from acms.facts import PROFILE
 from acms.facts import profile as profile_of
 from acms.knowledge import Decision, Fact, Proposal, Reflection
-from acms.logs import log
+from acms.logs import log, tell
 from acms.model import (
     Append,
     Context,
@@ -302,7 +302,6 @@ async def _ended_with(shared: handles.Shared | None, call: Awaitable[object]) ->
         return await task
     finally:
         shared.calls.discard(task)
-        task.cancel()
 
 
 async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
@@ -546,9 +545,4 @@ def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Re
         unreadable=len(event.unreadable),
         ms=round(event.seconds * 1000),
     )
-    if work.config.on_event is None:
-        return
-    try:
-        work.config.on_event(event)
-    except Exception:
-        log(logging.WARNING, "on_event_failed", told="Reflected")
+    tell(work.config.on_event, event)

@@ -16,7 +16,7 @@ from acms.core.markers import freeze
 from acms.core.plan import TextFrame
 from acms.errors import ConfigurationError, SessionNotFoundError
 from acms.events import Event, Planned, Rewritten
-from acms.logs import correlation_id, log, logger
+from acms.logs import log, tell
 from acms.mailbox import Watch
 from acms.model import Context, ContextDraft
 from acms.projections import ContextItems
@@ -209,13 +209,7 @@ class SharedSession:
 
     def tell(self, event: Event) -> None:
         """Give an event to whoever listens; a listener that fails changes nothing."""
-        if self.config.on_event is None:
-            return
-        try:
-            self.config.on_event(event)
-        except Exception:
-            about = {"acms": {"told": type(event).__name__}, "correlation_id": correlation_id.get()}
-            logger.warning("on_event_failed", exc_info=True, extra=about)
+        tell(self.config.on_event, event)
 
     def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
         """Report that something was put out of force."""

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from acms.config import RetryConfig, WorkerConfig
 from acms.core import validate
 from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
 from acms.events import Event, JobFailed, JobFinished
-from acms.logs import log
+from acms.logs import log, shown, tell
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.protocols import HasHints, StorageBackend
 
@@ -160,7 +158,7 @@ class Worker:
             self._suspect = None
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log(logging.ERROR, "settle_failed", error=told(error))
+            log(logging.ERROR, "settle_failed", error=shown(error))
             self._later.append(self._clock() + self._lease)  # due again when the lease ends
 
     def _put_off(self) -> float | None:
@@ -228,11 +226,11 @@ class Worker:
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
-            return Failed(error=told(error), cancelled=True)
+            return Failed(error=shown(error), cancelled=True)
         except ACMSError as error:
-            return self._again(lease, told(error)) if error.retryable else Failed(error=told(error))
+            return self._again(lease, shown(error)) if error.retryable else Failed(error=shown(error))
         except Exception as error:
-            return self._again(lease, told(error))
+            return self._again(lease, shown(error))
 
     def _again(self, lease: Lease, error: str) -> Retry | Failed:
         if lease.attempt >= self._config.max_attempts:
@@ -305,21 +303,4 @@ class Worker:
                 self._later.append(job.not_before)
             event = JobFailed(**fields, state=job.state.value, error=job.error or "")
             log(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception as error:
-            log(logging.WARNING, "on_event_failed", told=type(event).__name__, error=told(error))
-
-
-def told(error: BaseException) -> str:
-    """Return what may be kept of an error: messages of ours; of others the class and the place, never their text.
-
-    An error of a model's client may quote the conversation, and what is erased must not live on in a job.
-    """
-    if isinstance(error, ACMSError):
-        return f"{error.code}: {error}"[:500]
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}"
+        tell(self._on_event, event)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.core import cards
-from acms.core.cards import EMPTY, HEADER, QUESTION, REPLACES, read_group, read_label
+from acms.core.cards import ADDRESSED, EMPTY, HEADER, QUESTION, REPLACES, TIMED, read_group, read_label
 from acms.core.chain import micros
 from acms.core.index import Segment
 from acms.core.terms import day_terms, terms, words
@@ -205,3 +205,21 @@ def test_labels_and_groups_are_read_as_written() -> None:
     name, calls, answers = read_group(card[start : start + int(header(draft)["group"])])
     assert (name, len(calls), len(answers)) == ("g1", 1, 1)
     assert calls != answers
+
+
+@pytest.mark.parametrize(
+    ("text", "addressed", "timed"),
+    [
+        ("Your garden looks great!", True, False),
+        ("You said that I may come", False, False),
+        ("I went there last week", False, True),
+        ("Did you see her yesterday?", True, True),
+        ("the deploy key lives in the vault", False, False),
+        ("", False, False),
+    ],
+)
+def test_a_card_tells_of_whom_an_entry_speaks_and_whether_it_names_a_time(
+    text: str, addressed: bool, timed: bool
+) -> None:
+    flags = int(header(said(text))["flags"])
+    assert (bool(flags & ADDRESSED), bool(flags & TIMED)) == (addressed, timed)

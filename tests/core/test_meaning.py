@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from acms.core import rank as ranking
+from acms.core import meaning
 from acms.core.field import Field
 from acms.core.history import Cover
 from acms.core.index import Segment
 from acms.core.markers import WEIGHTS
+from acms.core.meaning import answered, by_meaning, cosines, risen, usual
 from acms.core.offer import Terms, offer
 from acms.core.plan import TextFrame, share
-from acms.core.rank import Question, alike, by_meaning, cosines, rank
+from acms.core.rank import Question, alike, rank
 from acms.core.vectors import BLOCK, Vectors, signs
 from tests.core.indexes import Row, built, field_of, half, packed, snapshot, unit
 from tests.core.logs import entry
@@ -45,27 +46,29 @@ def with_vectors(count: int, rows: list[Row], space: str = "s") -> Field:
 
 @settings(max_examples=40)
 @given(randoms, st.integers(0, 40))
-def test_the_meaning_of_an_entry_is_its_best_cosine(random: Random, steps: int) -> None:
+def test_the_meaning_of_an_entry_is_that_of_the_whole_and_of_its_best_part(
+    random: Random, steps: int
+) -> None:
     log = told(random, steps)
     rows = embedded(random, log)
     field = field_of(log.entries, rows)
     query = unit(drawn(random.getrandbits(30), 24))
     found = by_meaning(field, "s", query)
-    expected: dict[int, float] = {}
-    for version, _, data in rows:
+    expected: dict[int, list[float]] = {}
+    for version, _, data in sorted(rows, key=lambda row: row[:2]):
         place = field.place_of(version - 1)
         if data and place >= 0:
             vector = np.frombuffer(data, "<f2").astype(np.float64)
-            cosine = float(vector @ query / np.linalg.norm(vector))
-            expected[place] = max(expected.get(place, -2.0), cosine)
+            expected.setdefault(place, []).append(float(vector @ query / np.linalg.norm(vector)))
     again = cosines(field, "s", query, np.arange(len(field)))
     for place in range(len(field)):
         if place in expected:
-            assert float(found.cosine[place]) == pytest.approx(expected[place], abs=1e-5)
-            assert float(again[place]) == pytest.approx(expected[place], abs=1e-5)
+            for one in (found, again):
+                assert float(one.whole[place]) == pytest.approx(expected[place][0], abs=1e-5)
+                assert float(one.best[place]) == pytest.approx(max(expected[place]), abs=1e-5)
         else:
-            assert np.isnan(found.cosine[place])
-            assert np.isnan(again[place])
+            for one in (found, again):
+                assert np.isnan([one.whole[place], one.best[place]]).all()
     assert found.exact
     assert found.known == len(expected)
 
@@ -76,9 +79,9 @@ def test_spaces_are_never_compared() -> None:
     segment.add_vectors("b/2", [(2, 0, half([1, 0])), (3, 0, half([0, 1]))])
     field = Field(snapshot(segment), Cover([]))
     query = np.array([1, 0], np.float32)
-    assert np.isnan(by_meaning(field, "b/2", query).cosine).tolist() == [True, False, False]
-    assert np.isnan(by_meaning(field, "c/2", query).cosine).all()
-    assert np.isnan(by_meaning(field, "a/4", query).cosine).all()
+    assert np.isnan(by_meaning(field, "b/2", query).best).tolist() == [True, False, False]
+    assert np.isnan(by_meaning(field, "c/2", query).best).all()
+    assert np.isnan(by_meaning(field, "a/4", query).best).all()
     found = rank(field, Question.of("", "b/2", query))
     assert found.places[0] == 1
     assert found.coverage == pytest.approx(2 / 3)
@@ -87,7 +90,7 @@ def test_spaces_are_never_compared() -> None:
 
 def test_a_vector_of_another_length_is_left_out() -> None:
     field = with_vectors(3, [(1, 0, half([1, 0])), (2, 0, half([1, 0, 0])), (3, 0, b"")])
-    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).cosine).tolist() == [
+    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).best).tolist() == [
         False,
         True,
         True,
@@ -100,7 +103,7 @@ def test_an_entry_without_content_may_come_first() -> None:
     segment.add_vectors("s", [(1, 0, b"")])
     segment.add_vectors("s", [(2, 0, half([1, 0]))])
     found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
-    assert np.isnan(found.cosine).tolist() == [True, False]
+    assert np.isnan(found.best).tolist() == [True, False]
 
 
 def test_an_entry_keeps_the_vectors_that_came_first() -> None:
@@ -108,7 +111,7 @@ def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment.add_vectors("s", [(1, 0, half([1, 0]))])
     segment.add_vectors("s", [(1, 0, half([0, 1]))])
     found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
-    assert found.cosine.tolist() == [1.0]
+    assert found.best.tolist() == [1.0]
 
 
 def test_a_vector_of_zeros_is_like_nothing() -> None:
@@ -144,8 +147,9 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(dimension: int, m
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
         begin = np.cumsum([0, *sizes[: count - 1]])
-        found = vectors.apart(signs(query[None, :])[:, 0], count)
-        assert found.tolist() == np.minimum.reduceat(differ, begin).tolist()
+        whole, least = vectors.apart(signs(query[None, :])[:, 0], count)
+        assert whole.tolist() == differ[begin].tolist()
+        assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
 
 
 def test_vectors_fill_blocks_and_are_found_again() -> None:
@@ -212,6 +216,30 @@ def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int
     assert 0 <= found.coverage <= 1
 
 
+def test_what_follows_a_question_has_some_of_its_meaning() -> None:
+    query = np.array([1, 0, 0, 0], np.float32)
+    vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
+    entries = [entry(n, text) for n, text in enumerate(("a?", "b", "c", "d"), 1)]
+    field = field_of(entries, [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)])
+    found = rank(field, Question.of("zanzibar", "s", query))
+    assert "meaning" in found.parts(1)
+    assert "meaning" not in found.parts(3)
+
+
+def test_the_whole_and_the_best_part_both_count() -> None:
+    query = np.array([1, 0, 0, 0], np.float32)
+    one, other, some = [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]
+    rows = [
+        (1, 0, half(some)), (1, 1, half(one)), (1, 2, half(other)),
+        (2, 0, half(some)),
+        (3, 0, half(other)), (3, 1, half(one)),
+        (4, 0, half(one)),
+    ]  # fmt: skip
+    found = rank(with_vectors(4, rows), Question.of("zanzibar", "s", query))
+    assert found.places.tolist() == [3, 0, 1, 2]
+    assert found.relevance(3) == pytest.approx(1)
+
+
 def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
     entries = [entry(1, "orders"), *(entry(n, "x") for n in range(2, 9))]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(6, 7, 16), 2)]
@@ -249,20 +277,21 @@ def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPa
     tops, sets = [], []
     for number, query in enumerate(queries):
         asked = Question.of(f"w{number} w{number + 7}", "s", query)
-        monkeypatch.setattr(ranking, "EXACT", 10**6)
+        monkeypatch.setattr(meaning, "EXACT", 10**6)
         exact, exactly = rank(field, asked), kept(field, asked)
-        monkeypatch.setattr(ranking, "EXACT", 10)
+        monkeypatch.setattr(meaning, "EXACT", 10)
         coded, roughly = rank(field, asked), kept(field, asked)
         assert not by_meaning(field, "s", query).exact
         tops.append(len({*exact.places[:10].tolist()} & {*coded.places[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))
         assert len(coded.places) == 256
+        level = usual(field, "s", query, by_meaning(field, "s", query))
         true = cosines(field, "s", query, coded.places)
-        rough = by_meaning(field, "s", query).cosine
-        usual = ranking._usual(rough, ranking._off(field, "s", query, rough))
-        for place, cosine in zip(coded.places.tolist(), true.tolist(), strict=True):
-            expected = max(0.0, (cosine - usual) / (1 - usual)) / ranking.LEXICAL
-            assert coded.parts(place).get("meaning", 0.0) == pytest.approx(expected, abs=1e-4)
+        weights = field.weights
+        whole, best = risen(true.whole, level.whole), risen(true.best, level.best)
+        expected = answered(whole, best, None, weights) * weights.meaning
+        for place, meant in zip(coded.places.tolist(), expected.tolist(), strict=True):
+            assert coded.parts(place).get("meaning", 0.0) == pytest.approx(meant, abs=1e-4)
     assert np.mean(tops) >= 0.95
     assert np.mean(sets) >= 0.95
 
@@ -271,7 +300,7 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     from acms.core.index import Snapshot
     from tests.core.logs import CONTEXT
 
-    monkeypatch.setattr(ranking, "EXACT", 10)
+    monkeypatch.setattr(meaning, "EXACT", 10)
     field = with_vectors(30, [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 30, 16), 1)])
     segment: Segment = field.snapshot.pieces[0][1]
     query = unit(drawn(9, 16))

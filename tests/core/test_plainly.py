@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from acms.core import rank as ranking_room
+from acms.core import meaning
 from acms.core.field import Field
 from acms.core.history import Doc, Lone, Unit
 from acms.core.markers import WEIGHTS, boost
+from acms.core.meaning import by_meaning, cosines
 from acms.core.offer import Offer, Terms, offer, unit_at
 from acms.core.plan import EXCERPT, EXCERPTS, LEAST, Candidate, Choice, TextFrame, candidate, share
-from acms.core.rank import Question, Ranking, alike, by_meaning, cosines, rank
+from acms.core.rank import Question, Ranking, alike, rank
 from acms.core.vectors import Floats, widened
 from acms.model import Kind, Role, Source
 from tests.core.counters import Counting
@@ -219,7 +220,7 @@ def by_version(rows: Sequence[Row]) -> dict[int, Floats]:
 
 @given(randoms)
 @settings(max_examples=60)
-def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
+def test_meaning_is_the_first_and_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     rows = embedded(random, log, DIMENSION)
     field = field_of(log.entries, rows)
@@ -227,18 +228,21 @@ def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     held = by_version(rows)
     places = np.array(random.sample(range(len(field)), len(field)), np.int64)
     exact = cosines(field, "s", query, places)
-    for place, cosine in zip(places.tolist(), exact.tolist(), strict=True):
+    for index, place in enumerate(places.tolist()):
         vectors = held.get(field.document(place) + 1)
-        expected = np.nan if vectors is None else float(np.einsum("ij,j->i", vectors, query).max())
-        assert cosine == pytest.approx(expected, abs=0, rel=0, nan_ok=True)
-    assert by_meaning(field, "s", query).cosine[places] == pytest.approx(exact, abs=1e-5, nan_ok=True)
+        products = np.array([np.nan]) if vectors is None else np.einsum("ij,j->i", vectors, query)
+        assert exact.whole[index] == pytest.approx(products[0], abs=0, rel=0, nan_ok=True)
+        assert exact.best[index] == pytest.approx(products.max(), abs=0, rel=0, nan_ok=True)
+    found = by_meaning(field, "s", query)
+    assert found.whole[places] == pytest.approx(exact.whole, abs=1e-5, nan_ok=True)
+    assert found.best[places] == pytest.approx(exact.best, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize("dimension", [8, 64, 384, 1100])
 def test_sign_bits_stand_for_the_cosine_of_the_share_of_signs_that_differ(
     monkeypatch: pytest.MonkeyPatch, dimension: int
 ) -> None:
-    monkeypatch.setattr(ranking_room, "EXACT", 0)
+    monkeypatch.setattr(meaning, "EXACT", 0)
     drawn = np.random.default_rng(dimension)
     rows: list[Row] = [
         (version, part, half(drawn.normal(size=dimension)))
@@ -250,12 +254,13 @@ def test_sign_bits_stand_for_the_cosine_of_the_share_of_signs_that_differ(
     held = by_version(rows)
     found = by_meaning(field, "s", query)
     assert (found.exact, found.known) == (False, len(held))
-    for place, cosine in enumerate(found.cosine.tolist()):
+    for place, (whole, best) in enumerate(zip(found.whole.tolist(), found.best.tolist(), strict=True)):
         if place + 1 not in held:
-            assert np.isnan(cosine)
+            assert np.isnan([whole, best]).all()
             continue
-        differ = ((held[place + 1] > 0) != (query > 0)).sum(axis=1).min()
-        assert cosine == pytest.approx(np.cos(np.pi * differ / dimension), abs=1e-5)
+        differ = ((held[place + 1] > 0) != (query > 0)).sum(axis=1)
+        assert whole == pytest.approx(np.cos(np.pi * differ[0] / dimension), abs=1e-5)
+        assert best == pytest.approx(np.cos(np.pi * differ.min() / dimension), abs=1e-5)
 
 
 def test_every_finite_half_is_widened_exactly() -> None:

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms.core.field import AFTER, BEFORE, DAY_LENGTH, FLOOR, LENGTH, WEIGHTS, Field
+from acms.core.field import AFTER, BEFORE, Field
 from acms.core.index import DAY
 from acms.core.markers import boost
-from acms.core.rank import NAMED, TERMS, Question, Ranking, alike, by_words, rank
+from acms.core.rank import TERMS, Question, Ranking, alike, by_words, rank, unnamed
 from acms.core.terms import day_terms, terms, words
+from acms.core.weights import WEIGHTS, Weights
 from acms.model import Entry, Role
 from tests.core.indexes import field_of
 from tests.core.logs import NOON, entry
@@ -65,10 +66,10 @@ def formula(query: str, entries: Sequence[Entry]) -> list[dict[str, float]]:
     known = sorted((n for n in holders if holders[n]), key=lambda n: (holders[n], n))[:TERMS]
     idf = {n: math.log(1 + (size - holders[n] + 0.5) / (holders[n] + 0.5)) for n in holders}
     most = sum(idf[n] for n in known) + sum(idf[n] for n in holders if not holders[n])
-    scale = 1 / (most * sum(WEIGHTS.values())) if known else 0.0
+    scale = 1 / (most * WEIGHTS.words) if known else 0.0
 
     def bm25(places: Sequence[int], full: float) -> float:
-        room = FLOOR + sum(length[place] for place in places) / full
+        room = WEIGHTS.floor + sum(length[place] for place in places) / full
         found = 0.0
         for n in known:
             times = sum(counts[place][n] for place in places)
@@ -81,12 +82,12 @@ def formula(query: str, entries: Sequence[Entry]) -> list[dict[str, float]]:
         day = [other for other in range(size) if days[other] == days[place]]
         asked = place > 0 and entries[place - 1].content.rstrip().endswith("?")
         fields = {
-            "message": bm25([place], LENGTH),
-            "window": bm25(window, LENGTH),
-            "day": bm25(day, DAY_LENGTH),
-            "question": bm25([place - 1], LENGTH) if asked else 0.0,
+            "message": bm25([place], WEIGHTS.length),
+            "window": bm25(window, WEIGHTS.length),
+            "day": bm25(day, WEIGHTS.day_length),
+            "question": bm25([place - 1], WEIGHTS.length) if asked else 0.0,
         }
-        everything.append({name: value * WEIGHTS[name] * scale for name, value in fields.items()})
+        everything.append({name: value * getattr(WEIGHTS, name) * scale for name, value in fields.items()})
     return everything
 
 
@@ -263,8 +264,55 @@ def test_who_is_named_counts_for_more_than_who_names() -> None:
     entries = [entry(n, "the blue one", actor=actor) for n, actor in enumerate(actors, 1)]
     found = rank(field_of(entries), Question.of("does Melanie like blue?"))
     gained = [-math.log(1 - found.score(place)) / 2 / found.relevance(place) for place in range(8)]
-    assert gained == pytest.approx([1, NAMED] * 4, abs=1e-4)
-    assert NAMED > 1
+    assert gained == pytest.approx([1, WEIGHTS.named] * 4, abs=1e-4)
+    assert WEIGHTS.named > 1
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("What does Melanie paint?", "What does paint?"),
+        ("What is Melanie's plan for Sam?", "What is plan for ?"),
+        ("What does melanie like?", "What does melanie like?"),
+        ("Melanie", "Melanie"),
+        ("what is  blue?", "what is  blue?"),
+    ],
+)
+def test_names_of_speakers_are_taken_out_of_a_query_that_asks_for_more(query: str, expected: str) -> None:
+    assert unnamed(query, ["Sam", "Melanie"]) == expected
+    assert unnamed(query, []) == query
+
+
+def test_what_is_said_of_the_hearer_or_asked_counts_for_less() -> None:
+    found = rank(field_of(said("I like blue", "you like blue", "I like blue?")), Question.of("blue"))
+    raised = [-math.log(1 - found.score(place)) / 2 / found.relevance(place) for place in range(3)]
+    assert raised == pytest.approx([1, WEIGHTS.addressed, WEIGHTS.asking], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("query", "asks"),
+    [
+        ("when did I paint?", True),
+        ("what day did I paint?", True),
+        ("how long did I paint?", True),
+        ("what did I paint?", False),
+        ("did I paint when it rained?", False),
+    ],
+)
+def test_a_message_that_names_a_time_answers_a_question_for_one(query: str, asks: bool) -> None:
+    found = rank(field_of(said("I paint", "I paint yesterday")), Question.of(query))
+    raised = [-math.log(1 - found.score(place)) / 2 / found.relevance(place) for place in range(2)]
+    assert raised == pytest.approx([1, WEIGHTS.timed if asks else 1], abs=1e-4)
+
+
+def test_other_weights_are_those_of_a_field() -> None:
+    log = said("orders", "orders?", "you")
+    field = field_of(log)
+    other = Field(field.snapshot, field.cover, field, Weights(asking=0.5, addressed=1.0, length=10.0))
+    one, two = (rank(held, Question.of("orders")) for held in (field, other))
+    assert two.score(1) < one.score(1)
+    assert two.relevance(0) < one.relevance(0)
+    assert other.measures.message[0] > field.measures.message[0]
 
 
 def test_naming_everybody_names_nobody() -> None:

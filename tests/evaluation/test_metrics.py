@@ -6,7 +6,20 @@ from math import log2
 
 import pytest
 
-from acms.evaluation import Probe, Recalled, carries, hit, ndcg, precision, score, stale, stale_anywhere
+from acms.evaluation import (
+    Probe,
+    Recalled,
+    carries,
+    hit,
+    hit_at,
+    ndcg,
+    outdated,
+    precision,
+    score,
+    stale,
+    stale_anywhere,
+    surfaced,
+)
 
 PROBE = Probe(question="Which framework?", expected=("FastAPI",), forbidden=("Flask",), after=0)
 
@@ -102,3 +115,55 @@ def test_tokens_are_those_of_the_items_unless_they_are_given() -> None:
     items = [Recalled(text="FastAPI", tokens=3), Recalled(text="tea", tokens=2)]
     assert score(PROBE, items).tokens == 5
     assert score(PROBE, items, tokens=9, seconds=0.5).tokens == 9
+
+
+def test_a_hit_at_k_is_by_score_whatever_the_order_of_show() -> None:
+    shown = [
+        Recalled(text="tea", score=0.2),
+        Recalled(text="coffee", score=0.5),
+        Recalled(text="FastAPI", score=0.4),
+    ]
+    assert [hit_at(k, PROBE, shown) for k in (1, 2, 3)] == [False, True, True]
+    assert not hit_at(5, PROBE, [])
+
+
+def test_outdated_is_the_superseded_above_its_successor() -> None:
+    old, new = "We use Flask.", "We use FastAPI."
+    assert outdated(PROBE, _items(old, new)) is True
+    assert outdated(PROBE, _items(new, old)) is False
+    assert outdated(PROBE, _items("We switch from Flask to FastAPI.", old)) is False
+    assert outdated(PROBE, _items("tea", old)) is True
+    assert outdated(PROBE, _items("tea")) is False
+    assert outdated(PROBE, []) is False
+    shown = [Recalled(text=new, score=0.1), Recalled(text=old, score=0.2)]
+    assert outdated(PROBE, shown) is True
+    assert score(PROBE, shown).hit
+    assert not score(PROBE, shown).answered
+
+
+def test_nothing_is_outdated_where_nothing_was_superseded() -> None:
+    probe = Probe(question="Which framework?", expected=("FastAPI",), after=0)
+    assert outdated(probe, _items("We use FastAPI.")) is None
+    assert score(probe, _items("We use FastAPI.")).answered
+
+
+def test_a_decoy_names_the_value_and_is_no_answer() -> None:
+    gossip = "FastAPI is popular, but some teams prefer Sanic."
+    probe = Probe(question="Which framework?", expected=("FastAPI",), decoys=(gossip,), after=0)
+    heard = _items(f"user: {gossip}", "tea")
+    assert not hit(probe, heard)
+    assert precision(probe, heard) == 0.0
+    assert ndcg(probe, heard) == 0.0
+    both = _items(f"user: {gossip}\nuser: Decision: we use FastAPI.", "tea")
+    assert hit(probe, both)
+    assert hit_at(1, probe, both)
+    assert precision(probe, both) == 0.5
+
+
+def test_a_bonus_is_the_share_of_what_an_answer_follows_from() -> None:
+    probe = Probe(
+        question="Which pattern?", expected=("declarative base",), bonus=("Python", "SQLAlchemy"), after=0
+    )
+    assert surfaced(probe, _items("SQLAlchemy, with the declarative base")) == 0.5
+    assert surfaced(probe, []) == 0.0
+    assert surfaced(PROBE, _items("FastAPI")) is None

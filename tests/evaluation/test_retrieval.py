@@ -120,7 +120,7 @@ def test_packing_skips_what_does_not_fit(size: int, packed: float) -> None:
     assert measured[f"B{size}"] == pytest.approx(packed)
 
 
-def test_a_rank_is_the_score_of_what_is_a_message_of_the_past() -> None:
+def test_a_rank_is_the_score_of_a_message_and_what_has_none_comes_last_oldest_first() -> None:
     items = [
         Recalled(text="a fact", score=0.99),
         Recalled(text="b", score=0.2, index=1),
@@ -129,7 +129,8 @@ def test_a_rank_is_the_score_of_what_is_a_message_of_the_past() -> None:
         Recalled(text="same as b", score=0.2, index=0),
         Recalled(text="now", score=0.0, index=3, current=True),
     ]
-    assert ranking(items) == [2, 1, 0]
+    assert ranking(items, 6) == [2, 1, 0, 3, 4, 5]
+    assert ranking([], 3) == [0, 1, 2]
 
 
 def test_a_line_costs_its_speaker_and_its_text() -> None:
@@ -161,7 +162,7 @@ async def test_a_system_is_told_all_rests_and_is_asked_for_its_whole_ranking() -
     assert report.groups("LoCoMo") == ["all", "1", "4", "5"]
     means = report.means("LoCoMo", "told")
     assert (means["R@5"].mean, means["R@5"].count) == (1.0, 2)  # questions without an answer stand apart
-    assert report.means("LoCoMo", "told", "5")["R@10"].mean == 0.0
+    assert report.means("LoCoMo", "told", "5")["nDCG@10"].mean == 1 / log2(6)  # 0 and 4, then 1, 2, 3
     assert report.means("LoCoMo", "nobody") == {}
     assert [one.done for one in seen] == [0, 1, 2, 3, 4]
     assert seen[0].of == 4
@@ -173,7 +174,7 @@ async def test_a_system_is_told_all_rests_and_is_asked_for_its_whole_ranking() -
 async def test_evidence_is_what_a_recall_of_that_budget_returns() -> None:
     items = [
         Recalled(text="x", score=1.0, index=0),
-        Recalled(text="y", index=4, current=True),
+        Recalled(text="y", score=0.9, index=4, current=True),
         Recalled(text="fact", score=0.9),
     ]
     system = Told(items)
@@ -182,7 +183,7 @@ async def test_evidence_is_what_a_recall_of_that_budget_returns() -> None:
     assert {name: row.figures[name] for name in ("E500", "E1k", "E2k", "E4k")} == {
         "E500": 0.5, "E1k": 0.5, "E2k": 1.0, "E4k": 1.0,
     }  # fmt: skip
-    assert row.figures["R@10"] == 0.5  # the current episode has no rank
+    assert row.figures["nDCG@10"] < 1  # the current episode has no rank
     assert row.seconds is not None
     assert row.confidence is None
 
@@ -194,9 +195,9 @@ async def test_a_slow_system_is_asked_every_nth_question_and_compared_on_those()
         [CHAT], {"good": opening(good), "bad": opening(bad)}, every={"bad": 2}, rounds=100
     )
     assert [row.question for row in report.asked if row.system == "bad"] == [0, 2]
-    margin = report.margin("LoCoMo", "R@10", of="good", over="bad")
+    margin = report.margin("LoCoMo", "nDCG@10", of="good", over="bad")
     assert margin is not None
-    assert (margin.mean, margin.count) == (1.0, 1)
+    assert (margin.mean, margin.count) == (1 - 1 / log2(3), 1)
     assert report.margin("LoCoMo", "R@10", of="good", over="nobody") is None
 
 

@@ -21,5 +21,9 @@ def test_every_command_stands_on_the_command_line_page() -> None:
     names = [
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     ]
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        assert inner is not None
+        names += [f"{group.name} {command.name}" for command in inner.registered_commands]
     assert len(names) >= 12
     assert [name for name in names if f"acms {name.rstrip('_')}" not in shown] == []

@@ -292,3 +292,9 @@ def test_an_unknown_reflector_and_a_key_on_the_command_line_are_refused() -> Non
     assert "offline" in json.dumps(refused("worker", "--once", "--reflector", "oracle"))
     for command in (("reflect", "plain"), ("worker", "--once")):
         run(*command, "--reflector", "http", "--api-key", "secret", code=2)
+
+
+def test_a_worker_says_which_kinds_it_can_do_when_its_reflector_has_another_name() -> None:
+    model = ("--reflector", "http", "--url", "http://127.0.0.1:1/v1", "--model", "qwen3")
+    told = json.dumps(refused("worker", "--once", *model, "--kinds", "reflect:qwen"))
+    assert "cannot do reflect:qwen, only adopt, collect, compact, expire, reflect, reflect:qwen3" in told

@@ -87,7 +87,9 @@ def test_the_window_leaves_room_for_the_instructions() -> None:
     assert HTTPSummarizer("http://localhost", "m").model == "m"
 
 
-@pytest.mark.parametrize("given", [{"window": 3_000}, {"window": None}, {"model": ""}, {"max_retries": -1}])
+@pytest.mark.parametrize(
+    "given", [{"window": 3_000}, {"window": None}, {"model": ""}, {"model": " "}, {"max_retries": -1}]
+)
 def test_what_it_cannot_be_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         HTTPSummarizer("http://localhost", **{"model": "m", **given})

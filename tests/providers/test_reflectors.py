@@ -412,6 +412,8 @@ async def test_what_is_no_client_or_model_is_refused_at_once(monkeypatch: pytest
                 OpenAIReflector(client, **wrong)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="window"):
             OpenAISummarizer(client, window=100)
+        with pytest.raises(ConfigurationError, match="name of a model"):
+            OpenAISummarizer(client, " ")
         reflector = OpenAIReflector(client)
         await reflector.aclose()
         assert not client.is_closed(), "a client that was given stays open"

@@ -138,6 +138,7 @@ async def _told(session: ACMS) -> dict[str, Any]:
                     "budget": items.budget,
                     "tokens": items.tokens,
                     "confidence": items.confidence,
+                    "band": items.band,
                     "items": [render.item_json(item, rank) for rank, item in render.ranked(items)],
                 }
                 for question, items in answers

@@ -86,7 +86,6 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", metavar="FOLDER", file_okay=False, help="Keep vectors here for the next run."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where the report goes.")]
 
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,6 +171,7 @@ def run_(
     if wrong:
         about = "scenarios" if data else "--data"
         raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
+    _known_scenarios(scenario)
     if bool(judge) != bool(judge_model) or (answer_model and not judge):
         raise typer.BadParameter(
             "--judge needs --judge-model, and neither stands alone", param_hint="--judge"
@@ -182,12 +182,15 @@ def run_(
         from acms.evaluation import sections
 
         compared = None if against is None else _compared(against)
+        if report is not None:
+            _made(report)
         async with AsyncExitStack() as stack:
             line_up = await stack.enter_async_context(_line_up(embedder, cache, system, reflector))
             settings = {
                 "embedder": ", ".join(embedder),
                 "reflector": reflector,
                 "seed": ", ".join(map(str, seed)),
+                **({"every": str(every)} if data else {}),
             }
             tell = stack.enter_context(_watching())
             raw = ""
@@ -196,7 +199,7 @@ def run_(
                 document = reports.Document(
                     title="Recall on real conversations",
                     text=("How well each system finds the messages that answer a question.",),
-                    settings={**settings, "every": str(every)},
+                    settings=settings,
                     sections=sections.retrieval(found, against=compared),
                     left_out=line_up.left_out,
                 )
@@ -225,10 +228,19 @@ def run_(
         written: list[Path] = []
         if report is not None:
             written = document.write(report, {"retrieval.json": raw} if raw else None)
-        value = {"settings": dict(document.settings), "left_out": dict(line_up.left_out), **value}
+        value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
         _show(Screen(as_json), document, value, written)
 
     run(as_json, work())
+
+
+def _known_scenarios(names: Sequence[str]) -> None:
+    from acms.evaluation import SCENARIOS
+
+    for name in names:
+        if name not in SCENARIOS:
+            hint = "acms eval scenarios lists them"
+            raise typer.BadParameter(f"{name} is no scenario: {hint}", param_hint="--scenario")
 
 
 @contextmanager
@@ -288,11 +300,6 @@ async def _suite(
     from acms.evaluation import SCENARIOS, phrases
     from acms.evaluation.suite import through
 
-    for name in names:
-        if name not in SCENARIOS:
-            raise ValidationError(
-                f"{name!r} is no scenario", field="scenario", options=("acms eval scenarios lists them",)
-            )
     said = None if words is None else phrases(words)
     scenarios = [
         SCENARIOS[name](turns=turns or _TURNS, seed=seed, phrases=said)
@@ -347,6 +354,14 @@ async def _retrieve(
     )
 
 
+def _made(folder: Path) -> None:
+    """Make the folder of a report before anything long runs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationError(f"cannot write to {folder}: {error.strerror}", field="folder") from error
+
+
 def _compared(file: Path) -> RetrievalReport:
     from acms.evaluation.retrieval import RetrievalReport
 
@@ -394,13 +409,17 @@ def _show(screen: Screen, document: Document, value: dict[str, Any], written: Se
     def draw() -> None:
         for section in (*document.sections, *document.times):
             _section(screen, section)
-        for name, why in document.left_out.items():
-            screen.line(f"not run: {name}, {why}", "dim")
-        if written:
-            screen.line()
-            screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
+        _left_out(screen, document, written)
 
     screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+
+def _left_out(screen: Screen, document: Document, written: Sequence[Path]) -> None:
+    for name, why in document.left_out.items():
+        screen.line(f"not run: {name}, {why}", "dim")
+    if written:
+        screen.line()
+        screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
 
 
 def _section(screen: Screen, section: Section) -> None:
@@ -412,6 +431,60 @@ def _section(screen: Screen, section: Section) -> None:
         screen.line(table.title)
         columns = [Column(head, right=place > 0) for place, head in enumerate(table.heads)]
         screen.table(columns, table.rows)
+
+
+# ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("report", epilog="Example:  acms eval report --out out/")
+def report_(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
+    words: Words = None,
+    embedder: Embedders = ["none"],  # noqa: B006
+    system: Systems = [],  # noqa: B006
+    cache: Cache = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small one, in seconds: few points a chart.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure everything, and write report.json, report.md, a page report.html and its charts.
+
+    The seven figures of the evaluation plan: recall against the length of a conversation, the token budget and the
+    distance from a fact; precision against recall; scenarios from easy to hard; what markers are worth; what it all
+    costs. The page needs no script and no network. Two runs write the same bytes, but for the times.
+    """
+
+    async def work() -> None:
+        from acms.evaluation import phrases
+        from acms.evaluation.deliverables import FULL, QUICK, deliverables
+
+        _made(out)
+        async with AsyncExitStack() as stack:
+            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
+            document = await deliverables(
+                line_up,
+                sizes=QUICK if quick else FULL,
+                seed=seed,
+                phrases=None if words is None else phrases(words),
+                settings={
+                    "embedder": ", ".join(embedder),
+                    "words": "those of ACMS" if words is None else words.name,
+                },
+                progress=stack.enter_context(_watching()),
+            )
+        written = document.write(out)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            _section(screen, document.sections[0])
+            _left_out(screen, document, written)
+
+        value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
+        screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+    run(as_json, work())
 
 
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────

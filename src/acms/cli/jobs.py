@@ -31,6 +31,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.core.history import preview
 from acms.core.validate import PAGE
+from acms.errors import ConfigurationError
 from acms.events import Event, JobFailed, JobFinished
 from acms.model import Job, JobQuery, JobState
 from acms.protocols import Reflector, StorageBackend
@@ -75,6 +76,12 @@ def worker(
             if reflector is not None:
                 found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
             handlers = operations.handlers(config, reflectors=found)
+            unknown = [kind for kind in wanted or () if kind not in handlers]
+            if unknown:  # only the reflector itself knows its name
+                raise ConfigurationError(
+                    f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(sorted(handlers))}",
+                    options=tuple(sorted(handlers)),
+                )
             storage = await stack.enter_async_context(opened(db))
             one = Worker(
                 storage,

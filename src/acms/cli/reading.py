@@ -72,6 +72,7 @@ def recall(
             "budget": items.budget,
             "tokens": items.tokens,
             "confidence": items.confidence,
+            "band": items.band,
             "coverage": items.coverage,
             "items": [render.item_json(item, ranks[item.id]) for item in items],
             "warnings": items.ledger.warnings,
@@ -97,6 +98,7 @@ def recall(
             )
             if why:
                 screen.title("Why")
+                screen.line(f"{items.ledger.certainty}")
                 screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in value["ledger"]])
                 if len(rejected) > LEFT_OUT:
                     screen.line(f"{len(rejected) - LEFT_OUT} more were left out", "dim")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from acms.core.chain import locate
+from acms.core.episodes import is_mark
 from acms.core.facts import REVOKED, Succession, address_of, has_address
 from acms.core.history import ENDED, Cover
 from acms.model import Draft, Entry, Kind, Span, State
@@ -45,11 +46,6 @@ def candidates(late: Iterable[Entry], runs: Sequence[tuple[str, int, int]], fork
             and all(inherits(id, runs) or id.startswith("f_") for id in entry.sources)
         )
     ]
-
-
-def is_mark(entry: Entry) -> bool:
-    """Whether an entry says which episode was reflected on: a summary that replaces nothing."""
-    return entry.kind is Kind.SUMMARY and not entry.replaces and "episode" in entry.data
 
 
 def grounded(
@@ -109,7 +105,7 @@ def adopted(found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: in
     """
     cited = {id for entry in own for id in entry.sources}
     filled = {address_of(one) for one in own if one.kind is Kind.FACT and cover.by(one.version) is None}
-    marked = {entry.data["episode"] for entry in own if is_mark(entry)}
+    marked = {entry.episode for entry in own if is_mark(entry)}
     drafts: list[Draft] = []
     for entry in found:
         replaces = clipped(entry.replaces, fork)
@@ -117,7 +113,7 @@ def adopted(found: Iterable[Entry], own: Sequence[Entry], cover: Cover, fork: in
             (cover.by(version) or 0) > fork for first, last in replaces for version in range(first, last + 1)
         )
         if entry.kind is Kind.SUMMARY:
-            decided = entry.data["episode"] in marked or entry.data["episode"] >= open_
+            decided = entry.episode in marked or entry.episode >= open_
         elif entry.kind is Kind.RETRACTION:
             decided = decided or not replaces
         elif entry.data.get("cardinality") == "one" and has_address(address_of(entry)):

@@ -28,16 +28,15 @@ from acms.core.facts import address, has_address
 from acms.core.terms import OURS_BY, TOLD_BY, changes, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
-SPACE = "cards1"
+SPACE = "cards2"
 """Derived space of the cards; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY, CHANGES, OURS, TOLD = 1, 2, 4, 8, 64, 128
-"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it speaks of
-"us"; it tells of others. The last three are not set on cards written before they were noted, until they are written
-again: that says nothing of these entries."""
+REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED, OURS, TOLD = 1, 2, 4, 8, 16, 32, 64, 128
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
+of the one spoken to than of the speaker; it names a time; it speaks of "us"; it tells of others."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -47,6 +46,12 @@ _MINUTE = 60_000_000
 #: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
 #: opposites that are no terms one is enough.
 _EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
+_SPEAKER = frozenset("i me my mine myself we us our ours ourselves".split())
+_HEARER = frozenset("you your yours yourself yourselves u ur".split())
+_TIMES = frozenset(
+    """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
+    weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
+)
 
 
 class Label(NamedTuple):
@@ -80,6 +85,8 @@ def write(draft: Draft, nonce: str) -> bytes:
         | (CHANGES if changes(said) else 0)
         | (0 if OURS_BY.isdisjoint(said) else OURS)
         | (0 if TOLD_BY.isdisjoint(said) else TOLD)
+        | (ADDRESSED if sum(map(_HEARER.__contains__, said)) > sum(map(_SPEAKER.__contains__, said)) else 0)
+        | (0 if _TIMES.isdisjoint(said) else TIMED)
     )
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),

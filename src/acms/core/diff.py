@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+from acms.core.episodes import is_mark
 from acms.core.facts import address_of, has_address
 from acms.core.history import Cover, anchor
 from acms.model import Entry, Kind, Span, State
@@ -97,8 +98,8 @@ def deltas(
     """Return what differs by kind; `before` and `after` are what may be in force on the left and on the right."""
     one = {entry.id: entry for entry in left.in_force(before)}
     other = {entry.id: entry for entry in right.in_force(after)}
-    removed = [entry for id, entry in one.items() if id not in other and not _hides_nothing(entry)]
-    added = [entry for id, entry in other.items() if id not in one and not _hides_nothing(entry)]
+    removed = [entry for id, entry in one.items() if id not in other and not is_mark(entry)]
+    added = [entry for id, entry in other.items() if id not in one and not is_mark(entry)]
     return {
         kind: _delta(
             [(entry, _subject(left, entry)) for entry in removed if entry.kind is kind],
@@ -106,11 +107,6 @@ def deltas(
         )
         for kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
     }
-
-
-def _hides_nothing(entry: Entry) -> bool:
-    """Whether an entry is the summary of an episode: what it is about is read as it was said."""
-    return entry.kind is Kind.SUMMARY and not entry.replaces
 
 
 def _subject(side: Standing, entry: Entry) -> Hashable:

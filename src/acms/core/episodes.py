@@ -198,12 +198,20 @@ def tail_of(newest: Sequence[Entry]) -> Tail:
     return tail
 
 
+def is_mark(entry: Entry) -> bool:
+    """Whether an entry says that an episode was reflected on, and sums it up: a summary that stands for nothing.
+
+    Its ordinal and what it covers outlive its content; a summary that a compaction wrote replaces something.
+    """
+    return entry.kind is Kind.SUMMARY and not entry.replaces
+
+
 def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
     """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
     found: list[Episode] = []
     summaries: dict[int, str] = {}
     for entry in entries:
-        if entry.kind is Kind.SUMMARY and entry.content and not entry.replaces:
+        if is_mark(entry) and entry.content:
             summaries[entry.episode] = entry.content
         if entry.kind is Kind.EPISODE and found:
             found[-1] = replace(found[-1], status="closed", reason=str(entry.data.get("reason", "manual")))

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.cards import EMPTY, ONE, QUESTION, REPLACES, Label
+from acms.core.cards import ADDRESSED, EMPTY, ONE, QUESTION, REPLACES, TIMED, Label
 from acms.core.history import Cover, anchor
 from acms.core.index import DAY, Snapshot
 from acms.core.vectors import Floats, Ints
+from acms.core.weights import WEIGHTS, Weights
 from acms.model import Entry, Kind, State
 
-FLOOR = 0.3
-"""What is added to the count of a term in an empty text: how soon repeating it stops counting."""
-LENGTH = 60.0
-"""Terms of a message, or of a neighbourhood, that add one to it."""
-DAY_LENGTH = 1000.0
-"""Terms of a day that add one to it."""
-WEIGHTS: Mapping[str, float] = {"message": 1.0, "window": 1.0, "day": 0.4, "question": 0.4}
-"""Weight of each field."""
 BEFORE, AFTER = 2, 1
 """Entries before and after one that count as its neighbourhood."""
-FACTORS = 4
-"""Factors of the speakers that are kept: of two who talk, one is named, or none."""
-TERSE = 0.7
-"""Exponent by which a speaker who is terse on average gains on one who is verbose."""
+FACTORS = 8
+"""Factors that are kept: of two who talk, one is named, or none, and a time is asked for or not."""
+
+
+OF_INTEREST = ADDRESSED | QUESTION | TIMED
+"""Flags by which an entry counts more or less."""
 
 
 class Sample(NamedTuple):
@@ -45,9 +40,12 @@ class Field:
     #: What of a log belongs to it.
     kind = Kind.MESSAGE
 
-    def __init__(self, snapshot: Snapshot, cover: Cover, before: Field | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, cover: Cover, before: Field | None = None, weights: Weights = WEIGHTS
+    ) -> None:
         """Take what a reader sees; `before` is a field of the same log at an earlier version, to go on from."""
         self.snapshot = snapshot
+        self.weights = weights
         self.cover = cover
         #: Documents in reading order, and the place of each document in it, -1 for what is not in force; None when
         #: the log holds plain messages only and all are in force, in order.
@@ -56,10 +54,16 @@ class Field:
         self._size = snapshot.count
         if cover or snapshot.odd():
             self._arrange()
-        self._factors: dict[frozenset[str], Floats] = {}
+        self._factors: dict[tuple[frozenset[str], bool], Floats] = {}
         self._sampled: dict[tuple[str, int], Sample] = {}
         self._before: Measures | None = None
-        if before is not None and self.order is None and before.order is None and len(before) <= len(self):
+        if (
+            before is not None
+            and self.order is None
+            and before.order is None
+            and len(before) <= len(self)
+            and before.weights == weights
+        ):
             self._before = before.__dict__.get("measures")
 
     def _arrange(self) -> None:
@@ -143,7 +147,7 @@ class Field:
         """Return the facts in force of the same log; None when it never held any."""
         if not self.snapshot.odd() or all(label.kind is not Kind.FACT for label in self.snapshot.labels()[1]):
             return None
-        return Facts(self.snapshot, self.cover)
+        return Facts(self.snapshot, self.cover, weights=self.weights)
 
     @cached_property
     def measures(self) -> Measures:
@@ -152,24 +156,44 @@ class Field:
         self._before = None
         return found or Measures.of(self)
 
-    def factor(self, named: frozenset[str], more: float) -> Floats:
-        """Return a factor for every entry, of its speaker's terseness and of being named; one for all when equal."""
-        found = self._factors.get(named)
+    @cached_property
+    def speakers(self) -> frozenset[str]:
+        """Return who speaks, where that is known."""
+        return frozenset(label.actor for label in self.labels[1] if label.actor is not None)
+
+    def factor(self, named: frozenset[str], dated: bool) -> Floats:
+        """Return a factor for every entry: of its speaker's terseness, of that one being named, and of what it is.
+
+        `dated` says that a time is asked for. One factor stands for all when they are equal.
+        """
+        found = self._factors.get((named, dated))
         if found is None:
             by_label = self.measures.terse
             if named:
                 labels = self.labels[1]
                 by_label = by_label * np.array(
-                    [more if label.actor in named else 1.0 for label in labels], np.float32
+                    [self.weights.named if label.actor in named else 1.0 for label in labels], np.float32
                 )
             if not len(by_label):
                 by_label = np.ones(1, np.float32)
             found = by_label[:1] if (by_label == by_label[0]).all() else by_label.take(self.measures.said)
+            flags = self.column("flags") & (OF_INTEREST if dated else OF_INTEREST & ~TIMED)
+            if flags.any():
+                found = found * self._by_flags.take(flags)
             if len(self._factors) < FACTORS:
                 self._factors = {
                     **self._factors,
-                    named: found,
+                    (named, dated): found,
                 }  # recalls in threads read it beside each other
+        return found
+
+    @cached_property
+    def _by_flags(self) -> Floats:
+        weights = self.weights
+        factors = {ADDRESSED: weights.addressed, QUESTION: weights.asking, TIMED: weights.timed}
+        found = np.ones(256, np.float32)
+        for flag, factor in factors.items():
+            found[(np.arange(256) & flag) > 0] *= np.float32(factor)
         return found
 
     def sampled(self, space: str, dimension: int, draw: Callable[[], Sample]) -> Sample:
@@ -225,7 +249,7 @@ class Measures(NamedTuple):
     day: Floats
     #: Day of every entry, as an index into those of the days.
     codes: Ints
-    #: Weight of the entry before as a question.
+    #: 1 after a question, else 0.
     question: Floats
     #: Factor of the speaker's terseness, by label.
     terse: Floats
@@ -247,6 +271,7 @@ class Measures(NamedTuple):
         length: Floats = field.column("length")
         days = field.column("minute") // DAY
         first = int(days.min()) if len(days) else 0
+        weights = field.weights
         wide = len(days) > 0 and int(days.max()) - first > 4 * len(days) + 4096
         if wide:
             _, days = np.unique(days, return_inverse=True)
@@ -258,12 +283,12 @@ class Measures(NamedTuple):
         by_label = np.bincount(said, length, len(labels)).astype(np.float64, copy=False)
         entries = np.bincount(said, minlength=len(labels)).astype(np.float64)
         return cls(
-            np.float32(FLOOR) + length * np.float32(1 / LENGTH),
-            np.float32(FLOOR) + sum_around(length) * np.float32(1 / LENGTH),
-            np.float32(FLOOR) + by_day.astype(np.float32) * np.float32(1 / DAY_LENGTH),
+            room(length, weights.length, weights),
+            room(sum_around(length), weights.length, weights),
+            room(by_day.astype(np.float32), weights.day_length, weights),
             codes,
             _questions(field.column("flags")),
-            _terseness(by_label, entries, len(length), labels),
+            _terseness(by_label, entries, len(length), labels, weights.terse),
             said,
             None if wide else first,
             by_day,
@@ -277,7 +302,7 @@ class Measures(NamedTuple):
 
         All sums are of whole numbers, so they come out the same as when they are made in one go.
         """
-        old, size = len(self.codes), len(field)
+        old, size, weights = len(self.codes), len(field), field.weights
         length: Floats = field.column("length")
         days = field.column("minute")[old:] // DAY
         inherited = _inherited(field)
@@ -299,12 +324,12 @@ class Measures(NamedTuple):
         by_label = _added(self.by_label, later, length[old:], len(labels))
         entries = _added(self.entries, later, np.ones(len(later), np.float32), len(labels))
         return Measures(
-            np.concatenate([self.message, np.float32(FLOOR) + length[old:] * np.float32(1 / LENGTH)]),
-            np.concatenate([self.window[:least], np.float32(FLOOR) + around * np.float32(1 / LENGTH)]),
-            np.float32(FLOOR) + by_day.astype(np.float32) * np.float32(1 / DAY_LENGTH),
+            np.concatenate([self.message, room(length[old:], weights.length, weights)]),
+            np.concatenate([self.window[:least], room(around, weights.length, weights)]),
+            room(by_day.astype(np.float32), weights.day_length, weights),
             np.concatenate([self.codes, codes]),
             np.concatenate([self.question, _questions(field.column("flags")[old - 1 :])[1:]]),
-            _terseness(by_label, entries, size, labels),
+            _terseness(by_label, entries, size, labels, weights.terse),
             np.concatenate([self.said, later]),
             self.first,
             by_day,
@@ -318,11 +343,15 @@ def _inherited(field: Field) -> tuple[int, ...]:
     return tuple(len(segment.labels) for _, segment, _ in field.snapshot.pieces[:-1])
 
 
+def room(length: Floats, full: float, weights: Weights) -> Floats:
+    """Return what is added to the count of a term in texts of some lengths; `full` terms add one."""
+    return np.asarray(np.float32(weights.floor) + length * np.float32(1 / full), np.float32)
+
+
 def _questions(flags: NDArray[Any]) -> Floats:
-    """Return the weight of the entry before as a question."""
+    """Return 1 for what follows a question."""
     found = np.zeros(len(flags), np.float32)
-    asked = (flags[:-1] & QUESTION) != 0
-    found[1:] = asked.astype(np.float32) * np.float32(WEIGHTS["question"])
+    found[1:] = (flags[:-1] & QUESTION) != 0
     return found
 
 
@@ -333,7 +362,7 @@ def _added(sums: Sums, codes: Ints, values: Floats, least: int) -> Sums:
     return more
 
 
-def _terseness(by_label: Sums, entries: Sums, size: int, labels: Sequence[Label]) -> Floats:
+def _terseness(by_label: Sums, entries: Sums, size: int, labels: Sequence[Label], exponent: float) -> Floats:
     """Return a factor for each label: those who say little at a time say more with it."""
     speakers: dict[str, int] = {}
     of = [speakers.setdefault(label.actor or str(label.role), len(speakers)) for label in labels]
@@ -344,7 +373,7 @@ def _terseness(by_label: Sums, entries: Sums, size: int, labels: Sequence[Label]
     np.add.at(count, of, entries)
     mean = max(float(total.sum()) / size, 1e-6)
     usual = (total + 10 * mean) / (count + 10)
-    return ((mean / usual) ** TERSE).astype(np.float32)[of]
+    return ((mean / usual) ** exponent).astype(np.float32)[of]
 
 
 def sum_around(values: Floats, out: Floats | None = None) -> Floats:

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acms.core.field import DAY_LENGTH, FLOOR, LENGTH, WEIGHTS, Field
+from acms.core import meaning
+from acms.core.field import Field, room
 from acms.core.history import FACT, Doc, Lone
 from acms.core.markers import boost
+from acms.core.meaning import answered, cosines, risen
 from acms.core.plan import Candidate
-from acms.core.rank import CANDIDATES, LEXICAL, TERMS, Question, cosines, raise_score, risen
+from acms.core.rank import CANDIDATES, TERMS, Question, raise_score
 from acms.core.vectors import Floats
 from acms.model import Source
 from acms.protocols import Frame
@@ -29,8 +31,8 @@ class Usual(NamedTuple):
     #: Entries that hold each of its terms, and entries in all.
     often: Mapping[int, int]
     size: int
-    #: Cosine of the query and an entry that has nothing to do with it.
-    cosine: float
+    #: Cosines of the query and an entry that has nothing to do with it; None when nobody asked by meaning.
+    cosine: meaning.Usual | None
 
     def beside(self, fields: Iterable[Field], query: Sequence[int]) -> Usual:
         """Return the same with the entries of some fields."""
@@ -45,22 +47,22 @@ class Usual(NamedTuple):
 class Known:
     """The facts in force of one log, and how well each of them answers."""
 
-    def __init__(self, context: str, field: Field, words: Floats, meaning: Floats | None) -> None:
+    def __init__(self, context: str, field: Field, words: Floats, meant: Floats | None) -> None:
         self.context = context
         #: Of the facts alone.
         self.field = field
         self._words = words
-        self._meaning = meaning
-        worth = words if meaning is None else words + meaning * np.float32(1 / LEXICAL)
-        relevance = words if meaning is None else words + meaning - words * meaning
+        self._meant = meant
+        worth = words if meant is None else words + meant * np.float32(field.weights.meaning)
+        relevance = words if meant is None else words + meant - words * meant
         self._worth: list[float] = worth.tolist()
         self.relevance: list[float] = np.minimum(relevance, 1).tolist()
 
     def parts(self, place: int) -> dict[str, float]:
         """Return what each signal adds to the relevance of a fact."""
         found = {"fact": float(self._words[place])}
-        if self._meaning is not None:
-            found["meaning"] = float(self._meaning[place] * np.float32(1 / LEXICAL))
+        if self._meant is not None:
+            found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
         return {name: round(value, 4) for name, value in found.items() if value > 0}
 
     def score(self, place: int, raised: float) -> float:
@@ -101,9 +103,10 @@ def known(context: str, field: Field, asked: Question, usual: Usual) -> Known:
     """Say how well every fact in force answers."""
     size = len(field)
     length: Floats = field.column("length")
-    own = np.float32(FLOOR) + length * np.float32(1 / LENGTH)
-    day = np.float32(FLOOR) + length * np.float32(1 / DAY_LENGTH)
-    alone = np.float32(WEIGHTS["message"] + WEIGHTS["window"])
+    weights = field.weights
+    own = room(length, weights.length, weights)
+    day = room(length, weights.day_length, weights)
+    alone = np.float32(weights.message + weights.window)
     words = np.zeros(size, np.float32)
     held = sorted(dict.fromkeys(asked.terms), key=lambda number: (usual.often.get(number, 0), number))
     said = [number for number in held if usual.often.get(number, 0)][:TERMS]
@@ -115,11 +118,13 @@ def known(context: str, field: Field, asked: Question, usual: Usual) -> Known:
         places, counts = field.postings(number)
         if len(places):
             found = alone * counts / (counts + own[places])
-            found += np.float32(WEIGHTS["day"]) * counts / (counts + day[places])
+            found += np.float32(weights.day) * counts / (counts + day[places])
             words[places] += np.float32(weight) * found
     if best:
-        words *= np.float32(1 / (best * sum(WEIGHTS.values())))
+        words *= np.float32(1 / (best * weights.words))
     if asked.vector is None or asked.space is None:
         return Known(context, field, words, None)
-    cosine = cosines(field, asked.space, asked.vector, np.arange(size))
-    return Known(context, field, words, risen(cosine, usual.cosine))
+    found = cosines(field, asked.space, asked.vector, np.arange(size))
+    level = usual.cosine or meaning.Usual(weights.unrelated_whole, weights.unrelated_part)
+    meant = answered(risen(found.whole, level.whole), risen(found.best, level.best), None, weights)
+    return Known(context, field, words, meant)

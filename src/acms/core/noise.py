@@ -8,7 +8,7 @@ the rest has to come close.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from acms.core.cards import named
@@ -21,8 +21,11 @@ from acms.model import Entry, Source
 
 CLOSE = 0.8
 """Share of the score of an answer that is close to it."""
+FAR = 0.6
+"""Share of the best score below which a fact is not taken for the answer."""
 ASKED = 3
-"""Of so many terms of a query one at least must be of the fact that says what was asked."""
+"""Of so many terms of a query one at least must be of the fact that says what was asked, one more when the query names
+its attribute in full."""
 LEADERS = 8
 """Best facts that are looked at."""
 ASKING = frozenset(
@@ -34,56 +37,59 @@ ASKING = frozenset(
     )
 )
 """Words of a question that ask for what is so, or say of what sort it is, and do not name it."""
+CALLED = frozenset(terms(words("called")))
+NAME = frozenset(terms(words("name")))
 
 
 def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
     """Leave out what answers a query far worse than a fact that says what was asked; asks for the best facts.
 
     A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
-    that is about the answer. So does an answer by whose attribute alone a word of the query is named: of "test
-    framework" one fact may know the tests and a better one only a framework. `field` is the log that was ranked.
+    that is about the answer. A fact that holds fewer of the words asked than another one, each of one value, is about
+    something else: of "test framework" one fact may know both words and a better one only a framework. `field` is the
+    log that was ranked.
     """
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
     if not known or not query:
         return offered
     rows = yield [_id(one) for one in known]
+    asked = _asked(query)
     saying = [row for row in (rows[_id(one)] for one in known) if says(row, query)]
+    saying = [row for row in saying if _terms(row, "attribute") & asked] or saying
+    held = {row.id: _held(row) & asked for row in saying}
+    saying = [row for row in saying if not any(held[row.id] < other for other in held.values())]
     if not saying:
         return offered
     scores = {entry.id: one.score for one in offered.past for entry in one.unit.entries}
     answers = {row.id: max(scores.get(id, 0.0) for id in (row.id, *row.sources)) for row in saying}
-    evidence = {id for row in saying for id in row.sources}
+    kept = {*answers, *(id for row in saying for id in row.sources)}
+    aside = {
+        id for row in rows.values() if row.id not in answers and _alone(row) for id in (row.id, *row.sources)
+    }
+    aside -= kept
+    rivals = max((score for id, score in scores.items() if id not in aside), default=0.0)
     best = max(answers, key=answers.__getitem__)
-    aside = {row.id for row in rows.values() if row.id not in answers and _apart(row, query)}
-    others = scores.keys() - answers.keys() - evidence - aside
-    naming = set(query) - ASKING
-    whole = bool(naming) and any(
-        naming <= _held(row) for row in saying
-    )  # nothing names more of what was asked
-    if not whole and answers[best] < max((scores[id] for id in others), default=0.0):
+    if FAR * rivals > answers[best]:
         return offered
-    floor = CLOSE * answers[best]
-    kept: set[str] = set()
-    told: set[int] = set()
-    for id, score in sorted(answers.items(), key=lambda one: -one[1]):
-        if score >= floor or not _terms(rows[id], "attribute").intersection(query) <= told:
-            kept.add(id)
-            told.update(_held(rows[id]).intersection(query))
-    about = {version for id in kept for version in _naming(field, _terms(rows[id], "value"))}
-    kept.update(id for one in tuple(kept) for id in rows[one].sources)
+    floor = CLOSE * rivals
+    about = {version for row in saying for version in _naming(field, _terms(row, "value"))}
+    naming = {version for term in asked for version in _naming(field, {term})}
     reason = (
         f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
     )
     past: list[Candidate] = []
     noise: list[Choice] = []
     for one in offered.past:
-        ids = [entry.id for entry in one.unit.entries]
-        names = any(entry.version in about and _is(field, entry) for entry in one.unit.entries)
-        if names or not kept.isdisjoint(ids) or (one.score >= floor and aside.isdisjoint(ids)):
+        entries = one.unit.entries
+        ids = [entry.id for entry in entries]
+        keep = not kept.isdisjoint(ids) or any(_among(entry, about, field) for entry in entries)
+        if not keep and one.score >= floor and aside.isdisjoint(ids):
+            keep = any(_among(entry, naming, field) or not _is(field, entry) for entry in entries)
+        if keep:
             past.append(one)
         else:
             noise.append(Choice(one, False, "noise", reason))
-    return replace(offered, past=past, rejected=[*offered.rejected, *noise])
+    return replace(offered, past=past, rejected=[*offered.rejected, *noise], says=True)
 
 
 def says(fact: Entry, query: Sequence[int]) -> bool:
@@ -94,25 +100,29 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     """
     if fact.data.get("cardinality") != "one":
         return False
-    asked = set(query) - ASKING or set(query)
+    asked = _asked(query)
     attribute = _terms(fact, "attribute")
     value = _terms(fact, "value") - attribute - _terms(fact, "subject")
     if value and value <= asked:
         return False
     held = asked & _held(fact)
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
-    return held == asked or (named_by_half and ASKED * len(held) >= len(asked))
+    enough = ASKED + (attribute <= asked)
+    return held == asked or (named_by_half and enough * len(held) >= len(asked))
+
+
+def _asked(query: Sequence[int]) -> set[int]:
+    """Return the terms of a query that name what is asked for; all when none does. What is called asks for a name."""
+    asked = set(query)
+    return asked - ASKING | (NAME if asked & CALLED else set()) or asked
 
 
 def _held(fact: Entry) -> set[int]:
     return set(terms(words(f"{fact.content} {named(fact)}")))
 
 
-def _apart(fact: Entry, query: Sequence[int]) -> bool:
-    """Whether a fact is about something else: its address holds one value, and the query names nothing of either."""
-    attribute = _terms(fact, "attribute")
-    about = attribute | _terms(fact, "value")
-    return fact.data.get("cardinality") == "one" and bool(attribute) and about.isdisjoint(query)
+def _alone(fact: Entry) -> bool:
+    return fact.data.get("cardinality") == "one" and bool(fact.data.get("attribute"))
 
 
 def _naming(field: Field, value: set[int]) -> set[int]:
@@ -124,9 +134,14 @@ def _naming(field: Field, value: set[int]) -> set[int]:
     return {document + 1 for document in found or ()}
 
 
+def _among(entry: Entry | Doc, versions: Collection[int], field: Field) -> bool:
+    return entry.version in versions and _is(field, entry)
+
+
 def _is(field: Field, entry: Entry | Doc) -> bool:
     """Whether an entry is of a log, and not of another one at the same version."""
-    return field.snapshot.doc(entry.version - 1).id == entry.id
+    snapshot = field.snapshot
+    return entry.version <= snapshot.count and snapshot.doc(entry.version - 1).id == entry.id
 
 
 def _terms(fact: Entry, name: str) -> set[int]:

@@ -40,6 +40,8 @@ class Offer:
     rejected: Sequence[Choice]
     #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
     trims: Mapping[str, Demotion] = given(default_factory=dict)
+    #: A fact among it says what was asked.
+    says: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

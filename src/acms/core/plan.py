@@ -17,7 +17,7 @@ from acms.core.passages import spans
 from acms.core.stale import Demotion
 from acms.core.terms import terms, words
 from acms.model import Entry, Media, Part, Role, Source, Span, ToolResult
-from acms.projections import SEPARATOR, ContextItem, Ledger, Others, Verdict, speak
+from acms.projections import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
 from acms.protocols import Frame, TokenCounter
 
 CUT = " […] "
@@ -463,6 +463,7 @@ def ledger(
     hidden: Sequence[tuple[Entry, str]],
     warnings: Sequence[str] = (),
     others: Others | None = None,
+    certainty: Callable[[], Certainty] = lambda: UNSURE,
 ) -> Ledger:
     """Write down, when asked, every choice and every entry that was no candidate; `others` answers for the rest."""
 
@@ -497,7 +498,7 @@ def ledger(
         return verdicts
 
     omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
-    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden))
+    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
 
 
 def media_tokens(parts: Sequence[Part]) -> int:

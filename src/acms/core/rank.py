@@ -10,30 +10,27 @@ other results, so a handful of messages ranks as well as a hundred thousand (dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from math import exp, isnan, log
+from functools import lru_cache
+from itertools import pairwise
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.field import AFTER, BEFORE, WEIGHTS, Field, Sample, sum_around
-from acms.core.index import Segment
-from acms.core.terms import terms, words
-from acms.core.vectors import Floats, Ints, Vectors, signs
+from acms.core.field import AFTER, BEFORE, Field, sum_around
+from acms.core.meaning import Usual, answered, by_meaning, cosines, risen, slots_of, usual
+from acms.core.terms import term, terms, words
+from acms.core.vectors import Floats, Ints
+from acms.core.weights import Weights
 
-NAMED = 1.35
-"""Factor of the messages of a speaker whom the query names, when it does not name all."""
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
-EXACT = 20_000
-"""Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
 RESCORED = 640
 """Entries whose cosines are computed exactly when sign bits chose."""
-SAMPLED = 256
-"""Entries, evenly spread, whose exact cosines tell how far sign bits are off on average."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
@@ -63,7 +60,7 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     found = sorted((one for one in held if len(one[1])), key=lambda one: (len(one[1]), one[0]))[:TERMS]
     often = {number: len(places) for number, places, _ in held}
     if not found:
-        return Words(dict.fromkeys(WEIGHTS, message), 0, often)
+        return Words(dict.fromkeys(("message", "window", "day", "question"), message), 0, often)
     own, around, by_day, codes, question = field.measures[:5]
     day = np.zeros(len(by_day), np.float32)
     wide = np.zeros(size + 2 * _MARGIN, np.float32)
@@ -97,13 +94,14 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
             window += part
         in_day = np.bincount(codes[places], counts, len(by_day)).astype(np.float32)
         day += gain * in_day / (in_day + by_day)
-    scale = np.float32(1 / (best * sum(WEIGHTS.values())))
+    weights = field.weights
+    scale = 1 / (best * weights.words)
     before = np.zeros(size, np.float32)
     np.multiply(message[:-1], question[1:], out=before[1:])
-    message *= scale * np.float32(WEIGHTS["message"])
-    window *= scale * np.float32(WEIGHTS["window"])
-    day *= scale * np.float32(WEIGHTS["day"])
-    before *= scale
+    message *= np.float32(scale * weights.message)
+    window *= np.float32(scale * weights.window)
+    day *= np.float32(scale * weights.day)
+    before *= np.float32(scale * weights.question)
     return Words(
         {"message": message, "window": window, "day": day.take(codes), "question": before}, len(found), often
     )
@@ -129,112 +127,6 @@ def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
     return near, sums
 
 
-# ── meaning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Meaning(NamedTuple):
-    """Best cosine of every entry in force; NaN for one without a vector."""
-
-    cosine: Floats
-    #: False when sign bits stand for the cosines.
-    exact: bool
-    #: Entries with a vector.
-    known: int
-
-
-def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
-    """Score by vectors of one space; other spaces are never looked at."""
-    held = field.snapshot.vectors(space, len(query))
-    exact = sum(_seen(*one) for one in held) <= EXACT
-    if len(held) == 1 and exact and field.place is None:
-        _, count, vectors, size = held[0]
-        if vectors.straight and count == len(field) and size >= count == vectors.begin[count]:
-            return Meaning(vectors.scored(query, count), True, count)
-    cosine = np.full(len(field), np.nan, np.float32)
-    code = signs(query[None, :])[:, 0]
-    by_signs = np.cos(np.arange(64 * len(code) + 1, dtype=np.float32) * np.float32(np.pi / len(query)))
-    known = 0
-    for segment, count, vectors, size in held:
-        documents = vectors.documents[:size]
-        begin = vectors.begin[: size + 1]
-        best: Floats
-        if exact:
-            scored = vectors.scored(query, int(begin[-1]))
-            best = scored if len(scored) == size else np.maximum.reduceat(scored, begin[:-1])
-        else:
-            best = by_signs.take(vectors.apart(code, size))
-        if vectors.straight and field.place is None:
-            count = min(count, size)
-            cosine[segment.base : segment.base + count] = best[:count]
-            known += count
-            continue
-        inside = documents < count
-        places = documents[inside].astype(np.int64) + segment.base
-        best = best[inside]
-        if field.place is not None:
-            places = field.place[places]
-            best, places = best[places >= 0], places[places >= 0]
-        cosine[places] = best
-        known += len(places)
-    return Meaning(cosine, exact, known)
-
-
-def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
-    """Return how many vectors the first documents of a segment have."""
-    if count >= segment.count:
-        return int(vectors.begin[size])
-    return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
-
-
-def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
-    """Return the exact best cosine of some entries; NaN for one without a vector. The same whatever else is there."""
-    found = np.full(len(places), np.nan, np.float32)
-    documents = field.documents(places)
-    for held in field.snapshot.vectors(space, len(query)):
-        own, rows, starts = _rows(documents, *held)
-        if len(own):
-            found[own] = _greatest(held[2].products(rows, query), starts)
-    return found
-
-
-def _rows(
-    documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
-) -> tuple[Ints, Ints, Ints]:
-    """Return which of some documents have vectors in a segment, the places of these, and where those of each begin.
-
-    The places ascend.
-    """
-    own, slots = _slots(documents, segment, count, vectors, size)
-    order = np.argsort(slots)  # so that memory is gone through in one direction
-    own, slots = own[order], slots[order]
-    rows = vectors.begin[slots]
-    sizes = vectors.begin[slots + 1] - rows
-    starts = np.cumsum(sizes) - sizes
-    if len(rows) and int(sizes.max()) > 1:
-        rows = np.repeat(rows - starts, sizes) + np.arange(int(sizes.sum()))
-    return own, rows, starts
-
-
-def _greatest(products: Floats, starts: Ints) -> Floats:
-    """Return the greatest product of each entry, which begin at some places."""
-    return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
-
-
-def _slots(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
-    """Return which of some documents have vectors in a segment, and their places among those that have."""
-    slot = vectors.slot
-    end = segment.base + min(count, len(slot))
-    if len(documents) and documents.min() >= segment.base and documents.max() < end:
-        own = np.arange(len(documents))
-        if vectors.straight and documents.max() < segment.base + size:
-            return own, documents - segment.base
-    else:
-        own = np.flatnonzero((documents >= segment.base) & (documents < end))
-    slots = slot[documents[own] - segment.base].astype(np.int64)
-    known = (slots >= 0) & (slots < size)
-    return (own, slots) if known.all() else (own[known], slots[known])
-
-
 # ── both ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -245,11 +137,24 @@ class Question:
     terms: tuple[int, ...]
     space: str | None = None
     vector: Floats | None = None
+    #: Whether it asks for a time: "when did …", "how long …".
+    dated: bool = False
 
     @classmethod
     def of(cls, query: str, space: str | None = None, vector: Floats | None = None) -> Question:
         """Return a query as the index asks it."""
-        return cls(tuple(dict.fromkeys(terms(words(query)))), space, vector)
+        said = words(query)
+        return cls(tuple(dict.fromkeys(terms(said))), space, vector, _dated(said))
+
+
+_PERIODS = frozenset("date day month time week year".split())
+
+
+def _dated(said: Sequence[str]) -> bool:
+    return "when" in said[:3] or any(
+        (first in ("what", "which") and second in _PERIODS) or (first == "how" and second == "long")
+        for first, second in pairwise(said)
+    )
 
 
 class Raised(NamedTuple):
@@ -269,7 +174,7 @@ class Ranking:
         field: Field,
         fields: Mapping[str, Floats],
         lexical: Floats,
-        rise: Floats | None,
+        meant: Floats | None,
         factor: Floats,
         places: Ints,
         *,
@@ -278,12 +183,12 @@ class Ranking:
         often: Mapping[int, int],
         space: str | None,
         dimension: int = 0,
-        usual: float = 0.0,
+        usual: Usual | None = None,
     ) -> None:
         self.field = field
         self._fields = fields
         self._lexical = lexical
-        self._rise = rise
+        self._meant = meant
         self._factor = factor
         #: Places of the candidates, best first.
         self.places = places
@@ -293,7 +198,7 @@ class Ranking:
         self.known = known
         #: How many entries hold each of its terms.
         self.often = often
-        #: Cosine of the query and an entry that has nothing to do with it; 0 when nobody asked by meaning.
+        #: Cosines of the query and an entry that has nothing to do with it; None when nobody asked by meaning.
         self.usual = usual
         #: By place, what is worth more than its own words and meaning say.
         self.raised: dict[int, Raised] = {}
@@ -315,11 +220,11 @@ class Ranking:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
         near = self._fields["window"][places] > 0
         relevance: Floats = self._lexical[places]
-        score = _scored(relevance, self._rise, self._factor, places)
-        if self._rise is not None:
-            rise = self._rise[places]
-            near |= rise > 0
-            relevance = np.asarray(relevance + rise - relevance * rise, np.float32)
+        score = self._scored(relevance, places)
+        if self._meant is not None:
+            meant = self._meant[places]
+            near |= meant > 0
+            relevance = np.asarray(relevance + meant - relevance * meant, np.float32)
         found: list[float] = (np.minimum(np.maximum(relevance, 0), 1) * near).tolist()
         worth: list[float] = (np.maximum(score, 0) * near).tolist()
         if self.raised:
@@ -337,8 +242,12 @@ class Ranking:
         self.places = self.places[np.lexsort((self.places, -score))]
 
     def meaning(self, places: Ints) -> Floats:
-        """Return how far the cosines of some entries rise above the usual one, in [0, 1]."""
-        return np.zeros(len(places), np.float32) if self._rise is None else self._rise[places]
+        """Return how well some entries answer by meaning, in [0, 1]."""
+        return np.zeros(len(places), np.float32) if self._meant is None else self._meant[places]
+
+    def _scored(self, lexical: Floats, places: Ints) -> Floats:
+        meant = None if self._meant is None else self._meant[places]
+        return _scored(lexical, meant, self._factor, places, self.field.weights)
 
     def relevance(self, place: int) -> float:
         """Return how well an entry answers, in [0, 1]; 0 when neither it nor a neighbour has anything to do with it."""
@@ -347,8 +256,8 @@ class Ranking:
     def parts(self, place: int) -> Mapping[str, float]:
         """Return what each signal adds to the relevance of an entry."""
         found = {name: float(values[place]) for name, values in self._fields.items()}
-        if self._rise is not None:
-            found["meaning"] = float(self._rise[place] * np.float32(1 / LEXICAL))
+        if self._meant is not None:
+            found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
         parts = {name: round(value, 4) for name, value in found.items() if value > 0}
         raised = self.raised.get(place)
         if raised is not None:
@@ -365,58 +274,69 @@ def raise_score(worth: float, boost: float) -> float:
     return 1 - exp(-2 * worth * (1 + boost))
 
 
-def _scored(lexical: Floats, rise: Floats | None, factor: Floats, places: Ints) -> Floats:
-    """Return what entries are ranked by, from their answers by words, given for these places, and by meaning."""
+def _scored(lexical: Floats, meant: Floats | None, factor: Floats, places: Ints, weights: Weights) -> Floats:
+    """Return what entries are ranked by, from their answers by words and by meaning, given for these places."""
     own = factor if len(factor) == 1 else factor[places]
-    if rise is None:
+    if meant is None:
         return np.asarray(lexical * own, np.float32)
-    return np.asarray((lexical + rise[places] * np.float32(1 / LEXICAL)) * own, np.float32)
+    return np.asarray((lexical + meant * np.float32(weights.meaning)) * own, np.float32)
 
 
 def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     """Rank the entries in force; `size` of them become candidates."""
+    weights = field.weights
     said = by_words(field, asked.terms)
     first, *rest = said.fields.values()
     lexical = first + rest[0]
     for part in rest[1:]:
         lexical += part
-    factor = _speakers(field, asked.terms)
-    rise: Floats | None = None
+    factor = field.factor(_named(field, asked.terms), asked.dated)
+    meant: Floats | None = None
+    level: Usual | None = None
     coverage = 1.0
     dimension = 0
-    usual = 0.0
     if asked.vector is None or asked.space is None:
         places = _best(lexical * factor, size)
     else:
         dimension = len(asked.vector)
         found = by_meaning(field, asked.space, asked.vector)
         coverage = min(1.0, found.known / field.texts) if field.texts else 1.0
-        usual = _usual(
-            found.cosine, 0.0 if found.exact else _off(field, asked.space, asked.vector, found.cosine)
-        )
-        rise = risen(found.cosine, usual)
-        both = LEXICAL * lexical
-        both += rise
+        level = usual(field, asked.space, asked.vector, found)
+        whole = risen(found.whole, level.whole)
+        best = risen(found.best, level.best)
+        asks = field.measures.question
+        meant = answered(whole, best, _shifted(whole) * asks, weights)
+        both = meant * np.float32(weights.meaning)
+        both += lexical
         both *= factor
         places = _best(both, size if found.exact else max(size, RESCORED))
-        rise[places] = risen(cosines(field, asked.space, asked.vector, places), usual)
-    score = _scored(lexical[places], rise, factor, places)
+        before = places[asks[places] > 0] - 1  # what they answer
+        more = np.concatenate([places, before])
+        exact = cosines(field, asked.space, asked.vector, more)
+        whole[more] = risen(exact.whole, level.whole)
+        meant[places] = answered(
+            whole[places],
+            risen(exact.best[: len(places)], level.best),
+            whole[places - 1] * asks[places],
+            weights,
+        )
+    score = _scored(lexical[places], None if meant is None else meant[places], factor, places, weights)
     places = places[np.lexsort((places, -score))][:size]
     marked = field.marked()
     if marked is not None and len(places) < len(field):
         marked[places] = False
         others = np.flatnonzero(marked)
         near = said.fields["window"][others] > 0
-        others = others[near if rise is None else near | (rise[others] > 0)]
-        score = _scored(lexical[others], rise, factor, others)
-        best = _best(score, MARKED)
-        others, score = others[best], score[best]
+        others = others[near if meant is None else near | (meant[others] > 0)]
+        score = _scored(lexical[others], None if meant is None else meant[others], factor, others, weights)
+        top = _best(score, MARKED)
+        others, score = others[top], score[top]
         places = np.concatenate([places, others[np.lexsort((others, -score))]])
     return Ranking(
         field,
         said.fields,
         lexical,
-        rise,
+        meant,
         factor,
         places,
         coverage=coverage,
@@ -424,8 +344,15 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         often=said.often,
         space=asked.space,
         dimension=dimension,
-        usual=usual,
+        usual=level,
     )
+
+
+def _shifted(values: Floats) -> Floats:
+    """Return the value of the entry before each one."""
+    found = np.zeros_like(values)
+    found[1:] = values[:-1]
+    return found
 
 
 ALIKE = 0.95
@@ -472,72 +399,33 @@ def pairs(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
     rows = np.zeros((len(documents), dimension), np.float32)
     for held in field.snapshot.vectors(space, dimension):
         vectors = held[2]
-        own, slots = _slots(documents, *held)
+        own, slots = slots_of(documents, *held)
         vectors.fill(rows, own, vectors.begin[slots])
     return np.asarray(rows @ rows.T, np.float32)
 
 
-LEXICAL = 2.5
-"""What a full answer by words is worth against a full answer by meaning."""
-UNRELATED = 0.3
-"""Cosine of a question and the best sentence of an unrelated entry, believed until entries show what is usual."""
-BELIEF = 20
-"""Entries that this belief counts as."""
-
-
-def _off(field: Field, space: str, query: Floats, cosine: Floats) -> float:
-    """Return how much higher cosines are on average than what sign bits say; most for the best of several vectors."""
-    sample = field.sampled(space, len(query), partial(_sample, field, space, len(query)))
-    exact = np.full(len(sample.places), np.nan, np.float32)
-    for own, rows, starts in sample.held:
-        exact[own] = _greatest(np.einsum("ij,j->i", rows, query), starts)
-    off = exact - cosine[sample.places]
-    off = off[~np.isnan(off)]
-    return float(off.mean(dtype=np.float64)) if len(off) else 0.0
-
-
-def _sample(field: Field, space: str, dimension: int) -> Sample:
-    """Return entries, evenly spread, with their vectors: each recall compares them all."""
-    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
-    documents = field.documents(places)
-    held: list[tuple[Ints, Floats, Ints]] = []
-    for one in field.snapshot.vectors(space, dimension):
-        own, rows, starts = _rows(documents, *one)
-        if len(own):
-            held.append((own, one[2].rows(rows), starts))
-    return Sample(places, tuple(held))
-
-
-def _usual(cosine: Floats, off: float = 0.0) -> float:
-    """Return the cosine of a question with entries that have nothing to do with it: the mean, for most have not.
-
-    `off` is what the cosines given are too low on average.
-    """
-    known = cosine
-    total = float(known.sum(dtype=np.float64))
-    if isnan(total):
-        known = cosine[~np.isnan(cosine)]
-        total = float(known.sum(dtype=np.float64))
-    total += off * len(known)
-    return min(0.95, round((total + BELIEF * UNRELATED) / (len(known) + BELIEF), 3))
-
-
-def risen(cosine: Floats, usual: float) -> Floats:
-    """Return how far cosines rise above the usual one, in [0, 1]; 0 for an entry without a vector."""
-    above = cosine - np.float32(usual)
-    above *= np.float32(1 / (1 - usual))
-    return np.asarray(np.fmax(above, 0, out=above), np.float32)  # of NaN and 0 it is 0
-
-
-def _speakers(field: Field, query: Sequence[int]) -> Floats:
-    """Return a factor for every entry: of its speaker's terseness, and of being named."""
-    labels = field.labels[1]
+def _named(field: Field, query: Sequence[int]) -> frozenset[str]:
+    """Return the speakers whom a query names; none when it names all."""
     asked = set(query)
-    actors = {label.actor for label in labels if label.actor is not None}
+    actors = field.speakers
     named = {actor for actor in actors if not asked.isdisjoint(_name(actor))}
-    if len(named) == len(actors):
-        named.clear()
-    return field.factor(frozenset(named), NAMED)
+    return frozenset() if len(named) == len(actors) else frozenset(named)
+
+
+def unnamed(query: str, speakers: Iterable[str]) -> str:
+    """Return a query without the names of speakers; as it is when nothing else is asked.
+
+    Every vector of a message tells who speaks. With the name a query would be nearest to whatever the one says, and
+    that a speaker is named counts already.
+    """
+    names = frozenset[int]().union(*map(_name, speakers))
+    if not names:
+        return query
+    rest = _WORD.sub(lambda found: "" if term(found[1].lower()) in names else found[0], query)
+    return " ".join(rest.split()) if rest != query and any(map(term, words(rest))) else query
+
+
+_WORD = re.compile(r"(\w+)(?:['\u2019]s\b)?")
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, get_args
 
 from acms.core.compact import LEAST, SHORTER, cleaned, privacy
-from acms.core.episodes import episodes
+from acms.core.episodes import episodes, is_mark
 from acms.core.history import Cover, anchor, effective
 from acms.core.terms import words
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
@@ -36,11 +36,6 @@ def seed_shaped(reflector: Any) -> bool:
 
 
 # ── how far it was reflected on ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def is_mark(entry: Entry) -> bool:
-    """Return whether a summary is the mark of a reflection: one that a compaction wrote replaces something."""
-    return entry.kind is Kind.SUMMARY and not entry.replaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ _CHANGE = re.compile(
     r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
     r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
     r"|not (?:[\w.-]+ ){1,5}but|(?:up|down|back) to|decided against|(?:gave|given) up|promoted|took|taken over"
-    r"|takes over|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
+    r"|takes over|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*"
+    r"|revis\w+"
     r"|reconsider\w*|revert\w*|postpon\w+|reschedul\w+|slip(?:s|ped)?|delay\w*|extend\w*|shift\w*|scrap\w*"
     r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|brought forward|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)"
     r"|reduc\w+|increas\w+|decreas\w+|doubled|halved|upped|upgrad\w+|gr[eo]wn?|shrank|rose|fell|climbed|adjusted"
@@ -376,7 +377,7 @@ def _alike(
     weigh: _Weights,
     marked: bool,
 ) -> float:
-    """Return how much a message is about the same as an earlier one of which it takes the place; 0 if it does not.
+    """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if not.
 
     As far as a query is concerned. `marked` says that both carry the same markers.
     """

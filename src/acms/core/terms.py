@@ -26,6 +26,27 @@ _STOP = frozenset(
 _MONTHS = (
     "january february march april may june july august september october november december".split()
 )  # fmt: skip
+#: Forms that a stemmer does not bring together with their word.
+_FORMS = {
+    form: base
+    for base, *forms in map(
+        str.split,
+        """become became|begin began begun|bite bit bitten|blow blew blown|break broke broken|bring brought|build built|
+        burn burnt|buy bought|catch caught|choose chose chosen|come came|deal dealt|dig dug|draw drew drawn|
+        dream dreamt|drink drank drunk|drive drove driven|eat ate eaten|fall fell fallen|feed fed|feel felt|
+        fight fought|find found|fly flew flown|forget forgot forgotten|forgive forgave forgiven|freeze froze frozen|
+        give gave given|go goes went gone|grow grew grown|hang hung|hear heard|hide hid hidden|hold held|keep kept|
+        know knew known|lead led|learn learnt|leave left|lend lent|lose lost|make made|mean meant|meet met|pay paid|
+        ride rode ridden|ring rang rung|rise rose risen|run ran|see saw seen|seek sought|sell sold|send sent|
+        shake shook shaken|shine shone|shoot shot|sing sang sung|sit sat|sleep slept|speak spoke spoken|spend spent|
+        stand stood|steal stole stolen|stick stuck|strike struck|sweep swept|swim swam swum|swing swung|
+        take took taken|teach taught|tear tore torn|tell told|think thought|throw threw thrown|
+        understand understood|wake woke woken|wear wore worn|weep wept|win won|write wrote written|
+        child children|foot feet|half halves|knife knives|man men|mouse mice|person people|shelf shelves|tooth teeth|
+        wife wives|woman women|bad worse worst|good better best""".split("|"),
+    )
+    for form in forms
+}
 
 CHANGES_BY = frozenset(
     """abandon abandoned abandoning actually adjust adjusted after altered amend amended anymore as back
@@ -72,7 +93,7 @@ def _stemmer() -> Callable[[], Any]:
 def term(word: str) -> int:
     """Return the term of a word in lower case; 0 for a stop word."""
     # One stemmer a word: it keeps the word in hand, and recalls in threads stem beside the event loop.
-    return 0 if word in _STOP else _number(_stemmer()().stemWord(word))
+    return 0 if word in _STOP else _number(_stemmer()().stemWord(_FORMS.get(word, word)))
 
 
 def _number(word: str) -> int:

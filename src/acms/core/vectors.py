@@ -143,8 +143,11 @@ class Vectors:
             np.dot(block[: len(part)], query, out=part)
         return found
 
-    def apart(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
-        """Return the number of signs in which the vectors of the first documents differ from another one, at least."""
+    def apart(self, code: NDArray[np.uint64], size: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+        """Return the signs in which the first vector of each document differs from another one, and the nearest of all.
+
+        Both are one object where every document has one vector.
+        """
         found = np.empty(int(self.begin[size]), np.int16)
         # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is gone through
         # whole, also when its last places hold nothing yet.
@@ -159,7 +162,9 @@ class Vectors:
             np.add.reduce(counts, axis=1, dtype=np.uint8, out=sums)
             part = found[low : low + BLOCK]
             np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
-        return found if len(found) == size else self._least(found, size)
+        if len(found) == size:
+            return found, found
+        return found.take(self.begin[:size]), self._least(found, size)
 
     def _least(self, values: NDArray[np.int16], size: int) -> NDArray[np.int16]:
         """Return the least value of each document, in less than half the time of `np.minimum.reduceat`."""

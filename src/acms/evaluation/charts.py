@@ -14,7 +14,7 @@ from math import ceil, floor, isfinite, log10
 from typing import Literal
 from xml.sax.saxutils import escape
 
-__all__ = ["STYLE", "Axis", "Chart", "Point", "Series", "cells", "svg", "written"]
+__all__ = ["STYLE", "Axis", "Chart", "Point", "Series", "Unit", "cells", "svg", "written"]
 
 Unit = Literal["share", "ms", "count", "number"]
 

@@ -141,7 +141,7 @@ class GleanrSession:
     name = "gleanr"
 
     def __init__(self, session: Any) -> None:
-        self._session = session
+        self.session = session
         self._told: dict[str, int] = {}
 
     async def tell(self, said: Said) -> None:
@@ -149,7 +149,7 @@ class GleanrSession:
         text = f"{said.speaker}: {said.text}" if said.speaker else said.text
         role = said.role if said.role in ("user", "assistant", "tool") else "user"
         with _theirs(self.name):
-            id = await self._session.ingest(role, text[:GLEANR_TEXT])
+            id = await self.session.ingest(role, text[:GLEANR_TEXT])
         self._told[id] = len(self._told)
 
     async def settle(self) -> None:
@@ -158,9 +158,9 @@ class GleanrSession:
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Recall; nothing is ingested."""
         with _theirs(self.name):
-            items = await self._session.recall(question, token_budget=token_budget)
-            episode = self._session.current_episode_id
-            turns = [] if episode is None else await self._session._storage.get_turns_by_episode(episode)
+            items = await self.session.recall(question, token_budget=token_budget)
+            episode = self.session.current_episode_id
+            turns = [] if episode is None else await self.session._storage.get_turns_by_episode(episode)
         current = {turn.id for turn in turns}
         return [
             Recalled(

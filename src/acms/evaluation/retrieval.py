@@ -4,8 +4,8 @@ Gold is what the annotators named as evidence; questions without gold count for 
 
 - R@k: |gold ∩ first k| / |gold|. nDCG@10: binary.
 - B*n*: |gold ∩ packed| / |gold|, packed is what fits *n* cl100k tokens of "Speaker: text" lines in rank order, skipping
-  what does not fit. For all of these a system is asked with a budget that holds everything; its current episode, which
-  has no rank, does not count.
+  what does not fit. For all of these a system is asked with a budget that holds everything, and ranked is what it
+  recalls; what it does not recall, or shows without ranking it (its current episode), comes last, oldest first.
 - E*n*: |gold ∩ recalled| / |gold| of a real recall with a budget of *n* tokens, as the system itself counts them, the
   current episode included.
 
@@ -74,10 +74,15 @@ def _counter() -> BPETokenCounter:
     return BPETokenCounter("cl100k_base")
 
 
-def ranking(items: Sequence[Recalled]) -> list[int]:
-    """Return the messages among recalled items, best score first, each once, without the current episode."""
+def ranking(items: Sequence[Recalled], count: int) -> list[int]:
+    """Return all `count` messages, those that were recalled first, best score first.
+
+    What was not recalled comes last, oldest first, and so does the current episode, which is shown but not ranked: the
+    room that a system leaves in a budget is filled for all systems alike.
+    """
     best = sorted((item for item in items if not item.current), key=lambda item: -item.score)
-    return list(dict.fromkeys(item.index for item in best if item.index is not None))
+    found = dict.fromkeys(item.index for item in best if item.index is not None)
+    return [*found, *(index for index in range(count) if index not in found)]
 
 
 def figures(
@@ -230,7 +235,7 @@ async def _ask(
     found: dict[str, float] = {}
     seconds: float | None = None
     if question.gold:
-        found = figures(ranking(items), question.gold, lines, sizes)
+        found = figures(ranking(items, len(lines)), question.gold, lines, sizes)
         for budget in sizes if evidence else ():
             start = time.perf_counter()
             shown = {item.index for item in await system.ask(question.text, budget)}

@@ -18,7 +18,7 @@ from acms.protocols import Embedder, Reflector
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["SHORT", "Suite", "line_up", "through"]
+__all__ = ["DEFAULT", "SHORT", "LineUp", "Suite", "line_up", "through"]
 
 SHORT: Mapping[str, str] = {
     "acms": "acms",
@@ -43,6 +43,8 @@ class LineUp:
     systems: Mapping[str, OpenSystem]
     #: The reason for each one.
     left_out: Mapping[str, str]
+    #: The embedder of each ACMS among them.
+    acms: Mapping[str, Embedder | None]
 
 
 def line_up(
@@ -62,22 +64,26 @@ def line_up(
     wanted = [SHORT[name] for name in SHORT if name in names]
     found: dict[str, OpenSystem] = {}
     left_out: dict[str, str] = {}
+    ours: dict[str, Embedder | None] = {}
     for tier, embedder in tiers:
         made, missing = systems(embedder, names=wanted)
         for name, opened in made.items():
-            if name == "acms":
-                opened = open_acms(embedder, reflector=reflector)
             uses = embedder is not None and name not in (
                 *_ALONE,
                 PlainVectors.name,
                 ReciprocalRankFusion.name,
             )
-            found.setdefault(f"{name} + {tier}" if uses else name, opened)
+            called = f"{name} + {tier}" if uses else name
+            if name == "acms":
+                opened = open_acms(embedder, name=called, reflector=reflector)
+                ours[called] = embedder
+            found.setdefault(called, opened)
         left_out |= missing
     left_out = {name: why for name, why in left_out.items() if name not in found}
     return LineUp(
         systems=dict(sorted(found.items(), key=lambda item: not item[0].startswith("acms"))),
         left_out=left_out,
+        acms=ours,
     )
 
 

@@ -53,7 +53,7 @@ class Topic:
     corrected: tuple[str, ...] = ()
     corrected_plain: tuple[str, ...] = ()
     questions: tuple[str, ...]
-    #: Questions that share hardly a word with `plain`.
+    #: Questions that share hardly a word with `plain`, drawn in turn: every third one of ours shares none.
     indirect: tuple[str, ...] = ()
     #: Of other people, hearsay and reading: near the attribute, and about another value.
     noise: tuple[str, ...]

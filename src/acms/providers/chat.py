@@ -8,11 +8,10 @@ from typing import Any
 
 from acms.errors import ProviderError
 from acms.providers.arguments import model_name
-from acms.providers.http import Endpoint, StatusError
+from acms.providers.http import REFUSED, Endpoint, StatusError
 
 __all__ = ["THINKING", "Chat"]
 
-_REFUSED = (400, 422)
 THINKING = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -43,7 +42,7 @@ class Chat:
             try:
                 text = await self._ask(system, prompt, limit, max_tokens, schema)
             except StatusError as error:
-                if error.status not in _REFUSED:
+                if error.status not in REFUSED:
                     raise
                 if error.param in _LIMITS and limit == _LIMITS[0]:
                     limit = _LIMITS[1]
@@ -79,9 +78,13 @@ class Chat:
         if text:
             return text
         ending = choice.get("finish_reason")
-        refused = bool(message.get("refusal")) or ending == "content_filter"
-        raise ProviderError(
-            f"{self.endpoint.provider}: the model {'refused' if refused else 'gave an empty answer'}",
-            provider=self.endpoint.provider,
-            retryable=not refused,
-        )
+        raise wordless(self.endpoint.provider, bool(message.get("refusal")) or ending == "content_filter")
+
+
+def wordless(provider: str, refused: bool) -> ProviderError:
+    """Return the error of an answer without words: the model or a filter refused, or it may say more next time."""
+    return ProviderError(
+        f"{provider}: the model {'refused' if refused else 'gave an empty answer'}",
+        provider=provider,
+        retryable=not refused,
+    )

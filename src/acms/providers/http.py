@@ -31,6 +31,9 @@ __all__ = ["Endpoint", "StatusError", "endpoint", "retry_after"]
 
 T = TypeVar("T")
 
+REFUSED = (400, 422)
+"""Statuses by which a server refuses a field it does not know."""
+
 _PASSING = frozenset((408, 409, 425, 429))
 _REDACTED = "[key]"
 _LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
@@ -201,7 +204,7 @@ class Endpoint:
             try:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._exchange(line.client, path, content)
-                failure = self._failure("its answer is not what was asked for")
+                failure = garbled(self.provider)
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
@@ -273,7 +276,7 @@ class Endpoint:
         raise StatusError(
             f"{self.provider} {said}",
             provider=self.provider,
-            retryable=status in _PASSING or status >= 500,
+            retryable=passing(status),
             retry_after=wait,
             status=status,
             param=param,
@@ -330,15 +333,31 @@ class Endpoint:
         if not isinstance(found, dict):
             raise TypeError("not an object")
         key = self._key.reveal() if self._key is not None else ""
-        return _without(key, found) if len(key) >= _LEAST_KEY else found
+        return without_key(key, found)
 
     def _retried(self, attempt: int, error: Exception) -> None:
         status = error.status if isinstance(error, StatusError) else None
         log(logging.INFO, "provider_retried", provider=self.provider, attempt=attempt, status=status)
 
 
-def _without(key: str, found: Any) -> Any:
+def passing(status: int) -> bool:
+    """Whether a status says that the same call may succeed later."""
+    return status in _PASSING or status >= 500
+
+
+def garbled(provider: str) -> ProviderError:
+    """Return the error of an answer that cannot be read."""
+    return ProviderError(
+        f"{provider}: its answer is not what was asked for", provider=provider, retryable=True
+    )
+
+
+def without_key(key: str, found: T) -> T:
     """Return an answer in which a key that the server echoes is no longer to be read."""
+    return _without(key, found) if len(key) >= _LEAST_KEY else found
+
+
+def _without(key: str, found: Any) -> Any:
     if isinstance(found, str):
         return found.replace(key, _REDACTED)
     if isinstance(found, dict):

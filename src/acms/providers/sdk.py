@@ -11,17 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from acms.errors import ConfigurationError, ProviderError
-from acms.providers.chat import THINKING
-from acms.providers.http import StatusError
+from acms.providers.arguments import model_name
+from acms.providers.chat import THINKING, wordless
+from acms.providers.http import REFUSED, StatusError, garbled, passing, without_key
 
 __all__ = ["OverClient", "SDKChat", "asked", "client_of", "made"]
 
 T = TypeVar("T")
 
-_PASSING = frozenset((408, 409, 425, 429))
-_REFUSED = (400, 422)
 _BROKEN = ("APIConnectionError", "APITimeoutError", "TransportError")
-_LEAST_KEY = 8  # characters: a shorter one is a placeholder such as "none", and part of ordinary words
 
 
 def client_of(client: Any, kind: str) -> Any:
@@ -56,7 +54,7 @@ async def asked(call: Callable[[], Awaitable[Any]], read: Callable[[Any], T], pr
         try:
             return read(answer)
         except (LookupError, TypeError, ValueError, AttributeError):
-            failure = _garbled(provider)
+            failure = garbled(provider)
     raise failure  # outside of the except blocks: what the SDK raised would be its context
 
 
@@ -64,8 +62,8 @@ def keyless(text: str, client: Any) -> str:
     """Return a text in which a key of the client that the server echoes is no longer to be read."""
     for name in ("api_key", "auth_token"):
         key = getattr(client, name, None)
-        if isinstance(key, str) and len(key) >= _LEAST_KEY:
-            text = text.replace(key, "[key]")
+        if isinstance(key, str):
+            text = without_key(key, text)
     return text
 
 
@@ -92,7 +90,7 @@ class SDKChat(ABC):
 
     def __init__(self, client: Any, model: str, provider: str) -> None:
         self.client = client
-        self.model = model
+        self.model = model_name(model)
         self.provider = provider
         self._schemas = True
 
@@ -104,7 +102,7 @@ class SDKChat(ABC):
             try:
                 return await self._text(system, prompt, max_tokens, schema)
             except StatusError as error:
-                if error.status not in _REFUSED:
+                if error.status not in REFUSED:
                     raise
             text = await self._text(system, prompt, max_tokens, None)
             self._schemas = False
@@ -117,11 +115,7 @@ class SDKChat(ABC):
         )
         if text:
             return text
-        raise ProviderError(
-            f"{self.provider}: the model {'refused' if refused else 'gave an empty answer'}",
-            provider=self.provider,
-            retryable=not refused,
-        )
+        raise wordless(self.provider, refused)
 
     def _checked(self, answer: Any) -> tuple[str, bool]:
         text, refused = self._read(answer)
@@ -143,13 +137,13 @@ def _failure(error: Exception, provider: str) -> ProviderError:
     status = getattr(error, "status_code", None)
     kinds = {base.__name__ for base in type(error).__mro__}
     if "APIResponseValidationError" in kinds or isinstance(error, ValueError):  # ValueError: no JSON, no data
-        return _garbled(provider)
+        return garbled(provider)
     if isinstance(status, int):
         return StatusError(
             f"{provider} answered {status}",
             provider=provider,
             status=status,
-            retryable=status in _PASSING or status >= 500,
+            retryable=passing(status),
         )
     if kinds & set(_BROKEN) or isinstance(error, OSError):
         return ProviderError(
@@ -159,10 +153,4 @@ def _failure(error: Exception, provider: str) -> ProviderError:
         f"{provider}: the client raised {type(error).__name__}",
         provider=provider,
         options=("check that the client has a key", "call it directly to see what it says"),
-    )
-
-
-def _garbled(provider: str) -> ProviderError:
-    return ProviderError(
-        f"{provider}: its answer is not what was asked for", provider=provider, retryable=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from acms.evaluation.nouns import Scenario
-from acms.evaluation.scenarios.writer import Writer
+from acms.evaluation.scenarios.writer import Statement, Writer
 from acms.evaluation.topics import Phrases
 from acms.evaluation.topics import phrases as _phrases
 
@@ -43,14 +43,15 @@ def budget_pressure(*, turns: int = 200, seed: int = 0, phrases: Phrases | None 
     writer = Writer.named("budget_pressure", turns, seed, phrases or _phrases(), least=60)
     random = writer.random
     decided = writer.decide(random.sample(writer.phrases.topics, 20))
+    details = [text for text in writer.phrases.details if not writer.gives_away(text)]
     left: list[str] = []
-    stated = {}
+    stated: dict[int, Statement] = {}
     for place, one in zip(writer.places(20, 0, 28), random.sample(decided, 20), strict=True):
         statement = one.state(random, marked=True)
         parts = [statement.text]
         for _ in range(2):
-            left = left or random.sample(writer.phrases.details, len(writer.phrases.details))
-            parts.append(left.pop())
+            left = left or random.sample(details, len(details))
+            parts += [left.pop()] if left else []
         stated[place] = replace(statement, text=" ".join(parts))
     return writer.write(
         f"budget_pressure-{turns}-{seed}",

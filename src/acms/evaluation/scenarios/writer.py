@@ -17,6 +17,7 @@ from acms.knowledge import Proposal
 __all__ = ["Decided", "Part", "Statement", "Writer", "bare", "keywords", "proposal", "spread"]
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+CURRENCIES = "$€£"
 TRIES = 12
 """Draws of a remark before small talk takes its place."""
 
@@ -79,7 +80,7 @@ class Decided:
 
 def bare(value: str) -> str:
     """Return a value without its sign of currency, as it may be said."""
-    return value.lstrip("$€£")
+    return value.lstrip(CURRENCIES)
 
 
 def keywords(topic: Topic, value: str) -> tuple[str, ...]:
@@ -144,6 +145,10 @@ class Writer:
         """Let no remark in passing name these words."""
         self.kept = tuple(dict.fromkeys((*self.kept, *words)))
 
+    def gives_away(self, text: str, *, but: str = "") -> bool:
+        """Return whether a text names a kept word, one that is in another text aside."""
+        return any(carries(text, word) and not (but and carries(but, word)) for word in self.kept)
+
     def places(self, count: int, first: int, last: int) -> list[int]:
         """Return different places of exchanges in [first, last), in order."""
         return sorted(self.random.sample(range(first, max(last, first + count)), count))
@@ -171,14 +176,13 @@ class Writer:
 
     def remark(self, texts: Sequence[str], rivals: Sequence[str], topic: str = "", *, echo: str = "") -> None:
         """Say something in passing that names rivals, and no answer, unless it echoes one."""
-        kept = [word for word in self.kept if not (echo and carries(echo, word))]
         for _ in range(TRIES):
             a, b = self.random.sample(rivals, 2)
             text = self.random.choice(texts).format(a=a, b=b, v=echo)
             opener = self.random.choice(self.phrases.openers)
             if opener and not text.startswith((a, "I ", "I'")) and not (echo and text.startswith(echo)):
                 text = text[0].lower() + text[1:]
-            if not any(carries(opener + text, word) for word in kept):
+            if not self.gives_away(opener + text, but=echo):
                 break
         else:
             self.small_talk()
@@ -186,7 +190,7 @@ class Writer:
         if echo:
             self.echoes.setdefault(topic, []).append(opener + text)
         self.say("user", opener + text, topic, "echo" if echo else "noise")
-        named = a.casefold() != a and not a.startswith("$") and a in text
+        named = a.casefold() != a and a == bare(a) and a in text  # nobody says that a number comes up a lot
         replies = [one.format(a=a) for one in self.phrases.replies if named or "{a}" not in one]
         self.say("assistant", self._free(replies), topic, "noise")
 
@@ -194,9 +198,9 @@ class Writer:
         """Return one of some texts, of those that name no answer."""
         for _ in range(TRIES):
             text = self.random.choice(texts)
-            if not any(carries(text, word) for word in self.kept):
+            if not self.gives_away(text):
                 return text
-        free = [text for text in texts if not any(carries(text, word) for word in self.kept)]
+        free = [text for text in texts if not self.gives_away(text)]
         if not free:
             raise ValidationError("every text of small talk names a value that was decided", field="bland")
         return self.random.choice(free)

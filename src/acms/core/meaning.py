@@ -1,0 +1,227 @@
+"""Meaning: how much the vectors of an entry say of what a query says, by vectors of one space only.
+
+An entry has a vector of the whole of it, which comes first, and those of its parts where it has several. Both count: of
+a long message the best part tells more, of a short one the whole. A cosine tells nothing by itself, so it is taken as
+its rise above the usual one, of entries that have nothing to do with the query. What follows a question also has some
+of the meaning of the question.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.core.field import Field, Sample
+from acms.core.index import Segment
+from acms.core.vectors import Floats, Ints, Vectors, signs
+from acms.core.weights import Weights
+
+EXACT = 20_000
+"""Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
+SAMPLED = 256
+"""Entries, evenly spread, whose exact cosines tell how far sign bits are off on average."""
+BELIEF = 20
+"""Entries that the usual cosine believed beforehand counts as."""
+
+
+class Cosines(NamedTuple):
+    """Cosines of a query and some entries, of the whole and of the best vector each; NaN for one without a vector."""
+
+    whole: Floats
+    #: The same object where no entry has several.
+    best: Floats
+
+
+class Usual(NamedTuple):
+    """The same of an entry that has nothing to do with the query."""
+
+    whole: float
+    best: float
+
+
+class Meaning(NamedTuple):
+    """Cosines of the entries in force."""
+
+    whole: Floats
+    best: Floats
+    #: False when sign bits stand for the cosines.
+    exact: bool
+    #: Entries with a vector.
+    known: int
+
+
+def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
+    """Score by vectors of one space; other spaces are never looked at."""
+    held = field.snapshot.vectors(space, len(query))
+    exact = sum(_seen(*one) for one in held) <= EXACT
+    if len(held) == 1 and exact and field.place is None:
+        _, count, vectors, size = held[0]
+        if vectors.straight and count == len(field) and size >= count:
+            return Meaning(*_scored(vectors, query, count), True, count)
+    one = all(int(vectors.begin[size]) == size for _, _, vectors, size in held)
+    best = np.full(len(field), np.nan, np.float32)
+    whole = best if one else np.full(len(field), np.nan, np.float32)
+    code = signs(query[None, :])[:, 0]
+    by_signs = np.cos(np.arange(64 * len(code) + 1, dtype=np.float32) * np.float32(np.pi / len(query)))
+    known = 0
+    for segment, count, vectors, size in held:
+        found = _scored(vectors, query, size) if exact else _rough(vectors, code, by_signs, size)
+        targets = ((best, found.best),) if one else ((best, found.best), (whole, found.whole))
+        if vectors.straight and field.place is None:
+            count = min(count, size)
+            for target, values in targets:
+                target[segment.base : segment.base + count] = values[:count]
+            known += count
+            continue
+        inside = vectors.documents[:size] < count
+        places = vectors.documents[:size][inside].astype(np.int64) + segment.base
+        there = np.ones(len(places), bool)
+        if field.place is not None:
+            places = field.place[places]
+            there = places >= 0
+        for target, values in targets:
+            target[places[there]] = values[inside][there]
+        known += int(np.count_nonzero(there))
+    return Meaning(whole, best, exact, known)
+
+
+def _scored(vectors: Vectors, query: Floats, size: int) -> Cosines:
+    begin = vectors.begin[: size + 1]
+    scored = vectors.scored(query, int(begin[-1]))
+    if len(scored) == size:
+        return Cosines(scored, scored)
+    return Cosines(scored.take(begin[:-1]), np.maximum.reduceat(scored, begin[:-1]))
+
+
+def _rough(vectors: Vectors, code: NDArray[np.uint64], by_signs: Floats, size: int) -> Cosines:
+    whole, least = vectors.apart(code, size)
+    best = by_signs.take(least)
+    return Cosines(best if whole is least else by_signs.take(whole), best)
+
+
+def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
+    """Return how many vectors the first documents of a segment have."""
+    if count >= segment.count:
+        return int(vectors.begin[size])
+    return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
+
+
+def cosines(field: Field, space: str, query: Floats, places: Ints) -> Cosines:
+    """Return the exact cosines of some entries, the same whatever else is there."""
+    whole, best = (np.full(len(places), np.nan, np.float32) for _ in range(2))
+    documents = field.documents(places)
+    for held in field.snapshot.vectors(space, len(query)):
+        own, rows, starts = _rows(documents, *held)
+        if len(own):
+            products = held[2].products(rows, query)
+            whole[own], best[own] = products[starts], _greatest(products, starts)
+    return Cosines(whole, best)
+
+
+def _rows(
+    documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return which of some documents have vectors in a segment, the places of these, and where those of each begin.
+
+    The places ascend.
+    """
+    own, slots = slots_of(documents, segment, count, vectors, size)
+    order = np.argsort(slots)  # so that memory is gone through in one direction
+    own, slots = own[order], slots[order]
+    rows = vectors.begin[slots]
+    sizes = vectors.begin[slots + 1] - rows
+    starts = np.cumsum(sizes) - sizes
+    if len(rows) and int(sizes.max()) > 1:
+        rows = np.repeat(rows - starts, sizes) + np.arange(int(sizes.sum()))
+    return own, rows, starts
+
+
+def _greatest(products: Floats, starts: Ints) -> Floats:
+    """Return the greatest product of each entry, which begin at some places."""
+    return products if len(products) == len(starts) else np.maximum.reduceat(products, starts)
+
+
+def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, size: int) -> tuple[Ints, Ints]:
+    """Return which of some documents have vectors in a segment, and their places among those that have."""
+    slot = vectors.slot
+    end = segment.base + min(count, len(slot))
+    if len(documents) and documents.min() >= segment.base and documents.max() < end:
+        own = np.arange(len(documents))
+        if vectors.straight and documents.max() < segment.base + size:
+            return own, documents - segment.base
+    else:
+        own = np.flatnonzero((documents >= segment.base) & (documents < end))
+    slots = slot[documents[own] - segment.base].astype(np.int64)
+    known = (slots >= 0) & (slots < size)
+    return (own, slots) if known.all() else (own[known], slots[known])
+
+
+# ── how far they rise ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def usual(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
+    """Return the cosines of a question with entries that have nothing to do with it: the mean, for most have not."""
+    off = Usual(0.0, 0.0) if found.exact else _off(field, space, query, found)
+    weights = field.weights
+    return Usual(
+        _mean(found.whole, off.whole, weights.unrelated_whole),
+        _mean(found.best, off.best, weights.unrelated_part),
+    )
+
+
+def _mean(cosine: Floats, off: float, believed: float) -> float:
+    """Return the mean of cosines, which are too low by `off`; with few of them what was believed before."""
+    known = cosine
+    total = float(known.sum(dtype=np.float64))
+    if isnan(total):
+        known = cosine[~np.isnan(cosine)]
+        total = float(known.sum(dtype=np.float64))
+    total += off * len(known)
+    return min(0.95, round((total + BELIEF * believed) / (len(known) + BELIEF), 3))
+
+
+def _off(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
+    """Return how much higher cosines are on average than what sign bits say; most for the best of several vectors."""
+    sample = field.sampled(space, len(query), partial(_sample, field, space, len(query)))
+    whole, best = (np.full(len(sample.places), np.nan, np.float32) for _ in range(2))
+    for own, rows, starts in sample.held:
+        products = np.einsum("ij,j->i", rows, query)
+        whole[own], best[own] = products[starts], _greatest(products, starts)
+    return Usual(_mean_off(whole - found.whole[sample.places]), _mean_off(best - found.best[sample.places]))
+
+
+def _mean_off(off: Floats) -> float:
+    off = off[~np.isnan(off)]
+    return float(off.mean(dtype=np.float64)) if len(off) else 0.0
+
+
+def _sample(field: Field, space: str, dimension: int) -> Sample:
+    """Return entries, evenly spread, with their vectors: each recall compares them all."""
+    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
+    documents = field.documents(places)
+    held: list[tuple[Ints, Floats, Ints]] = []
+    for one in field.snapshot.vectors(space, dimension):
+        own, rows, starts = _rows(documents, *one)
+        if len(own):
+            held.append((own, one[2].rows(rows), starts))
+    return Sample(places, tuple(held))
+
+
+def risen(cosine: Floats, usual: float) -> Floats:
+    """Return how far cosines rise above the usual one, in [0, 1]; 0 for an entry without a vector."""
+    above = cosine - np.float32(usual)
+    above *= np.float32(1 / (1 - usual))
+    return np.asarray(np.fmax(above, 0, out=above), np.float32)  # of NaN and 0 it is 0
+
+
+def answered(whole: Floats, best: Floats, before: Floats | None, weights: Weights) -> Floats:
+    """Return how well entries answer by meaning, in [0, 1], of their rises and that of the question they follow."""
+    found = whole * np.float32(weights.whole / weights.meaning)
+    found += best * np.float32(weights.part / weights.meaning)
+    if before is not None:
+        found += before * np.float32(weights.reply / weights.meaning)
+    return np.asarray(np.minimum(found, 1, out=found), np.float32)

@@ -1,0 +1,33 @@
+"""A floor under what ACMS remembers of the generated scenarios: no model, no network, seconds.
+
+The floors are a little below what is measured; whoever raises a figure raises its floor.
+"""
+
+from __future__ import annotations
+
+from acms.evaluation import SCENARIOS, WEIGHTS, Report, Scenario, composite, run
+
+COMPOSITE_AT_500 = 0.90
+NEWEST_ABOVE_STALE = 0.35
+HIT_AT_5 = 0.93
+
+SEEDS = (11, 12)
+
+
+async def _told(name: str, *, token_budget: int | None = None) -> list[Report]:
+    written: list[Scenario] = [SCENARIOS[name](turns=160, seed=seed) for seed in SEEDS]
+    return [await run(scenario, token_budget=token_budget) for scenario in written]
+
+
+async def test_the_composite_at_500_tokens_does_not_fall() -> None:
+    reports = [report for name in WEIGHTS for report in await _told(name, token_budget=500)]
+    found = composite(reports)
+    assert found.score >= COMPOSITE_AT_500, found.to_json()
+    hits = [score.hit_at_5 for report in reports for score in report.scores]
+    assert sum(hits) / len(hits) >= HIT_AT_5
+
+
+async def test_what_is_so_ranks_above_what_is_no_longer() -> None:
+    reports = [report for name in ("fact_correction", "contradiction") for report in await _told(name)]
+    order = [score.outdated for report in reports for score in report.scores if score.outdated is not None]
+    assert order.count(False) / len(order) >= NEWEST_ABOVE_STALE

@@ -1,0 +1,155 @@
+"""Sweeps: rows for every system and value, the same in every run but for the clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from acms.config import ACMSConfig
+from acms.errors import ValidationError
+from acms.evaluation import MostRecent, OpenSystem, PlainBM25, System
+from acms.evaluation.peers import open_acms
+from acms.evaluation.sweeps import (
+    CURRENT_PCTS,
+    DISTANCES,
+    EPISODE_TURNS,
+    LENGTHS,
+    TOKEN_BUDGETS,
+    Row,
+    Step,
+    current_shares,
+    distances,
+    episode_lengths,
+    latencies,
+    lengths,
+    many_episodes,
+    marked_and_plain,
+    token_budgets,
+)
+
+
+def opened(make: type[System]) -> OpenSystem:
+    @asynccontextmanager
+    async def fresh() -> AsyncGenerator[System]:
+        yield make()
+
+    return fresh
+
+
+RECENT = {"recent": opened(MostRecent)}
+BOTH = {**RECENT, "words": opened(PlainBM25)}
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    return [replace(row, ask_ms=0.0, tell_ms=0.0) for row in rows]
+
+
+def test_the_values_are_those_of_the_seed() -> None:
+    assert TOKEN_BUDGETS == (500, 750, 1000, 1500, 2000, 3000, 4000)
+    assert EPISODE_TURNS == (4, 6, 8, 12, 16)
+    assert CURRENT_PCTS == (0.2, 0.3, 0.4, 0.5, 0.6)
+    assert {50, 100, 150, 200, 300, 500, 1000} == set(LENGTHS)
+    assert {10, 20, 30, 50, 75, 100, 150, 200, 1000} <= set(DISTANCES)
+
+
+async def test_a_larger_budget_holds_more_of_a_window() -> None:
+    steps: list[Step] = []
+    rows = await token_budgets(
+        BOTH, values=(100, 500, 4000), scenarios=["high_density"], turns=100, seeds=[1], progress=steps.append
+    )
+    assert [(row.system, row.at, row.token_budget) for row in rows] == [
+        (name, value, value) for name in ("recent", "words") for value in (100, 500, 4000)
+    ]
+    recent = [row.hit for row in rows[:3]]
+    assert recent == sorted(recent)
+    assert recent[0] == 0.0
+    assert recent[-1] == 1.0
+    assert all(row.tokens <= row.at and row.probes == 20 for row in rows)
+    assert [(step.done, step.of) for step in steps] == [(1, 2), (2, 2)]
+
+
+async def test_rows_are_the_same_in_every_run_but_for_the_clock() -> None:
+    once = await token_budgets(BOTH, values=(500,), turns=100, seeds=[1, 2])
+    again = await token_budgets(BOTH, values=(500,), turns=100, seeds=[1, 2])
+    assert timeless(once) == timeless(again)
+    assert once[0].scenario.startswith("decision_tracking + constraint_awareness")
+    document = json.loads(once[0].to_json())
+    assert document == once[0].to_dict()
+    assert document["sweep"] == "token_budget"
+
+
+async def test_a_window_forgets_as_a_conversation_grows() -> None:
+    rows = await lengths(RECENT, values=(50, 300, 1000), seeds=[0], token_budget=500)
+    assert [row.at for row in rows] == [row.turns for row in rows] == [50, 300, 1000]
+    assert rows[0].hit > rows[-1].hit
+
+
+async def test_the_settings_of_acms_are_varied_one_at_a_time() -> None:
+    seen: list[ACMSConfig] = []
+
+    def configured(config: ACMSConfig) -> OpenSystem:
+        seen.append(config)
+        return open_acms(config=config)
+
+    made = {"acms": configured}
+    rows = await episode_lengths(made, values=(4, 16), turns=60, seeds=[0])
+    assert [row.at for row in rows] == [4, 16]
+    assert [config.episodes.max_turns for config in seen] == [4, 16]
+    seen.clear()
+    rows = await current_shares(made, values=(0.2, 0.6), turns=60, seeds=[0])
+    assert [config.recall.current_episode_budget_pct for config in seen] == [0.2, 0.6]
+    assert all(row.token_budget == 500 for row in rows)
+    seen.clear()
+    rows = await many_episodes(made, values=(80,), seeds=[0])
+    assert [config.episodes.max_turns for config in seen] == [4]
+    assert [(row.at, row.turns) for row in rows] == [(20, 80)]
+    assert rows[0].hit >= 0.9
+
+
+async def test_what_a_message_costs_is_measured_stretch_by_stretch() -> None:
+    steps: list[Step] = []
+    rows = await latencies(BOTH, values=(50, 10), asks=3, progress=steps.append, scenario="decision_tracking")
+    assert [(row.system, row.turns) for row in rows] == [
+        ("recent", 10),
+        ("recent", 50),
+        ("words", 10),
+        ("words", 50),
+    ]
+    assert all(min(row.ingest_ms, row.recall_ms, row.background_ms) >= 0 for row in rows)
+    assert [(step.done, step.of) for step in steps] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert json.loads(rows[0].to_json()) == rows[0].to_dict()
+
+
+async def test_a_window_loses_a_fact_at_a_distance_and_words_do_not_without_noise() -> None:
+    rows = await distances(BOTH, values=(10, 50, 200), seeds=range(3))
+    found = {(row.system, row.variant, row.at): row for row in rows}
+    assert len(found) == len(rows) == 12
+    assert found["recent", "0 % noise", 10].hit == 1.0
+    assert found["recent", "0 % noise", 200].hit == 0.0
+    assert found["words", "0 % noise", 200].hit == 1.0
+    assert all(row.probes == 3 and row.token_budget == 300 for row in rows)
+
+
+async def test_marked_and_plain_facts_are_curves_of_their_own() -> None:
+    rows = await marked_and_plain(BOTH, values=(100,), seeds=[0])
+    assert [(row.system, row.variant) for row in rows] == [
+        ("recent", "marked"),
+        ("recent", "plain"),
+        ("words", "marked"),
+        ("words", "plain"),
+    ]
+    assert all(row.probes == 20 and row.outdated is not None for row in rows)
+
+
+async def test_an_unknown_scenario_and_an_unknown_distance_are_refused() -> None:
+    with pytest.raises(ValidationError) as caught:
+        await lengths(RECENT, scenario="chess")
+    assert caught.value.field == "scenario"
+    assert "high_density" in caught.value.options
+    with pytest.raises(ValidationError) as caught:
+        await distances(RECENT, values=(10, 33))
+    assert caught.value.field == "values"
