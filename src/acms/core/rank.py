@@ -238,7 +238,7 @@ class Ranking:
         whole = np.ones(len(self.field), np.float32)
         whole[self.places] = factor
         self._factor = np.asarray(self._factor * whole, np.float32)
-        score = _scored(self._lexical[self.places], self._rise, self._factor, self.places)
+        score = self._scored(self._lexical[self.places], self.places)
         self.places = self.places[np.lexsort((self.places, -score))]
 
     def meaning(self, places: Ints) -> Floats:
