@@ -121,8 +121,8 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
 def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
     """Choose and write a prompt within the budget."""
     limit = asked.budget
-    if material.past is not None and (material.known or asked.rerank):
-        from acms.core.noise import quiet
+    if material.past is not None:
+        from acms.core.noise import quiet, stop
         from acms.core.rerank import reranked
 
         past, offered = material.past
@@ -131,8 +131,8 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
             offered = yield from reranked(offered, asked.query, asked.rerank, 0.0, warnings)
             past = replace(past, warnings=tuple(warnings))
         if material.known:
-            offered = yield from quiet(offered, past.question.terms, past.field)
-        material = replace(material, past=(past, offered))
+            offered = yield from quiet(offered, past.question.terms, past.ranking)
+        material = replace(material, past=(past, stop(offered)))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget

@@ -158,7 +158,7 @@ class Certainty(NamedTuple):
     reach: float = 0.0
     #: How much more of it the speaker whom the query names has said in one message than anybody else.
     lead: float = 0.0
-    #: How far the best cosine lies above the usual one.
+    #: How well the best entry answers by meaning, in [0, 1].
     rise: float = 0.0
     #: Whether a fact says what was asked.
     says: bool = False
@@ -169,7 +169,7 @@ class Certainty(NamedTuple):
             who = "who is named" if self.lead > 0 else "somebody else"
             found.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
         if self.rise:
-            found.append(f"its meaning is {self.rise:.0%} of the way from unrelated to the same")
+            found.append(f"the best one answers {self.rise:.0%} by meaning")
         if self.says:
             found.append("a fact says what was asked")
         return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(found)}"

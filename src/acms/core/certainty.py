@@ -2,14 +2,14 @@
 
 Three things are measured, all absolute. Reach: the share of what the query asks for, by how rare its terms are, that
 the five best entries and their neighbours hold, on average; the names of speakers ask for nothing. Lead: how much more
-of it the speaker whom the query names has said in one message than anybody else. Rise: how far the best cosine lies
-above the usual one. A logistic curve makes one number of them; where nothing was compared by meaning it has two terms.
-A fact that says what was asked settles it. The coefficients are fitted by `benchmarks/certainty.py`.
+of it the speaker whom the query names has said in one message than anybody else. Rise: how well the best entry answers
+by meaning. A logistic curve makes one number of them; where nothing was compared by meaning it has two terms. A fact
+that says what was asked settles it. The coefficients are fitted by `benchmarks/certainty.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import exp
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from acms.core.field import AFTER, BEFORE, Field
 from acms.core.known import Known
-from acms.core.meaning import Usual, cosines, risen
 from acms.core.rank import Question, Ranking
 from acms.core.terms import terms, words
 from acms.core.vectors import Floats, Ints
@@ -71,9 +70,7 @@ def certainty(
     if asked.vector is None or asked.space is None or ranking.coverage < COMPARED:
         value = _curve(BY_WORDS, (reach, lead))
     else:
-        rises = [_rise(field, asked, ranking.usual, np.sort(best))]
-        rises += [_rise(one.field, asked, ranking.usual, np.arange(len(one.field))) for one in known]
-        rise = max(rises)
+        rise = max(float(ranking.meaning(best).max(initial=0.0)), *(one.meaning for one in known), 0.0)
         value = _curve(BY_BOTH, (reach, lead, rise))
     if reach <= 0 and rise <= 0:
         value = 0.0
@@ -90,7 +87,7 @@ def _weights(field: Field, ranking: Ranking, query: Sequence[int]) -> Floats:
     size = len(field)
     often = np.array([ranking.often.get(number, 0) for number in query], np.float32)
     weights = np.log(1 + (size - often + 0.5) / (often + 0.5)).astype(np.float32)
-    names = {number for actor in _actors(field) for number in terms(words(actor))}
+    names = {number for actor in field.speakers for number in terms(words(actor))}
     named = np.array([number in names for number in query], bool)
     return weights if named.all() else np.where(named, np.float32(0), weights)
 
@@ -103,19 +100,9 @@ def _held(postings: Sequence[Ints], first: Ints, end: Ints) -> NDArray[np.bool_]
 def _lead(field: Field, query: Sequence[int], shares: Floats, places: Ints) -> float:
     """Return how much more the best message of the speakers named holds than the best of all others; 0 without any."""
     codes, labels = field.labels
-    actors = _actors(field)
+    actors = field.speakers
     named = {actor for actor in actors if not set(query).isdisjoint(terms(words(actor)))}
     if not named or len(named) == len(actors):
         return 0.0
     own = np.array([label.actor in named for label in labels], bool)[codes[places]]
     return float(shares[own].max(initial=0.0) - shares[~own].max(initial=0.0))
-
-
-def _actors(field: Field) -> Collection[str]:
-    return {label.actor for label in field.labels[1] if label.actor is not None}
-
-
-def _rise(field: Field, asked: Question, usual: Usual | None, places: Ints) -> float:
-    if asked.vector is None or asked.space is None or usual is None or not len(places):
-        return 0.0
-    return float(risen(cosines(field, asked.space, asked.vector, places).best, usual.best).max())

@@ -58,6 +58,11 @@ class Known:
         self._worth: list[float] = worth.tolist()
         self.relevance: list[float] = np.minimum(relevance, 1).tolist()
 
+    @property
+    def meaning(self) -> float:
+        """How well the best fact answers by meaning, in [0, 1]."""
+        return 0.0 if self._meant is None else float(self._meant.max(initial=0.0))
+
     def parts(self, place: int) -> dict[str, float]:
         """Return what each signal adds to the relevance of a fact."""
         found = {"fact": float(self._words[place])}

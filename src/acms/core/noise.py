@@ -1,13 +1,15 @@
-"""Noise: where a fact says what was asked, what answers far worse is left out.
+"""Noise: what answers far worse than what answers best is left out, most of all where a fact says what was asked.
 
-A floor under the scores of messages alone costs evidence at every height (figures in docs): an answer may be spread
-over many of them. A fact whose address holds one value at a time is another matter. When the query names its address
-and nothing else answers better, the fact is the answer: what it was made from and what names its value stay with it,
-the rest has to come close.
+An answer may be spread over many messages, and then none of them answers well; where one does, less is needed of the
+rest. So the floor under the scores is a share of the best one squared: it hardly cuts where nothing matches well. A
+fact whose address holds one value at a time is another matter. When the query names its address and it comes close to
+what answers best, the fact is the answer: what it was made from and what names its value stay with it, the rest has to
+come close, and to hold as many words of what was asked.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -16,10 +18,13 @@ from acms.core.field import Field
 from acms.core.history import Doc
 from acms.core.offer import Offer
 from acms.core.plan import Candidate, Choice, Steps
+from acms.core.rank import Ranking
 from acms.core.terms import terms, words
 from acms.model import Entry, Source
 
-CLOSE = 0.8
+FLOOR = 0.3
+"""Share of the square of the best score below which a score is noise."""
+CLOSE = 0.95
 """Share of the score of an answer that is close to it."""
 FAR = 0.6
 """Share of the best score below which a fact is not taken for the answer."""
@@ -41,14 +46,32 @@ CALLED = frozenset(terms(words("called")))
 NAME = frozenset(terms(words("name")))
 
 
-def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
+def stop(offered: Offer) -> Offer:
+    """Leave out what answers too badly beside the best answer to be worth its room."""
+    best = max((unmarked(one) for one in offered.past), default=0.0)
+    floor = FLOOR * best * best
+    if all(one.score >= floor for one in offered.past):
+        return offered
+    reason = f"a score below {floor:.2f} is noise beside one of {best:.2f}"
+    noise = [Choice(one, False, "noise", reason) for one in offered.past if one.score < floor]
+    past = [one for one in offered.past if one.score >= floor]
+    return replace(offered, past=past, rejected=[*offered.rejected, *noise])
+
+
+def unmarked(one: Candidate) -> float:
+    """Return the score of a candidate as it would be without its markers: these say nothing about the query."""
+    return one.score if not one.boost else 1 - (1 - one.score) ** (1 / (1 + one.boost))
+
+
+def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer]:
     """Leave out what answers a query far worse than a fact that says what was asked; asks for the best facts.
 
     A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
     that is about the answer. A fact that holds fewer of the words asked than another one, each of one value, is about
-    something else: of "test framework" one fact may know both words and a better one only a framework. `field` is the
-    log that was ranked.
+    something else: of "test framework" one fact may know both words and a better one only a framework. What takes
+    the place of an earlier statement need not repeat its words. `ranking` is that of the log asked.
     """
+    field = ranking.field
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
     if not known or not query:
         return offered
@@ -73,7 +96,10 @@ def quiet(offered: Offer, query: Sequence[int], field: Field) -> Steps[Offer]:
         return offered
     floor = CLOSE * rivals
     about = {version for row in saying for version in _naming(field, _terms(row, "value"))}
-    naming = {version for term in asked for version in _naming(field, {term})}
+    least = max(len(held[row.id]) for row in saying)
+    times = Counter(version for number in asked for version in _naming(field, {number}))
+    naming = {version for version, count in times.items() if count >= least}
+    naming.update(field.document(place) + 1 for place in ranking.raised)
     reason = (
         f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
     )
