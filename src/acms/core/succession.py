@@ -27,15 +27,15 @@ from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
-LEADERS = 12
+LEADERS = 6
 """Best candidates that may have a successor."""
-LOOKED = 64
+LOOKED = 48
 """Best candidates that may be one."""
-NAMED = 4
+NAMED = 2
 """Best candidates whose successors are also looked for by the words of theirs that are rare."""
 RARE = 8
 """Entries that hold a rare word, at most."""
-TEXTS = 24
+TEXTS = 12
 """Texts that are read at a time, at most."""
 STATEMENT = 32
 """Terms of what counts as a statement, at most: a longer text is a document, which tells of many things."""
@@ -106,11 +106,12 @@ _GIVEN_UP = (
 
 
 class Said(NamedTuple):
-    """A sentence, its terms, and whether it announces a change."""
+    """A sentence: its terms, whether it announces a change, and whether it tells of others or of what may be."""
 
     text: str
     terms: frozenset[int]
     changes: bool
+    others: bool
 
 
 def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str, float]) -> Steps[None]:
@@ -134,7 +135,7 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
     def keep(rows: Mapping[str, Entry], places: Sequence[int]) -> None:
         for place in places:
             entry = rows[_doc(field, place).id]
-            read[place] = _said(entry.content)
+            read[place] = _said(entry.content, bool(entry.markers))
             markers[place] = entry.markers
 
     places = [looked.places[index] for index in wanted]
@@ -352,15 +353,23 @@ class _Weights(dict[int, float]):
         return sum([self[number] for number in numbers])
 
 
-def _said(content: str) -> list[Said]:
+def _said(content: str, marked: bool) -> list[Said]:
     """Return the sentences of a text that state something."""
     found: list[Said] = []
     for start, end in spans(content):
         text = content[start:end].strip()
         if not text.endswith("?"):
-            said = [word for word in words(_MARKER.sub("", text)) if word not in CHANGES_BY]
-            found.append(Said(text, frozenset(terms(said)), _CHANGE.search(text) is not None))
+            said = words(_MARKER.sub("", text) if ":" in text else text)
+            may = not CHANGES_BY.isdisjoint(said)
+            changes = may and _CHANGE.search(text) is not None
+            others = (changes or marked) and _of_others(text)
+            numbers = terms([word for word in said if word not in CHANGES_BY] if may else said)
+            found.append(Said(text, frozenset(numbers), changes, others))
     return found
+
+
+def _of_others(text: str) -> bool:
+    return _OTHERS.search(text) is not None or (_ITS.search(text) is not None and _OURS.search(text) is None)
 
 
 def _rare(said: Sequence[Said], query: Sequence[int], field: Field) -> list[int]:
@@ -391,9 +400,7 @@ def _alike(
         return 0.0  # it says nothing else
     best = 0.0
     for one in after:
-        if not (one.changes or marked) or _OTHERS.search(one.text):
-            continue
-        if _ITS.search(one.text) and not _OURS.search(one.text):
+        if not (one.changes or marked) or one.others:
             continue
         shared = old.terms & one.terms
         overlap = weigh.of(shared) / whole if whole else 0.0
