@@ -32,7 +32,7 @@ LEADERS = 6
 LOOKED = 48
 """Best candidates that may be one."""
 NAMED = 2
-"""Best candidates whose successors are also looked for by the words of theirs that are rare."""
+"""Best candidates whose successors, where they are marked, are also looked for by the rare words in them."""
 RARE = 8
 """Entries that hold a rare word, at most."""
 TEXTS = 12
@@ -45,6 +45,8 @@ SHORT = 12
 """Terms of a message of which a cosine can tell as much, at most: chats turn around the same things at length."""
 ANSWERS = 0.5
 """Share of what an earlier statement answers by meaning that such a later one answers at least."""
+PART = 0.33
+"""Share of the words of a query that are found at all which an earlier statement has at least."""
 LEAST = 0.1
 """What an earlier statement answers by meaning at least, where it shares no word with the query."""
 FOCUS, OVERLAP, TOGETHER = 0.4, 0.2, 0.9
@@ -222,7 +224,8 @@ class _Looked:
         shared = (held * weights) @ held.T.astype(np.float32)
         own = shared.diagonal()[first, None]
         least = np.where(marked[None, :] & marked[first, None], np.float32(SOME), np.float32(FOCUS))
-        about = (own > 0) & (shared[first] >= least * own)
+        most = float(weights[held.any(axis=0)].sum())
+        about = (own >= PART * most) & (own > 0) & (shared[first] >= least * own)
         answers = own > 0
         close = np.zeros((size, size), np.float32)
         if self.ranking.space is not None:
@@ -241,11 +244,12 @@ class _Looked:
         return kept
 
     def leaders(self, asked: Question) -> list[int]:
-        """Return the best candidates that are statements and answer by themselves."""
+        """Return the best candidates that are marked statements and answer by themselves."""
         first = np.array(self.places[:NAMED], np.int64)
         if not len(first):
             return []
-        documents, _, states, _ = self._columns(first)
+        documents, label, states, _ = self._columns(first)
+        states &= self._marked[label]
         states &= _held(self.field, asked.terms, documents)[0].any(axis=1) | (
             self.ranking.meaning(first) >= LEAST
         )
