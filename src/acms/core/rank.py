@@ -273,6 +273,14 @@ class Ranking:
                     _, found[index], worth[index] = self.raised[place]
         return found, worth
 
+    def adjust(self, factor: Floats) -> None:
+        """Multiply the scores of the candidates, one factor each, and put them in order again."""
+        whole = np.ones(len(self.field), np.float32)
+        whole[self.places] = factor
+        self._factor = np.asarray(self._factor * whole, np.float32)
+        score = self._scored(self._lexical[self.places], self.places)
+        self.places = self.places[np.lexsort((self.places, -score))]
+
     def meaning(self, places: Ints) -> Floats:
         """Return how well some entries answer by meaning, in [0, 1]."""
         return np.zeros(len(places), np.float32) if self._meant is None else self._meant[places]
