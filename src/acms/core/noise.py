@@ -9,9 +9,10 @@ come close, and to hold as many words of what was asked.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from acms.core.cards import named
 from acms.core.field import Field
@@ -97,8 +98,8 @@ def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer
     floor = CLOSE * rivals
     about = {version for row in saying for version in _naming(field, _terms(row, "value"))}
     least = max(len(held[row.id]) for row in saying)
-    times = Counter(version for number in asked for version in _naming(field, {number}))
-    naming = {version for version, count in times.items() if count >= least}
+    close = {entry.version for one in offered.past if one.score >= floor for entry in one.unit.entries}
+    naming = _holding(field, asked, close, least)
     naming.update(field.document(place) + 1 for place in ranking.raised)
     reason = (
         f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
@@ -158,6 +159,21 @@ def _naming(field: Field, value: set[int]) -> set[int]:
         held = set(field.documents(field.postings(number)[0]).tolist())
         found = held if found is None else found & held
     return {document + 1 for document in found or ()}
+
+
+def _holding(field: Field, asked: set[int], versions: Collection[int], least: int) -> set[int]:
+    """Return which of some entries of a log hold that many of the terms asked, or more."""
+    found = [(place, version) for version in versions if (place := _place(field, version)) >= 0]
+    places = np.array([place for place, _ in found], np.int64)
+    held = np.zeros(len(found), np.int64)
+    for number in asked:
+        those = field.postings(number)[0]
+        held += those.searchsorted(places) < those.searchsorted(places + 1)
+    return {version for (_, version), count in zip(found, held.tolist(), strict=True) if count >= least}
+
+
+def _place(field: Field, version: int) -> int:
+    return field.place_of(version - 1) if version <= field.snapshot.count else -1
 
 
 def _among(entry: Entry | Doc, versions: Collection[int], field: Field) -> bool:
