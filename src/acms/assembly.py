@@ -24,7 +24,6 @@ from acms.core.plan import (
     suffix,
 )
 from acms.core.stale import NONE, Stale
-from acms.core.terms import words
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.projections import Certainty, ContextItem, ContextItems
@@ -348,7 +347,8 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
-    question = Question.of(query, None if vector is None or embedding is None else embedding.space, vector)
+    space = None if vector is None or embedding is None else embedding.space
+    question = Question.of(query, space, vector, field.newest).within(field.snapshot)
     if len(field) > THREAD_ABOVE:
         found = await asyncio.to_thread(rank, field, question, size)
     else:
@@ -393,7 +393,7 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
     vector = None if found.vector is None else tuple(float(value) for value in found.vector)
     space = None if vector is None or reader.embedding is None else reader.embedding.space
     search = Search(
-        namespace=asked.namespace, terms=tuple(words(asked.query)), space=space, vector=vector, limit=HITS
+        namespace=asked.namespace, terms=tuple(asked.query.split()), space=space, vector=vector, limit=HITS
     )
     contexts = dict.fromkeys(hit.context for hit in await reader.storage.search(search))
     ranking: list[Ranked] = []

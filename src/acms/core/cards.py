@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import changes, terms, words
+from acms.core.terms import changes, found_by, names, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
 SPACE = "cards2"
@@ -70,8 +70,11 @@ def write(draft: Draft, nonce: str) -> bytes:
     group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
     said = words(draft.content)
     counts: dict[int, int] = Counter(terms(said))
+    for name in names(draft.content):
+        for number in name.also:
+            counts[number] = counts.get(number, 0) + 1
     if fact:
-        for number in terms(words(named(draft))):
+        for number in found_by(named(draft)):
             counts.setdefault(number, 1)
     if len(counts) > _MOST:
         counts = dict(Counter(counts).most_common(_MOST))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time, timedelta
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MONTH = (
-    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
-    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MONTH = (
+    r"jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
 )
+"""A month by its name, as a pattern."""
+_MONTH = rf"(?P<month>{MONTH})\b\.?"
 _DATE = re.compile(
     rf"\b(?:(?P<iso>\d{{4}}-\d\d-\d\d)"
     rf"|{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? (?P<year>\d{{4}}))?"
@@ -44,7 +46,7 @@ def _day(match: re.Match[str], today: date | None, past: bool) -> date | None:
         return date.fromisoformat(match["iso"])
     written = match["month"] or match["month2"]
     if written:
-        month = _MONTHS.index(written[:3].lower()) + 1
+        month = MONTHS.index(written[:3].lower()) + 1
         number = int(match["day"] or match["day2"])
         if year := match["year"] or match["year2"]:
             return date(int(year), month, number)
@@ -59,26 +61,27 @@ def _day(match: re.Match[str], today: date | None, past: bool) -> date | None:
     if match["near"]:
         return today + timedelta(days={"tomorrow": 1, "yesterday": -1}.get(match["near"].lower(), 0))
     if match["weekday"]:
-        ahead = (_DAYS.index(match["weekday"][:3].lower()) - today.weekday()) % 7
+        ahead = (DAYS.index(match["weekday"][:3].lower()) - today.weekday()) % 7
         if (match["next"] or "").lower() == "next":  # of the week that begins on the next Monday
-            return today + timedelta(days=7 - today.weekday() + _DAYS.index(match["weekday"][:3].lower()))
+            return today + timedelta(days=7 - today.weekday() + DAYS.index(match["weekday"][:3].lower()))
         return today + timedelta(days=ahead - 7 if past and ahead else ahead)
     if match["end"]:
         return _last(today, match["end"].lower())
     if match["ahead"]:
-        return _later(today, match["unit"].lower(), 1)
+        return later(today, match["unit"].lower(), 1)
     count = match["count"].lower()
-    return _later(today, match["span"].lower(), _COUNTS.get(count) or int(count))
+    return later(today, match["span"].lower(), _COUNTS.get(count) or int(count))
 
 
 def _last(today: date, of: str) -> date:
     if of == "week":
         return today + timedelta(days=6 - today.weekday())
     month = {"month": today.month, "quarter": -(-today.month // 3) * 3, "year": 12}[of]
-    return _later(date(today.year, month, 1), "month", 1) - timedelta(days=1)
+    return later(date(today.year, month, 1), "month", 1) - timedelta(days=1)
 
 
-def _later(day: date, unit: str, count: int) -> date:
+def later(day: date, unit: str, count: int) -> date:
+    """Return the day that lies some days, weeks, months or years after another one."""
     if unit in ("day", "week"):
         return day + timedelta(days=count * (7 if unit == "week" else 1))
     months = day.month - 1 + count * (12 if unit == "year" else 1)

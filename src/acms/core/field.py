@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +17,7 @@ from acms.core.vectors import Floats, Ints
 from acms.core.weights import WEIGHTS, Weights
 from acms.model import Entry, Kind, State
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BEFORE, AFTER = 2, 1
 """Entries before and after one that count as its neighbourhood."""
 FACTORS = 8
@@ -141,6 +143,12 @@ class Field:
     def texts(self) -> int:
         """Return how many entries have content."""
         return int(np.count_nonzero((self.column("flags") & EMPTY) == 0))
+
+    @cached_property
+    def newest(self) -> datetime | None:
+        """Return when the newest entry was said, by its own time; None when there is none."""
+        minutes = self.column("minute")
+        return _EPOCH + int(minutes.max()) * timedelta(minutes=1) if len(minutes) else None
 
     @cached_property
     def facts(self) -> Facts | None:

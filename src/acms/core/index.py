@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from acms.core.cards import EMPTY, HEADER, REPLACES, Label, read_group, read_label
 from acms.core.chain import entry_id
 from acms.core.history import Doc
-from acms.core.terms import day_terms, terms, words
+from acms.core.terms import day_terms, found_by
 from acms.core.vectors import Ints, Vectors
 from acms.model import Kind
 
@@ -171,7 +171,7 @@ class Segment:
             code = self._labels[data] = len(self.labels)
             label = read_label(data)
             self.labels.append(label)
-            self._spoken.append(tuple(terms(words(label.actor))) if label.actor else ())
+            self._spoken.append(tuple(found_by(label.actor)) if label.actor else ())
             self._bytes += 400
         return code
 

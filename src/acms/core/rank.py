@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
@@ -22,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.core.field import AFTER, BEFORE, Field, sum_around
+from acms.core.index import Snapshot
 from acms.core.meaning import Usual, answered, by_meaning, cosines, risen, slots_of, usual
-from acms.core.terms import term, terms, words
+from acms.core.terms import found_by, names, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import Weights
+from acms.core.when import Span, nearness, spans
 
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
@@ -139,12 +142,47 @@ class Question:
     vector: Floats | None = None
     #: Whether it asks for a time: "when did …", "how long …".
     dated: bool = False
+    #: The stretches of time it names.
+    when: tuple[Span, ...] = ()
+    #: Of each name in it: the terms of its words, and those under which it is found beside them.
+    names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
 
     @classmethod
-    def of(cls, query: str, space: str | None = None, vector: Floats | None = None) -> Question:
-        """Return a query as the index asks it."""
+    def of(
+        cls,
+        query: str,
+        space: str | None = None,
+        vector: Floats | None = None,
+        now: datetime | None = None,
+    ) -> Question:
+        """Return a query as the index asks it; `now` is what "last week" is counted from."""
         said = words(query)
-        return cls(tuple(dict.fromkeys(terms(said))), space, vector, _dated(said))
+        return cls(
+            tuple(dict.fromkeys(terms(said))),
+            space,
+            vector,
+            _dated(said),
+            () if now is None else spans(query, now),
+            tuple((frozenset(terms(words(name.said))), name.also) for name in names(query)),
+        )
+
+    def within(self, snapshot: Snapshot) -> Question:
+        """Return it with its names under all terms by which a log knows them.
+
+        Words of a name that nobody has said are left out when it is known otherwise: they would only make every answer
+        look worse.
+        """
+        if not self.names:
+            return self
+        asked = dict.fromkeys(self.terms)
+        for own, also in self.names:
+            known = [number for number in also if len(snapshot.postings(number))]
+            if known:
+                for number in own & asked.keys():
+                    if not len(snapshot.postings(number)):
+                        del asked[number]
+                asked.update(dict.fromkeys(known))
+        return replace(self, terms=tuple(asked), names=())
 
 
 _PERIODS = frozenset("date day month time week year".split())
@@ -219,6 +257,8 @@ class Ranking:
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
         near = self._fields["window"][places] > 0
+        if "time" in self._fields:
+            near |= self._fields["time"][places] >= np.float32(self.field.weights.then)
         relevance: Floats = self._lexical[places]
         score = self._scored(relevance, places)
         if self._meant is not None:
@@ -278,6 +318,9 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     """Rank the entries in force; `size` of them become candidates."""
     weights = field.weights
     said = by_words(field, asked.terms)
+    if asked.when:
+        time = np.float32(weights.then) * nearness(asked.when, field.column("minute"))
+        said = said._replace(fields={**said.fields, "time": time})
     first, *rest = said.fields.values()
     lexical = first + rest[0]
     for part in rest[1:]:
@@ -410,10 +453,10 @@ def unnamed(query: str, speakers: Iterable[str]) -> str:
     Every vector of a message tells who speaks. With the name a query would be nearest to whatever the one says, and
     that a speaker is named counts already.
     """
-    names = frozenset[int]().union(*map(_name, speakers))
-    if not names:
+    named = frozenset[int]().union(*map(_name, speakers))
+    if not named:
         return query
-    rest = _WORD.sub(lambda found: "" if term(found[1].lower()) in names else found[0], query)
+    rest = _WORD.sub(lambda found: "" if term(found[1].lower()) in named else found[0], query)
     return " ".join(rest.split()) if rest != query and any(map(term, words(rest))) else query
 
 
@@ -422,7 +465,7 @@ _WORD = re.compile(r"(\w+)(?:['\u2019]s\b)?")
 
 @lru_cache(maxsize=1024)
 def _name(actor: str) -> frozenset[int]:
-    return frozenset(terms(words(actor)))
+    return frozenset(found_by(actor))
 
 
 def _best(values: Floats, size: int) -> Ints:

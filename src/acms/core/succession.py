@@ -356,7 +356,7 @@ def _alike(
     weigh: _Weights,
     marked: bool,
 ) -> float:
-    """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if it does not.
+    """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if not.
 
     As far as a query is concerned. `marked` says that both carry the same markers.
     """

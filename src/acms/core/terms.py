@@ -3,14 +3,19 @@
 A term is the lower 24 bits of the CRC-32 of a stemmed word, so nothing has to be looked up, stored or shared to know
 it. Two of 30,000 words share a number about once in 600 words; they then count as one, which moves no result that
 matters and is the same everywhere.
+
+A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a word with accents,
+a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is made of, so
+a text that was indexed by words alone is still found by them (decision 0031).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+from unicodedata import combining, normalize
 from zlib import crc32
 
 _WORD = re.compile(r"\w+")
@@ -95,6 +100,173 @@ def words(text: str) -> list[str]:
 def terms(said: Sequence[str]) -> list[int]:
     """Return the terms of some words in order, without stop words; of all words when there are no others."""
     return list(filter(None, map(term, said))) or [_number(word) for word in said]
+
+
+# ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Name(NamedTuple):
+    """Something that is found whole and by its parts."""
+
+    #: As it was written.
+    said: str
+    #: Terms under which it is found beside those of its words.
+    also: tuple[int, ...]
+
+
+#: What a text is made of: "a" for a letter or digit, "." for what joins them within a name, "+" for what ends one.
+_JOINED = bytes(
+    97 if chr(byte).isalnum() else 46 if chr(byte) in "-./:@\\_," else 43 if chr(byte) in "+#" else 32
+    for byte in range(128)
+) * 2  # fmt: skip
+#: The same: "a" for a small letter, "A" for a capital, "0" for a digit.
+_CASED = bytes(
+    97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit() else 32
+    for byte in range(128)
+) * 2  # fmt: skip
+_SIGNS = ((b"a.a", b"a+"), (b"aA", b"AAa", b"0a", b"0A"))
+#: Letters with accents, signs that are no letters to `re`, and scripts in which words are not told apart by spaces.
+_ODD = re.compile(
+    "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u0900-\u0fff\u1000-\u109f"
+    "\u1780-\u17ff\u1e00-\u1fff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\ufb00-\ufb06\uff01-\uffef\U00020000-\U0003ffff]"
+)
+_RUN = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+)"
+)
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+#: Words with the signs above and below their letters.
+_SIGNED = re.compile(
+    "[\\w\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]+"
+)
+_PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
+_NAME = re.compile(
+    r"(?<![\w.,])(?P<grouped>\d{1,3}(?:,\d{3})+(?:\.\d+)?)(?![\w,])"
+    r"|(?<![\w.,])(?P<short>\d{1,6}(?:\.\d{1,3})?)(?P<unit>[kKmM])\b"
+    r"|(?P<sharp>(?<!\w)[A-Za-z](?:\+\+|#)(?![\w#+]))"
+    r"|(?<!\w)\w++(?:(?:[-./:@\\]|://)\w++)+"
+    r"|(?<!\w)\w*(?:[a-z0-9][A-Z]|[A-Z]{2}[a-z]{2}|_)\w*"
+)
+_ISO = re.compile(r"(?:19|20)\d\d-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])")
+_DOTTED = re.compile(r"(?P<day>0?[1-9]|[12]\d|3[01])\.(?P<month>0?[1-9]|1[0-2])\.(?:19|20)\d\d")
+_CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_APART = re.compile(r"[/\\:@?&=#]+")
+_ACCENTS = re.compile(
+    "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u1e00-\u1fff]"
+)
+LONGEST = 256
+"""Characters between two spaces that are looked at for names; what is longer is data."""
+
+
+def found_by(text: str) -> list[int]:
+    """Return all terms under which a text is found."""
+    found = terms(words(text))
+    for name in names(text):
+        found.extend(name.also)
+    return found
+
+
+def names(text: str) -> list[Name]:
+    """Return the names in a text."""
+    data = text.encode("ascii", "replace")
+    joined, cased = data.translate(_JOINED), data.translate(_CASED)
+    found: list[Name] = []
+    if (  # most texts have none
+        b"a.a" in joined or b"aA" in cased or b"AAa" in cased or b"0" in cased or "+" in text or "#" in text
+    ):
+        for first, last in _pieces(joined, cased).items():
+            found += _compounds(text[first:last])
+    if not text.isascii() and _ODD.search(text):
+        found += _foreign(text)
+    return found
+
+
+def _pieces(joined: bytes, cased: bytes) -> dict[int, int]:
+    """Return where that stands which may be a name, in order: first characters with what comes after the last ones."""
+    found: dict[int, int] = {}
+    for shape, signs in zip((joined, cased), _SIGNS, strict=True):
+        for sign in signs:
+            at = shape.find(sign)
+            while at >= 0:
+                first = joined.rfind(b" ", 0, at) + 1
+                last = joined.find(b" ", at)
+                found[first] = last = last if last >= 0 else len(joined)
+                at = shape.find(sign, last)
+    return dict(sorted(found.items()))
+
+
+@lru_cache(maxsize=32_768)
+def _compounds(piece: str) -> tuple[Name, ...]:
+    """Return the names in what stands between two spaces."""
+    return tuple(_found(piece[:LONGEST]))
+
+
+def _found(piece: str) -> Iterator[Name]:
+    for match in _NAME.finditer(piece):
+        said = match.group()
+        if match["grouped"] or match["short"]:
+            also: tuple[int, ...] = (_number(_value(match)),)
+        elif match["sharp"]:
+            also = (_number(said.lower()),)
+        else:
+            also = _compound(said)
+        if also:
+            yield Name(said, also)
+
+
+def _compound(said: str) -> tuple[int, ...]:
+    small = said.lower()
+    wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
+    numbers = [_number(one) for one in wholes if not _WORD.fullmatch(one)]
+    parts: list[str] = []
+    if small != said or "_" in said:
+        for word in _WORD.findall(said):
+            if "_" in word or not (word.islower() or word.isupper() or word.istitle()):
+                parts += _CASE.findall(word)
+    if date := _ISO.fullmatch(said) or _DOTTED.fullmatch(said):
+        parts += [_MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
+    if not parts:
+        return tuple(dict.fromkeys(numbers))
+    return _beside([*numbers, *[term(part.lower()) for part in parts]], terms(words(said)))
+
+
+def _value(match: re.Match[str]) -> str:
+    """Return an amount as its digits alone: of 48,000 and of 48k it is 48000."""
+    if match["grouped"]:
+        return match["grouped"].replace(",", "")
+    whole, _, rest = match["short"].partition(".")
+    zeros = 3 if match["unit"] in "kK" else 6
+    return (whole + rest.ljust(zeros, "0")).lstrip("0") or "0"
+
+
+def _foreign(text: str) -> Iterator[Name]:
+    said = set(words(text))
+    for match in _SIGNED.finditer(normalize("NFKC", text).lower()):
+        word = match.group()
+        if word in said and not _ODD.search(word):
+            continue
+        numbers = [term(word)]
+        first, *pieces = _RUN.split(word)
+        for run in pieces[::2]:
+            numbers += [_number(run[at : at + 2]) for at in range(max(1, len(run) - 1))]
+            numbers += map(_number, _HAN.findall(run))
+        if pieces:
+            numbers += [term(piece) for piece in (first, *pieces[1::2]) if piece]
+        elif _ACCENTS.search(word):
+            plain = word.translate(_PLAIN)
+            if "й" not in plain:  # a letter of its own
+                plain = "".join(sign for sign in normalize("NFD", plain) if not combining(sign))
+            numbers.append(term(plain))
+        if also := _beside(numbers, [term(word)] if word in said else ()):
+            yield Name(word, also)
+
+
+def _beside(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
+    """Return the terms that are none of its own, each once."""
+    return tuple(dict.fromkeys(number for number in numbers if number and number not in own))
+
+
+# ── days ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @lru_cache(maxsize=4096)

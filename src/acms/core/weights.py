@@ -36,6 +36,8 @@ class Weights:
     addressed: float = 0.8
     asking: float = 0.95
     timed: float = 1.3
+    #: What it adds to the answer by words that a message was said when the query says.
+    then: float = 0.15
 
     @property
     def words(self) -> float:

@@ -11,7 +11,7 @@ from math import isfinite, log, sqrt
 from typing import Any
 
 from acms.core.chain import entry_id
-from acms.core.terms import terms, words
+from acms.core.terms import found_by
 from acms.model import Hit, Kind, Search
 
 _K1 = 1.2
@@ -60,12 +60,12 @@ def hits(
 
 def relevance(query: str, documents: Sequence[str], known: Known) -> list[float]:
     """Return the relevance of each document in [0, 1): BM25 over the most a text could score for this query."""
-    counts = [Counter(terms(words(text))) for text in documents]
+    counts = [Counter(found_by(text)) for text in documents]
     lengths = [sum(count.values()) for count in counts]
     average = (sum(lengths) / len(lengths) if lengths else 0) or 1.0
     total = max(known.total, len(documents))
     weights: dict[int, float] = {}
-    for term in dict.fromkeys(terms(words(query))):
+    for term in dict.fromkeys(found_by(query)):
         having = max(sum(term in count for count in counts), min(known.having.get(term, 0), total))
         if having:
             weights[term] = log(1 + (total - having + 0.5) / (having + 0.5))
