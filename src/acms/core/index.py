@@ -26,7 +26,7 @@ from acms.model import Kind
 
 DOCUMENTS = 1 << 24
 """Documents a segment can count: a posting is document << 8 | occurrences."""
-BULK = 512
+BULK = 8
 """From this many cards on a new segment is built by sorting instead of one card after another."""
 TOGETHER = 1024
 """Cards whose terms are unpacked at a time."""

@@ -5,8 +5,8 @@ it. Two of 30,000 words share a number about once in 600 words; they then count 
 matters and is the same everywhere.
 
 A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a word with accents,
-a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is made of, so
-a text that was indexed by words alone is still found by them (decision 0031).
+a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is made of,
+so a text that was indexed by words alone is still found by them (decision 0031).
 """
 
 from __future__ import annotations
