@@ -233,6 +233,17 @@ def test_series_differ_by_shape_and_not_by_colour_alone() -> None:
     assert len({mark.attrib["d"] for mark in marks(root)}) == 8
 
 
+def test_two_series_of_one_style_differ_by_their_dashes() -> None:
+    one = Series(name="acms", points=(Point(x=1, y=0.5), Point(x=2, y=0.5)))
+    other = Series(name="acms, with facts", points=one.points, style=0, dashed=True)
+    lines = [
+        element.attrib.get("stroke-dasharray")
+        for element in drawn(chart(one, other)).iter(f"{SVG}path")
+        if "l0" in element.attrib["class"].split()
+    ]
+    assert sorted(map(str, lines)) == ["3 3", "3 3", "None", "None"]
+
+
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import changes, found_by, names, terms, words
+from acms.core.terms import OURS_BY, TOLD_BY, changes, found_by, names, terms, words
 from acms.model import Draft, Kind, Role, ToolCall, ToolResult
 
 SPACE = "cards2"
@@ -34,9 +34,9 @@ SPACE = "cards2"
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED = 1, 2, 4, 8, 16, 32
+REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED, OURS, TOLD = 1, 2, 4, 8, 16, 32, 64, 128
 """Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
-of the one spoken to than of the speaker; it names a time."""
+of the one spoken to than of the speaker; it names a time; it speaks of "us"; it tells of others."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -88,6 +88,8 @@ def write(draft: Draft, nonce: str) -> bytes:
         | (QUESTION if draft.content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
         | (CHANGES if changes(said) else 0)
+        | (0 if OURS_BY.isdisjoint(said) else OURS)
+        | (0 if TOLD_BY.isdisjoint(said) else TOLD)
         | (ADDRESSED if sum(map(_HEARER.__contains__, said)) > sum(map(_SPEAKER.__contains__, said)) else 0)
         | (0 if _TIMES.isdisjoint(said) else TIMED)
     )

@@ -273,6 +273,14 @@ class Ranking:
                     _, found[index], worth[index] = self.raised[place]
         return found, worth
 
+    def adjust(self, factor: Floats) -> None:
+        """Multiply the scores of the candidates, one factor each, and put them in order again."""
+        whole = np.ones(len(self.field), np.float32)
+        whole[self.places] = factor
+        self._factor = np.asarray(self._factor * whole, np.float32)
+        score = self._scored(self._lexical[self.places], self.places)
+        self.places = self.places[np.lexsort((self.places, -score))]
+
     def meaning(self, places: Ints) -> Floats:
         """Return how well some entries answer by meaning, in [0, 1]."""
         return np.zeros(len(places), np.float32) if self._meant is None else self._meant[places]
@@ -340,8 +348,10 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         whole = risen(found.whole, level.whole)
         best = risen(found.best, level.best)
         asks = field.measures.question
-        meant = answered(whole, best, _shifted(whole) * asks, weights)
-        both = meant * np.float32(weights.meaning)
+        spare = np.zeros_like(whole)
+        np.multiply(whole[:-1], asks[1:], out=spare[1:])
+        meant = answered(whole, best, spare, weights)
+        both = np.multiply(meant, np.float32(weights.meaning), out=spare)
         both += lexical
         both *= factor
         places = _best(both, size if found.exact else max(size, RESCORED))
@@ -381,13 +391,6 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         dimension=dimension,
         usual=level,
     )
-
-
-def _shifted(values: Floats) -> Floats:
-    """Return the value of the entry before each one."""
-    found = np.zeros_like(values)
-    found[1:] = values[:-1]
-    return found
 
 
 ALIKE = 0.95

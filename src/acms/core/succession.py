@@ -16,28 +16,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acms.core.cards import CHANGES, QUESTION
+from acms.core.cards import CHANGES, OURS, QUESTION, TOLD
 from acms.core.field import Field
 from acms.core.history import Doc
 from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
 from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
-from acms.core.terms import CHANGES_BY, terms, words
+from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
-LEADERS = 12
+LEADERS = 6
 """Best candidates that may have a successor."""
-LOOKED = 64
+LOOKED = 48
 """Best candidates that may be one."""
-NAMED = 4
-"""Best candidates whose successors are also looked for by the words of theirs that are rare."""
+NAMED = 2
+"""Best candidates whose successors, where they are marked, are also looked for by the rare words in them."""
 RARE = 8
 """Entries that hold a rare word, at most."""
-TEXTS = 24
+TEXTS = 12
 """Texts that are read at a time, at most."""
-STATEMENT = 100
+STATEMENT = 32
 """Terms of what counts as a statement, at most: a longer text is a document, which tells of many things."""
 CLOSE = 0.7
 """Cosine from which two statements of one speaker are about the same thing, date and speaker included."""
@@ -45,6 +45,8 @@ SHORT = 12
 """Terms of a message of which a cosine can tell as much, at most: chats turn around the same things at length."""
 ANSWERS = 0.5
 """Share of what an earlier statement answers by meaning that such a later one answers at least."""
+PART = 0.33
+"""Share of the words of a query that are found at all which an earlier statement has at least."""
 LEAST = 0.1
 """What an earlier statement answers by meaning at least, where it shares no word with the query."""
 FOCUS, OVERLAP, TOGETHER = 0.4, 0.2, 0.9
@@ -54,6 +56,8 @@ SOME = 0.15
 """Share of these that is enough where both carry the same marker."""
 SAME = 0.7
 """Share of all words of a marked statement that a later one with the same marker has, where no change is announced."""
+OWN, HEARSAY = 1.25, 0.7
+"""Factors of what speaks of "us", and of what tells of others, where a query asks for what "we" do."""
 ABOVE = 1e-4
 """How much more than its predecessor a successor is worth."""
 
@@ -63,7 +67,7 @@ _OTHERS = re.compile(
     r"|(?:a|an|another|some|many|most|other|the other) (?:\w+ )?(?:friend|colleague|neighbou?r|team|company|teams"
     r"|companies|people|startup|competitor|customer)"
     r"|(?:my|our) (?:\w+ )?(?:friend|colleague|neighbou?r|cousin|competitor|rival|bank)s?"
-    r"|if|whether|might|maybe|perhaps|could|would|should|can|wonder(?:ing)?|imagine|suppose|used to"
+    r"|if|whether|might|maybe|perhaps|(?:could|would|should|can)(?!n?['\u2019]t)|wonder(?:ing)?|imagine|suppose|used to"
     r"|years ago|in the past)\b",
     re.I,
 )
@@ -74,14 +78,18 @@ _OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
-    r"|from (?:today|tomorrow|this|next) |scratch that|correct(?:ion|ed)|change of (?:plans?|mind)|i meant"
-    r"|make (?:that|it) |turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently"
-    r"|nowadays|since then|newly|latest|now|new|left|quit"
-    r"|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*|revis\w+"
+    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed)|change of (?:plans?|mind)"
+    r"|i meant|misspoke|(?:my|a) mistake|was wrong|forget (?:what|about|that)|ignore what|make (?:that|it) "
+    r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
+    r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
+    r"|not (?:[\w.-]+ ){1,5}but|(?:up|down|back) to|decided against|(?:gave|given) up|promoted|took|taken over"
+    r"|takes over|switch(?:ed|es|ing)?|migrat\w+|mov(?:e|ed|es|ing)|replac\w+|swap\w*|renam\w+|rewrit\w+|convert\w*"
+    r"|revis\w+"
     r"|reconsider\w*|revert\w*|postpon\w+|reschedul\w+|slip(?:s|ped)?|delay\w*|extend\w*|shift\w*|scrap\w*"
-    r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)|reduc\w+"
-    r"|increas\w+|decreas\w+|upped|upgrad\w+|grew|shrank|drop(?:s|ped|ping)?|ditch\w*|abandon\w+|cancel\w*"
-    r"|stop(?:ped)? using|chang(?:e|ed|es|ing)|bec(?:a|o)mes?|t(?:ook|aken|akes) over)\b",
+    r"|push(?:ed|ing)? (?:\w+ ){0,5}(?:to|back|until|out)|brought forward|bump\w*|rais(?:e|ed|es|ing)|lower(?:ed|ing)"
+    r"|reduc\w+|increas\w+|decreas\w+|doubled|halved|upped|upgrad\w+|gr[eo]wn?|shrank|rose|fell|climbed|adjusted"
+    r"|amended|altered|exchanged|traded|transferred|transitioned|opted|cut (?:\w+ ){0,4}to"
+    r"|drop(?:s|ped|ping)?|ditch\w*|abandon\w+|cancel\w*|stopp?(?:ed)?|chang(?:e|ed|es|ing)|bec(?:a|o)mes?)\b",
     re.I,
 )
 """How a statement announces that something is no longer as it was."""
@@ -100,11 +108,12 @@ _GIVEN_UP = (
 
 
 class Said(NamedTuple):
-    """A sentence, its terms, and whether it announces a change."""
+    """A sentence: its terms, whether it announces a change, and whether it tells of others or of what may be."""
 
     text: str
     terms: frozenset[int]
     changes: bool
+    others: bool
 
 
 def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str, float]) -> Steps[None]:
@@ -112,6 +121,7 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
 
     `weights` are those of markers: a successor stands above its predecessor whatever markers either carries.
     """
+    _ours(ranking, query)
     if _HISTORY.search(query):
         return
     field = ranking.field
@@ -127,7 +137,7 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
     def keep(rows: Mapping[str, Entry], places: Sequence[int]) -> None:
         for place in places:
             entry = rows[_doc(field, place).id]
-            read[place] = _said(entry.content)
+            read[place] = _said(entry.content, bool(entry.markers))
             markers[place] = entry.markers
 
     places = [looked.places[index] for index in wanted]
@@ -214,7 +224,8 @@ class _Looked:
         shared = (held * weights) @ held.T.astype(np.float32)
         own = shared.diagonal()[first, None]
         least = np.where(marked[None, :] & marked[first, None], np.float32(SOME), np.float32(FOCUS))
-        about = (own > 0) & (shared[first] >= least * own)
+        most = float(weights[held.any(axis=0)].sum())
+        about = (own >= PART * most) & (own > 0) & (shared[first] >= least * own)
         answers = own > 0
         close = np.zeros((size, size), np.float32)
         if self.ranking.space is not None:
@@ -233,11 +244,12 @@ class _Looked:
         return kept
 
     def leaders(self, asked: Question) -> list[int]:
-        """Return the best candidates that are statements and answer by themselves."""
+        """Return the best candidates that are marked statements and answer by themselves."""
         first = np.array(self.places[:NAMED], np.int64)
         if not len(first):
             return []
-        documents, _, states, _ = self._columns(first)
+        documents, label, states, _ = self._columns(first)
+        states &= self._marked[label]
         states &= _held(self.field, asked.terms, documents)[0].any(axis=1) | (
             self.ranking.meaning(first) >= LEAST
         )
@@ -293,6 +305,20 @@ class _Looked:
         self.ranking.places = np.array(order, np.int64)
 
 
+def _ours(ranking: Ranking, query: str) -> None:
+    """Where a query asks for what "we" do, prefer what speaks of "us" or carries a marker to what tells of others."""
+    asked = words(query)
+    places = ranking.places
+    if OURS_BY.isdisjoint(asked) or not TOLD_BY.isdisjoint(asked) or not len(places):
+        return
+    flags = ranking.field.snapshot.column("flags")[ranking.field.documents(places)]
+    marked = ranking.field.marked()
+    said = np.zeros(len(places), bool) if marked is None else marked[places]
+    factor = np.where(said | ((flags & OURS) != 0), np.float32(OWN), np.float32(1))
+    factor[~said & ((flags & TOLD) != 0)] *= np.float32(HEARSAY)
+    ranking.adjust(factor)
+
+
 def _held(field: Field, query: Sequence[int], documents: Ints) -> tuple[Ints, Floats]:
     """Return which of some documents hold which terms of a query, and what these weigh."""
     held = np.zeros((len(documents), len(query)), bool)
@@ -331,15 +357,23 @@ class _Weights(dict[int, float]):
         return sum([self[number] for number in numbers])
 
 
-def _said(content: str) -> list[Said]:
+def _said(content: str, marked: bool) -> list[Said]:
     """Return the sentences of a text that state something."""
     found: list[Said] = []
     for start, end in spans(content):
         text = content[start:end].strip()
         if not text.endswith("?"):
-            said = [word for word in words(_MARKER.sub("", text)) if word not in CHANGES_BY]
-            found.append(Said(text, frozenset(terms(said)), _CHANGE.search(text) is not None))
+            said = words(_MARKER.sub("", text) if ":" in text else text)
+            may = not CHANGES_BY.isdisjoint(said)
+            changes = may and _CHANGE.search(text) is not None
+            others = (changes or marked) and _of_others(text)
+            numbers = terms([word for word in said if word not in CHANGES_BY] if may else said)
+            found.append(Said(text, frozenset(numbers), changes, others))
     return found
+
+
+def _of_others(text: str) -> bool:
+    return _OTHERS.search(text) is not None or (_ITS.search(text) is not None and _OURS.search(text) is None)
 
 
 def _rare(said: Sequence[Said], query: Sequence[int], field: Field) -> list[int]:
@@ -370,9 +404,7 @@ def _alike(
         return 0.0  # it says nothing else
     best = 0.0
     for one in after:
-        if not (one.changes or marked) or _OTHERS.search(one.text):
-            continue
-        if _ITS.search(one.text) and not _OURS.search(one.text):
+        if not (one.changes or marked) or one.others:
             continue
         shared = old.terms & one.terms
         overlap = weigh.of(shared) / whole if whole else 0.0

@@ -54,19 +54,34 @@ _FORMS = {
 }
 
 CHANGES_BY = frozenset(
-    """abandon abandoned abandoning actually anymore became become becomes bump bumped bumping cancel canceled cancelled
-    cancelling change changed changes changing convert converted converting corrected correction currently decreased
-    delay delayed delays ditch ditched ditching drop dropped dropping drops effective extend extended extending grew
-    increase increased increases increasing instead latest left longer lower lowered lowering make meant migrate
-    migrated migrates migrating mind move moved moves moving new newly now nowadays obsolete outdated over overruled
-    plan plans postpone postponed postponing push pushed pushing quit raise raised raises raising rather reconsider
-    reconsidered reduce reduced reducing rename renamed renaming replace replaced replaces replacing reschedule
-    rescheduled revert reverted reverting revise revised revising rewrite rewriting rewritten scrap scrapped scratch
-    second shift shifted shifting shifts shrank since slip slipped slips starting stop stopped superseded supersedes
-    swap swapped swapping switch switched switches switching these today tomorrow took taken turned turns update
-    updated updates updating upgrade upgraded upped after""".split()
+    """abandon abandoned abandoning actually adjust adjusted after altered amend amended anymore as back
+    became become becomes brought bump bumped bumping cancel canceled cancelled cancelling change changed
+    changes changing climbed closed convert converted converting corrected correction currently cut decided
+    decreased delay delayed delays ditch ditched ditching doubled down drop dropped dropping drops effective
+    ended ends exchanged extend extended extending fell final forget gave given gone grew grown halved ignore
+    increase increased increases increasing instead latest left longer lower lowered lowering make meant
+    migrate migrated migrates migrating mind misspoke mistake move moved moves moving new newly not now
+    nowadays obsolete opted outdated over overruled plan plans postpone postponed postponing promoted push
+    pushed pushing quit raise raised raises raising rather reconsider reconsidered reduce reduced reducing
+    rename renamed renaming replace replaced replaces replacing reschedule rescheduled resigned retired revert
+    reverted reverting revise revised revising rewrite rewriting rewritten rose scrap scrapped scratch second
+    shift shifted shifting shifts shrank since slip slipped slips starting stop stopped superseded supersedes
+    swap swapped swapping switch switched switches switching taken these today tomorrow took traded
+    transferred transitioned turned turns up update updated updates updating upgrade upgraded upped
+    went wrong""".split()
 )
 """Words by which a statement may say that something is no longer as it was."""
+
+OURS_BY = frozenset("we our ours us".split())
+"""Words by which someone speaks of what is their own together with others."""
+TOLD_BY = frozenset(
+    """agencies agency article articles blog book brother bubble colleague companies competitor competitors conference
+    cousin employer everybody everyone folks friend friends heard intern magazine many meetup most neighbor neighbour
+    neighbours newspaper nobody other others people plenty podcast read recruiter said salesman say says seen
+    some somebody someone somewhere startup startups students survey talk teams textbook their theirs them they thread
+    told vendor video watched workshop""".split()
+)
+"""Words by which someone tells of others, or of what was read and heard."""
 
 BITS = 24
 """Bits of a term."""

@@ -53,8 +53,9 @@ class Series:
 
     name: str
     points: tuple[Point, ...]
-    #: Of shape and colour: series of several charts that share one are seen as the same.
+    #: Of shape and colour, counted from 0; by default the place of the series.
     style: int | None = None
+    #: Tells it apart from one of the same style.
     dashed: bool = False
 
 

@@ -26,6 +26,7 @@ __all__ = ["FULL", "QUICK", "Sizes", "deliverables"]
 SHARE = Axis(label="hit rate", unit="share")
 ANSWERED = Axis(label="answered", unit="share")
 MESSAGES = Axis(label="messages", log=True)
+_WITH_FACTS = ", with facts"
 _CORRECTED = 100
 """Messages that the scenario of corrections takes at least."""
 
@@ -176,7 +177,14 @@ class _Run:
             ),
             charts=(
                 _lines("persistence", "Decision persistence", MESSAGES, SHARE, early, _hit),
-                _lines("persistence-corrected", "… and still true", MESSAGES, ANSWERED, changed, _answered),
+                _lines(
+                    "persistence-corrected",
+                    "Still known, and still true",
+                    MESSAGES,
+                    ANSWERED,
+                    changed,
+                    _answered,
+                ),
             ),
         )
 
@@ -310,7 +318,7 @@ class _Run:
         """Measure what it takes, by the clock."""
         systems = {**self.systems}
         for name, embedder in self.acms.items():
-            called = f"{name}, with facts"
+            called = f"{name}{_WITH_FACTS}"
             systems[called] = open_acms(embedder, name=called, reflector=OfflineReflector)
         rows = await sweeps.latencies(
             systems,
@@ -479,12 +487,15 @@ def _profile(title: str, rows: Sequence[Latency]) -> Chart:
 
 
 def _latency(rows: Sequence[Latency]) -> Chart:
+    systems = list(dict.fromkeys(row.system for row in rows))
     series = tuple(
         Series(
             name=system,
             points=tuple(Point(x=row.turns, y=row.recall_ms) for row in rows if row.system == system),
+            style=systems.index(system.removesuffix(_WITH_FACTS)),
+            dashed=system.endswith(_WITH_FACTS),
         )
-        for system in dict.fromkeys(row.system for row in rows)
+        for system in systems
     )
     return Chart(
         name="latency",
