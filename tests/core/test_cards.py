@@ -115,7 +115,7 @@ def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
     """Names were added later, to the same format: a log may hold cards of both kinds."""
     draft = Draft(kind=Kind.MESSAGE, content="look in src/core/rank.py", created_at=NOON, role=Role.USER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cards, "names", lambda text: [])
+        patch.setattr(cards, "names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
         before = cards.write(draft, NONCE)
     after = cards.write(draft, NONCE)
     assert before != after

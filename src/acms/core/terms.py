@@ -4,9 +4,9 @@ A term is the lower 24 bits of the CRC-32 of a stemmed word, so nothing has to b
 it. Two of 30,000 words share a number about once in 600 words; they then count as one, which moves no result that
 matters and is the same everywhere.
 
-A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a word with accents,
-a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is made of,
-so a text that was indexed by words alone is still found by them (decision 0031).
+A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a word with
+accents, a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is
+made of, so a text that was indexed by words alone is still found by them (decision 0031).
 """
 
 from __future__ import annotations
