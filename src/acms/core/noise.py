@@ -24,7 +24,7 @@ from acms.core.rank import Ranking
 from acms.core.terms import terms, words
 from acms.model import Entry, Source
 
-FLOOR = 0.3
+FLOOR = 0.2
 """Share of the square of the best score below which a score is noise."""
 CLOSE = 0.95
 """Share of the score of an answer that is close to it."""
