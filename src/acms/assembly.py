@@ -463,9 +463,15 @@ def plan_recall(
     offered = together([*each, offered]) if each else offered
     warnings = list(found.warnings)
     if asked.rerank:
-        from acms.core.rerank import reranked
+        from acms.core.rerank import Reranked, reranked, successions
 
-        offered = yield from reranked(offered, asked.query, asked.rerank, asked.min_relevance, warnings)
+        question = Reranked(
+            query=asked.query,
+            most=asked.rerank,
+            min_relevance=asked.min_relevance,
+            successions=successions(one.ranking for one in (found, *others)),
+        )
+        offered = yield from reranked(offered, question, warnings)
     if known and not asked.superseded:
         offered = yield from quiet(offered, found.question.terms, found.ranking)
     offered = stop(offered)

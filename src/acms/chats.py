@@ -123,12 +123,14 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     limit = asked.budget
     if material.past is not None:
         from acms.core.noise import quiet, stop
-        from acms.core.rerank import reranked
+        from acms.core.rerank import Reranked, reranked, successions
 
         past, offered = material.past
         if asked.rerank:
             warnings = list(past.warnings)
-            offered = yield from reranked(offered, asked.query, asked.rerank, 0.0, warnings)
+            heirs = successions([past.ranking])
+            question = Reranked(query=asked.query, most=asked.rerank, successions=heirs)
+            offered = yield from reranked(offered, question, warnings)
             past = replace(past, warnings=tuple(warnings))
         if material.known:
             offered = yield from quiet(offered, past.question.terms, past.ranking)

@@ -61,7 +61,7 @@ from acms.projections import Compaction
 from acms.protocols import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.providers.tokens import token_counter
 from acms.worker import Handler
-from acms.writing import take_back
+from acms.writing import take_back, taken_back
 
 if TYPE_CHECKING:
     from acms.shared import SharedSession
@@ -141,6 +141,8 @@ async def undo(view: View, shared: SharedSession, writer: Writer, version: int) 
         cover = Cover(replacing)
         by = cover.by(version)
         if by is not None:
+            if await taken_back(shared, entry, next(one for one in replacing if one.version == by)):
+                return by
             raise ConflictError(
                 f"v{version} was taken back or replaced by v{by}",
                 retryable=False,

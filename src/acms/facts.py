@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from acms import assembly
 from acms.core import facts as rules
 from acms.core import validate
+from acms.core.chain import locate
 from acms.core.facts import REVOKED
 from acms.core.history import Cover
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
@@ -83,6 +84,8 @@ class Rewrite:
     gone: frozenset[str]
     #: Id of the rewrite that is taken back.
     undone: str | None = None
+    #: Whether a fact goes only when all that it was made from goes.
+    whole: bool = False
 
 
 async def rewrite(
@@ -172,6 +175,25 @@ async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str
             raise result
 
 
+async def forget(storage: StorageBackend, namespace: str, context: str, upto: int, by: str) -> None:
+    """Let the profile of a namespace follow a session that was cleared up to a version: `by` is the id of that entry.
+
+    Retires the profile's facts that were made from messages of this session alone; what another one said too stands.
+    """
+    known = await profile(storage, namespace)
+    if known is None or known.id == context:
+        return
+    made = await storage.read(known.id, kinds=(Kind.FACT,))
+    gone = frozenset(id for fact in made if _said_in(fact, context, upto) for id in fact.sources)
+    await follow(storage, namespace, Rewrite((), gone, whole=True), by)
+
+
+def _said_in(fact: Entry, context: str, upto: int) -> bool:
+    """Whether all that a fact was made from is of one context, up to a version."""
+    places = [locate(id) for id in fact.sources]
+    return all(place is not None and place[0] == context and place[1] <= upto for place in places)
+
+
 def _following(
     made: Sequence[Entry], replacing: Sequence[Entry], done: Rewrite, by: str, version: int
 ) -> tuple[Draft, ...]:
@@ -203,7 +225,8 @@ def _with_revocation(
     by: str,
     version: int,
 ) -> tuple[Draft, ...]:
-    revoked = rules.revoked(made, Cover(rules.then(replacing, first, version)), done.gone)
+    cover = Cover(rules.then(replacing, first, version))
+    revoked = rules.revoked(made, cover, done.gone, whole=done.whole)
     return (*first, _revocation(revoked, done.gone, by)) if revoked else first
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from acms.config import ACMSConfig
 from acms.core import asked
 from acms.core.compact import kind_of
-from acms.errors import ConflictError, NotFoundError
+from acms.errors import ConflictError, LeaseLostError, NotFoundError
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.protocols import Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.worker import Handler, Outcome
@@ -98,5 +98,15 @@ async def cancel(storage: StorageBackend, id: str) -> Job:
     return await storage.settle(_seen(found), Failed(error="cancelled by hand", cancelled=True))
 
 
+async def withdraw(storage: StorageBackend, found: Job, reason: str) -> bool:
+    """Cancel a job as it was listed; False when something happened to it since."""
+    try:
+        await storage.settle(_seen(found), Failed(error=reason, cancelled=True))
+        return True
+    except LeaseLostError:
+        return False
+
+
 def _seen(found: Job) -> Lease:
+    """Return the lease that settles a job as it was listed."""
     return Lease(job=found, attempt=found.attempt, until=found.updated_at)

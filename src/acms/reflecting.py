@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from acms import jobs
 from acms.core import asked
-from acms.errors import ACMSError, LeaseLostError
+from acms.errors import ACMSError
 from acms.logs import log
-from acms.model import Append, Failed, Job, JobQuery, JobState, Lease
+from acms.model import Append, Job, JobQuery, JobState
 from acms.protocols import StorageBackend
 
 if TYPE_CHECKING:
     from acms.shared import SharedSession
 
 UNFINISHED = (JobState.READY, JobState.RUNNING)
+WITHDRAWN = "asked for in another way"
+"""Why a job was cancelled that is to be asked for again at once."""
 POLL = 0.02
 """Seconds between two looks at a job that another process works off."""
 
@@ -29,16 +33,16 @@ async def request(shared: SharedSession, context: str) -> Job:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
-        found = await _unfinished(storage, context) or await _newest(storage, context)
+        found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
         if found is None:
             continue
         shared.work()
         if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
             return found
         if found.state is JobState.READY:
-            await _withdraw(storage, found)
+            await jobs.withdraw(storage, found, WITHDRAWN)
         else:  # what it leaves is asked for again
-            while await _running(storage, context):
+            while await _newest(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL)
 
 
@@ -55,13 +59,19 @@ async def catch_up(shared: SharedSession, context: str) -> None:
 
 
 async def _take_over(shared: SharedSession, context: str) -> None:
-    found = await _unfinished(shared.storage, context)
+    storage = shared.storage
+    # Of a job that was withdrawn and asked for again the newer one is found; alone it says that nobody came to that.
+    found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
     if found is None:
         return
     kind = asked.kind_of(shared.reflector)
-    if found.state is JobState.READY and found.kind != kind and await _withdraw(shared.storage, found):
+    lost = found.state is JobState.CANCELLED and found.error == WITHDRAWN
+    if not lost and found.state not in UNFINISHED:
+        return
+    other = found.state is JobState.READY and found.kind != kind
+    if lost or (other and await jobs.withdraw(storage, found, WITHDRAWN)):
         draft = asked.requested(context, kind, force=bool(found.payload.get("force")))
-        (result,) = await shared.storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
     shared.work()
@@ -71,7 +81,9 @@ async def finished(shared: SharedSession, context: str) -> None:
     """Wait until the reflection of a session has ended or an attempt of it has failed, at most `call_seconds`."""
     try:
         async with asyncio.timeout(shared.config.worker.call_seconds):
-            while (job := await _unfinished(shared.storage, context)) is not None and job.error is None:
+            while (
+                job := await _newest(shared.storage, context, UNFINISHED)
+            ) is not None and job.error is None:
                 await asyncio.sleep(POLL)
     except TimeoutError:
         log(logging.WARNING, "reflection_late", context=context)
@@ -79,28 +91,8 @@ async def finished(shared: SharedSession, context: str) -> None:
         log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
 
 
-async def _unfinished(storage: StorageBackend, context: str) -> Job | None:
+async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState] = ()) -> Job | None:
+    """Return the newest reflection of a log, of those in some states or of all."""
     name = asked.named(context)
-    page = await storage.jobs(JobQuery(context=context, states=UNFINISHED, limit=500))
+    page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
     return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _running(storage: StorageBackend, context: str) -> bool:
-    found = await _unfinished(storage, context)
-    return found is not None and found.state is JobState.RUNNING
-
-
-async def _newest(storage: StorageBackend, context: str) -> Job | None:
-    name = asked.named(context)
-    page = await storage.jobs(JobQuery(context=context, limit=500))
-    return next((job for job in page.items if job.dedupe == name), None)
-
-
-async def _withdraw(storage: StorageBackend, job: Job) -> bool:
-    """Cancel a job that waits, to be asked for in another way; False when it was claimed meanwhile."""
-    seen = Lease(job=job, attempt=job.attempt, until=job.updated_at)
-    try:
-        await storage.settle(seen, Failed(error="asked for in another way", cancelled=True))
-        return True
-    except LeaseLostError:
-        return False

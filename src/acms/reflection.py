@@ -36,7 +36,7 @@ from acms.errors import (
     ProviderError,
 )
 from acms.events import Reflected
-from acms.facts import PROFILE
+from acms.facts import PROFILE, Rewrite, follow
 from acms.facts import profile as profile_of
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.logs import log, tell
@@ -362,6 +362,7 @@ async def _write(
             numbers = [shared[place] for place in part]
             told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
             decisions.update(zip(numbers, told, strict=True))
+        await _check_profile(work, asked.stretch, state.head)
     parts = rules.rounds([proposals[number] for number in own], state.facts)
     for part in parts:
         last = part is parts[-1]
@@ -434,6 +435,24 @@ async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
     replacing = await work.storage.read(before.context, at=head.version, replacing=True)
     current = await work.storage.get([entry.id for entry in found.entries])
     if not reflect.still(found, Cover(replacing, searchable=True), current):
+        raise _Overtaken
+
+
+async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
+    """Take back from the profile what was made of messages that went while it was said there.
+
+    Whoever put these out of force looked at the profile before it was there, or looks at it after this.
+    """
+    head = await work.storage.head(before.context)
+    if head.rewrites == before.rewrites:
+        return
+    replacing = await work.storage.read(before.context, at=head.version, replacing=True)
+    gone = reflect.gone(found, Cover(replacing, searchable=True))
+    for entry in replacing:
+        if entry.version in gone:
+            done = Rewrite((), gone[entry.version])
+            await follow(work.storage, work.context.namespace, done, entry.id)
+    if gone:
         raise _Overtaken
 
 

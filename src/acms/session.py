@@ -68,7 +68,8 @@ class ACMS(View):
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
     session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
     alone; with one also by meaning. With a `reflector` closed episodes are distilled into facts in the background.
-    A `reranker` scores the best candidates of a recall again, before what is shown is chosen.
+    A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
+    them: the session does not.
     """
 
     def __init__(
@@ -366,7 +367,10 @@ class ACMS(View):
         return await writing.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def clear(self, *, reason: str = "cleared") -> int:
-        """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+        """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.
+
+        What the profile of the namespace knows from messages of this session alone is retired too.
+        """
         return await writing.clear(self._shared, self._writer, reason=reason)
 
     async def replace(self, message_id: str, content: str) -> str:
@@ -486,9 +490,9 @@ class ACMS(View):
     async def undo(self, version: int) -> int:
         """Take back the summary, edit, fact or retraction at a version; what it replaced is in force again.
 
-        Returns the version of the retraction. `ExpiredError` when retention has deleted what would come back,
-        `ConflictError` when a later entry replaced it, or another fact fills the address of one that would come back:
-        the options name what to take back first.
+        Returns the version of the retraction; doing it again changes nothing and returns the same one. `ExpiredError`
+        when retention has deleted what would come back, `ConflictError` when a later entry replaced it, or another fact
+        fills the address of one that would come back: the options name what to take back first.
         """
         from acms import compaction
 

@@ -22,6 +22,8 @@ from acms.view import View
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""
+UNDO = "undo"
+"""Reason of the retraction of a rewrite."""
 
 
 class Writer:
@@ -115,7 +117,8 @@ async def retract(
             first = next(one for one in replacing if one.version == by)
             edits = [one for one in replacing if (one.version, one.version) in first.replaces]
             gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
-            await facts.follow(shared.storage, shared.namespace, facts.Rewrite((), gone), first.id)
+            again = facts.Rewrite((), gone, target.id)
+            await facts.follow(shared.storage, shared.namespace, again, first.id)
             return by
         if target.kind is Kind.FACT:
             made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
@@ -154,11 +157,22 @@ async def take_back(
         origin=Origin.DERIVED,
         replaces=((entry.version, entry.version),),
         sources=(entry.id,),
-        data={"reason": "undo"},
+        data={"reason": UNDO},
     )
     return await _rewrite(
-        shared, writer, context, draft, replacing, head, entry.id, "undo", gone=[entry], undone=entry
+        shared, writer, context, draft, replacing, head, entry.id, UNDO, gone=[entry], undone=entry
     )
+
+
+async def taken_back(shared: SharedSession, entry: Entry, by: Entry) -> bool:
+    """Whether one entry is the undoing of another; if so, what was cut short behind its commit is completed."""
+    from acms import facts
+
+    if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
+        return False
+    gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
+    await facts.follow(shared.storage, shared.namespace, facts.Rewrite((), gone, entry.id), by.id)
+    return True
 
 
 async def _rewrite(
@@ -191,6 +205,8 @@ async def _rewrite(
 
 async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
     """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+    from acms import facts
+
     reason = validate.name(reason, "reason")
     while True:
         context = await shared.find()
@@ -206,7 +222,9 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
         )
         delivered = await writer.rewrite(context, [draft], head)
         if delivered is not None:
-            return delivered.receipt.versions[0]
+            receipt = delivered.receipt
+            await facts.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])
+            return receipt.versions[0]
 
 
 async def replace(view: View, shared: SharedSession, writer: Writer, id: str, content: str) -> str:
@@ -215,6 +233,8 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
     while True:
         context, target, replacing, head = await _target(view, shared, id)
         cover = Cover(replacing)
+        said = (target.version, target.version)
+        before = [target, *(one for one in replacing if one.kind is Kind.MESSAGE and said in one.replaces)]
         target = cover.edit_of(target) or target
         if target.kind is not Kind.MESSAGE or target.role is None:
             raise ValidationError(
@@ -244,7 +264,7 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
             metadata=target.metadata,
         )
         receipt = await _rewrite(
-            shared, writer, context, draft, replacing, head, target.id, "replaced", gone=[target]
+            shared, writer, context, draft, replacing, head, target.id, "replaced", gone=before
         )
         if receipt is not None:
             return receipt.ids[0]

@@ -13,7 +13,8 @@ from acms.core import cards
 from acms.core.cards import ADDRESSED, EMPTY, HEADER, QUESTION, REPLACES, TIMED, read_group, read_label
 from acms.core.chain import micros
 from acms.core.index import Segment
-from acms.core.terms import day_terms, terms, words
+from acms.core.terms import day_terms, found_by, terms, words
+from acms.core.terms import names as names_in
 from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
 from tests.core.indexes import appended, built, snapshot
 from tests.core.logs import NONCE, NOON
@@ -68,8 +69,10 @@ def test_every_field_is_read_back(draft: Draft) -> None:
     counts = Counter(terms(words(draft.content)))
     minute = min(micros(draft.created_at) // 60_000_000, 2**31 - 1)
     said = Counter({number: min(count, 255) for number, count in counts.items()})
+    named = {number for name in names_in(draft.content) for number in name.also} - counts.keys()
+    said.update(named)
     said.update(day_terms(minute // 1440))
-    said.update(terms(words(draft.actor)) if draft.actor else ())
+    said.update(found_by(draft.actor) if draft.actor else ())
     expected = {number: min(count, 255) for number, count in said.items()}
     for segment in both(draft):
         doc = snapshot(segment).doc(0)
@@ -83,7 +86,7 @@ def test_every_field_is_read_back(draft: Draft) -> None:
         assert bool(flags & REPLACES) == bool(draft.replaces)
         assert bool(flags & QUESTION) == draft.content.rstrip().endswith("?")
         assert bool(flags & EMPTY) == (not draft.content)
-        assert column["length"] == sum(expected.values())
+        assert column["length"] == sum(expected.values()) - len(named)
         for number, count in expected.items():
             assert segment.postings(number, 1).tolist() == [count]
         if draft.group is not None:
@@ -94,6 +97,32 @@ def test_every_field_is_read_back(draft: Draft) -> None:
                 part.call_id for part in draft.parts if isinstance(part, ToolResult)
             }
             assert snapshot(segment).answered([0]) == (bool(calls), not open_calls)
+
+
+def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
+    plain, named = (
+        Draft(kind=Kind.MESSAGE, content=text, created_at=NOON, role=Role.USER)
+        for text in ("look in src core rank py", "look in src/core/rank.py")
+    )
+    lengths = [float(segment.columns["length"][0]) for draft in (plain, named) for segment in both(draft)]
+    assert len(set(lengths)) == 1
+    for segment in both(named):
+        for text in ("src/core/rank.py", "rank.py", "rank", "core"):
+            assert all(len(segment.postings(number, 1)) for number in found_by(text)), text
+
+
+def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
+    """Names were added later, to the same format: a log may hold cards of both kinds."""
+    draft = Draft(kind=Kind.MESSAGE, content="look in src/core/rank.py", created_at=NOON, role=Role.USER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cards, "names", lambda text: [])
+        before = cards.write(draft, NONCE)
+    after = cards.write(draft, NONCE)
+    assert before != after
+    assert len(before) < len(after)
+    segment = built([before, after])
+    for number in terms(words(draft.content)):
+        assert segment.postings(number, 2).tolist() == [1, 1 << 8 | 1]
 
 
 def header(draft: Draft) -> dict[str, int | bytes]:

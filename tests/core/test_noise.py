@@ -51,3 +51,15 @@ def test_words_that_ask_name_nothing() -> None:
     data = {"subject": "project", "attribute": "team size", "value": "four engineers"}
     assert _says("How many engineers are on the team?", "The team has four engineers.", **data)
     assert _says("Which tool do we use as database?", "The project uses MySQL as its database.", **DATABASE)
+
+
+def test_what_is_called_asks_for_a_name() -> None:
+    data = {"subject": "project", "attribute": "name", "value": "Wagtail"}
+    assert _says("What is it called?", "The project's name is Wagtail.", **data)
+    assert not _says("What is it called?", "The project uses MySQL as its database.", **DATABASE)
+
+
+def test_an_attribute_that_is_named_in_full_may_stand_among_more_words() -> None:
+    data = {"subject": "project", "attribute": "CDN", "value": "Fastly"}
+    assert _says("What CDN serves our static files?", "Fastly is our CDN.", **data)
+    assert not _says("What CDN serves static files and big images?", "Fastly is our CDN.", **data)

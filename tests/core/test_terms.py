@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.core.chain import micros
-from acms.core.terms import BITS, day_terms, term, terms, words
+from acms.core.terms import BITS, LONGEST, day_terms, found_by, names, term, terms, words
 
 
 def of(text: str) -> list[int]:
@@ -110,3 +110,102 @@ def test_threads_stem_side_by_side() -> None:
     finally:
         sys.setswitchinterval(before)
     assert all(one == expected for one in found)
+
+
+# ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: A text, and what finds it: whole, and by parts.
+NAMED = [
+    ("see user_id there", ["user_id", "user", "id"]),
+    ("call getUserById now", ["getUserById", "getuserbyid", "user", "id"]),
+    ("the HTTPServer2 is up", ["HTTPServer2", "httpserver2", "http", "server"]),
+    ("edit src/acms/core/rank.py, please", ["src/acms/core/rank.py", "rank.py", "rank", "acms", "core"]),
+    ("it is C:\\Users\\sam\\notes.txt", ["C:\\Users\\sam\\notes.txt", "notes.txt", "notes"]),
+    ("released v1.2.3.", ["v1.2.3", "v1"]),
+    ("ping 10.0.0.12!", ["10.0.0.12", "10", "12"]),
+    ("use (foo-bar)", ["foo-bar", "foo", "bar", "Foo-Bar"]),
+    ("we write C++, not C#", ["C++", "C#", "c++", "c"]),
+    ("with node.js today", ["node.js", "Node.js", "node"]),
+    ("it costs $48,000 a year", ["$48,000", "48000", "48k", "48K"]),
+    ("it costs 48k a year", ["48k", "48,000", "48000", "$48,000"]),
+    ("it costs 1.5M a year", ["1.5M", "1,500,000", "1500000"]),
+    ("write to sam.lee@example.com", ["sam.lee@example.com", "example.com", "sam.lee", "sam", "lee"]),
+    ("https://docs.example.com/guide/intro.html", ["docs.example.com", "intro.html", "guide", "example"]),
+    ("fixed in ACMS-123 today", ["ACMS-123", "acms-123", "acms", "123"]),
+    ("due on 2026-03-14", ["2026-03-14", "March 14", "14 March 2026", "2026"]),
+    ("due on 14.3.2026", ["14.3.2026", "March 14"]),
+    ("my café is open", ["café", "cafe", "CAFÉ", "cafe\u0301"]),
+    ("the re\u0301sume\u0301 is here", ["résumé", "resume", "re\u0301sume\u0301"]),
+    ("Größe und Øresund", ["große", "GRÖSSE", "Oresund"]),
+    ("ещё один", ["еще", "ещё"]),
+    ("我养了一只猫，名字叫小白", ["猫", "名字", "小白", "一只猫"]),
+    ("データベースを使う", ["データ", "ベース", "使う", "データベース"]),
+    ("고양이가 좋아요", ["고양이", "좋아"]),
+    ("使用Python开发", ["python", "开发", "使用"]),
+    ("แมวของฉันชื่อ", ["แมว", "ชื่อ"]),
+    ("हिन्दी में", ["हिन्दी"]),
+    ("code ＡＢＣ１２３", ["abc123", "ＡＢＣ１２３"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "asked"), NAMED, ids=[text for text, _ in NAMED])
+def test_a_name_is_found_whole_and_by_its_parts(text: str, asked: list[str]) -> None:
+    held = set(found_by(text))
+    for one in asked:
+        wanted = found_by(one)
+        assert wanted
+        assert held.intersection(wanted), one
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("we use C++", "we use C#"),
+        ("see rank.py", "see rank"),
+        ("v1.2.3", "v1.3.2"),
+        ("10.0.0.12", "12.0.0.10"),
+        ("it costs 48,000", "it costs 48"),
+        ("résumé", "resume"),
+        ("上海", "海上"),
+    ],
+)
+def test_a_name_is_more_than_its_parts(one: str, other: str) -> None:
+    assert set(found_by(one)) - set(found_by(other))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Hello there. How are you?",
+        "it's Sam's, isn't it... or not",
+        "well, yes -- no - maybe",
+        "I have 3 cats and 12 dogs.",
+        "USA and NATO",
+        "“quoted” — and an emoji 🙂…",
+        "мой дом",
+        "A" * 10_000,
+    ],
+)
+def test_plain_texts_hold_no_names(text: str) -> None:
+    assert names(text) == []
+    assert found_by(text) == of(text)
+
+
+@given(st.text(max_size=60) | st.text("aAzZ09_-./:@\\,+#kM é数", max_size=60))
+def test_names_add_to_the_words_of_any_text_and_take_nothing_away(text: str) -> None:
+    assert found_by(text)[: len(of(text))] == of(text)
+    for name in names(text):
+        assert name.also
+        assert all(0 < number < 1 << BITS for number in name.also)
+        assert len(set(name.also)) == len(name.also)
+
+
+@given(st.text("aA0_-./: é数", max_size=30), st.sampled_from([" ", "\n", "\t", " (", ") "]))
+def test_names_do_not_depend_on_what_stands_beside_them(text: str, between: str) -> None:
+    alone = {number for name in names("user_id") for number in name.also}
+    assert alone <= {number for name in names(f"{text}{between}user_id") for number in name.also}
+
+
+def test_what_is_longer_than_a_name_is_data() -> None:
+    assert all(len(name.said) <= LONGEST for name in names("aB/c-d" * 10_000))

@@ -1,21 +1,26 @@
 """A floor under what ACMS remembers of the generated scenarios: no model, no network, seconds.
 
-The floors are a little below what is measured; whoever raises a figure raises its floor.
+The floors are a little below what is measured; whoever raises a figure raises its floor. `festival.json` is a word list
+that nothing was tuned on, and is to stay so: a summer festival instead of a software project, with corrections in other
+words.
 """
 
 from __future__ import annotations
 
-from acms.evaluation import SCENARIOS, WEIGHTS, Report, Scenario, composite, run
+from pathlib import Path
 
-COMPOSITE_AT_500 = 0.90
-NEWEST_ABOVE_STALE = 0.35
-HIT_AT_5 = 0.93
+from acms.evaluation import SCENARIOS, WEIGHTS, Phrases, Report, composite, phrases, run
+
+COMPOSITE_AT_500 = 0.94
+COMPOSITE_OF_FESTIVAL = 0.92
+NEWEST_ABOVE_STALE = 0.8
+HIT_AT_5 = 0.95
 
 SEEDS = (11, 12)
 
 
-async def _told(name: str, *, token_budget: int | None = None) -> list[Report]:
-    written: list[Scenario] = [SCENARIOS[name](turns=160, seed=seed) for seed in SEEDS]
+async def _told(name: str, *, token_budget: int | None = None, words: Phrases | None = None) -> list[Report]:
+    written = [SCENARIOS[name](turns=160, seed=seed, phrases=words) for seed in SEEDS]
     return [await run(scenario, token_budget=token_budget) for scenario in written]
 
 
@@ -25,6 +30,13 @@ async def test_the_composite_at_500_tokens_does_not_fall() -> None:
     assert found.score >= COMPOSITE_AT_500, found.to_json()
     hits = [score.hit_at_5 for report in reports for score in report.scores]
     assert sum(hits) / len(hits) >= HIT_AT_5
+
+
+async def test_it_does_not_fall_with_words_that_nothing_was_tuned_on() -> None:
+    words = phrases(Path(__file__).with_name("festival.json"))
+    reports = [report for name in WEIGHTS for report in await _told(name, token_budget=500, words=words)]
+    found = composite(reports)
+    assert found.score >= COMPOSITE_OF_FESTIVAL, found.to_json()
 
 
 async def test_what_is_so_ranks_above_what_is_no_longer() -> None:

@@ -287,7 +287,7 @@ def test_abstention_by_hand() -> None:
             [(True, 0.9), (True, 0.7), (True, 0.2), (True, 0.6), (False, 0.1), (False, 0.65), (True, None)]
         )
     ]
-    found = RetrievalReport(asked=tuple(asked), sizes={"d": DataSize()}).abstention("d", "s")
+    found = RetrievalReport(asked=tuple(asked), sizes={"d": DataSize()}).abstention("d", "s", threshold=0.5)
     assert found is not None
     assert (found.answerable, found.unanswerable, found.declined) == (4, 2, 2)
     assert found.auc == 6 / 8

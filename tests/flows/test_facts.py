@@ -24,7 +24,7 @@ from acms import (
 )
 from acms.facts import PROFILE, profile
 from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
-from acms.testing.logs import WHEN, put
+from acms.testing.logs import WHEN, put, taken_back
 from tests.core.factlog import RULES, at, work
 from tests.flows.talk import LONG_EPISODES, Storage, contents, fill, session_on
 
@@ -346,6 +346,98 @@ async def test_clearing_a_session_clears_what_it_knows(storage: Storage) -> None
     assert await cities(session) == ["Bern"]
 
 
+async def profile_of(storage: Storage, **sources: Sequence[str]) -> str:
+    """Make a profile that knows cities, each from some messages."""
+    home = await storage.create(ContextDraft(key=PROFILE, counter="utf8-bytes", created_at=WHEN))
+    for city, cited in sources.items():
+        data = {"attribute": f"city {city}", "value": city, "cardinality": "one"}
+        await put_fact(storage, home.id, data, sources=tuple(cited))
+    return home.id
+
+
+async def test_clearing_a_session_takes_back_what_it_alone_taught_the_profile(storage: Storage) -> None:
+    session, other = session_on(storage), session_on(storage, "other")
+    rome, oslo = await fill(session, "I live in Rome.", "And in Oslo.")
+    also, bern = await fill(other, "He lives in Oslo.", "And in Bern.")
+    home = await profile_of(
+        storage, Rome=[rome], Both=[rome, oslo], Oslo=[oslo, also], Bern=[bern], Nowhere=[]
+    )
+    version = await session.clear()
+    assert await cities(other, scope="namespace") == ["Oslo", "Bern", "Nowhere"]
+    size = (await storage.head(home)).version
+    await session.clear()  # nothing was left to do
+    assert (await storage.head(home)).version == size
+    with pytest.raises(ConflictError):
+        await session.undo(version)  # it was cleared once more since
+
+
+async def test_undoing_the_clearing_of_a_session_brings_back_what_it_taught(storage: Storage) -> None:
+    session = session_on(storage)
+    (rome,) = await fill(session, "I live in Rome.")
+    await profile_of(storage, Rome=[rome])
+    version = await session.clear()
+    assert await cities(session, scope="namespace") == []
+    await session.undo(version)
+    assert await cities(session, scope="namespace") == ["Rome"]
+
+
+async def test_clearing_a_fork_leaves_alone_what_its_parent_taught(storage: Storage) -> None:
+    session = session_on(storage)
+    (rome,) = await fill(session, "I live in Rome.")
+    child = await session.fork(session_id="what-if")
+    (oslo,) = await fill(child, "I live in Oslo.")
+    await profile_of(storage, Rome=[rome], Oslo=[oslo])
+    await child.clear()
+    assert await cities(session, scope="namespace") == ["Rome"]
+
+
+async def test_a_clearing_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
+    session = session_on(storage)
+    (rome,) = await fill(session, "I live in Rome.")
+    await session.clear()
+    await profile_of(storage, Rome=[rome])  # as if the profile had not followed
+    await session.clear()
+    assert await cities(session, scope="namespace") == []
+
+
+async def test_an_undo_is_done_once_however_often_it_is_asked_for(storage: Storage) -> None:
+    session = session_on(storage)
+    (source,) = await fill(session, "I live in Rome.")
+    gone = await session.retract(source)
+    back = await session.undo(gone)
+    assert await session.undo(gone) == back
+    assert (await session.get_session_stats()).version == back
+    again = await session.undo(back)
+    assert again > back
+    assert contents(await session.window(100)) == []
+    assert await session.undo(back) == again
+
+
+async def test_an_undo_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
+    session = session_on(storage)
+    (source,) = await fill(session, "I live in Rome.")
+    home = await profile_of(storage, Rome=[source])
+    gone = await session.retract(source)
+    assert await cities(session, scope="namespace") == []
+    revoked = (await storage.read(home))[-1]
+    back = await session.undo(gone)
+    undone = (await storage.read(home))[-1]
+    await put(storage, await storage.context(home), taken_back(undone.version))  # as if it had not followed
+    assert await cities(session, scope="namespace") == []
+    assert await session.undo(gone) == back
+    assert await cities(session, scope="namespace") == ["Rome"]
+    assert revoked.data["reason"] == "revoked"
+
+
+async def test_an_edit_that_was_cut_short_is_completed_by_doing_it_again(storage: Storage) -> None:
+    session = session_on(storage)
+    (source,) = await fill(session, "I live in Rome.")
+    await session.replace(source, "I live in Oslo.")
+    await profile_of(storage, Rome=[source])  # as if the profile had not followed
+    await session.replace(source, "I live in Oslo.")
+    assert await cities(session, scope="namespace") == []
+
+
 # ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -442,7 +534,8 @@ async def test_a_fork_adopts_the_end_of_a_fact(storage: Storage) -> None:
 def mark(episode: int, first: int, last: int) -> Draft:
     return Draft(
         kind=Kind.SUMMARY, content=f"episode {episode}", created_at=WHEN, origin=Origin.DERIVED, covers=(first, last),
-        key=f"episode:{episode}", data={"episode": episode, "upto": last, "reflector": "r", "summarizer": "s"},
+        key=f"episode:{episode}", episode=episode,
+        data={"episode": episode, "upto": last, "reflector": "r", "summarizer": "s"},
     )  # fmt: skip
 
 

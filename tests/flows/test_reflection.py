@@ -16,6 +16,7 @@ from acms.core.history import Cover
 from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
 from acms.events import Event, JobFailed, JobFinished, Reflected
 from acms.facts import PROFILE
+from acms.jobs import cancel
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.model import Append, Entry, Job, JobQuery, JobState, Kind, Origin, Privacy, Receipt
 from acms.protocols import ReflectionRequest, StorageBackend
@@ -333,6 +334,39 @@ async def test_what_waits_for_a_model_that_is_gone_is_taken_over(storage: Storag
             "reflect:old/1": JobState.CANCELLED,
             "reflect:new/1": JobState.DONE,
         }
+
+
+async def test_a_take_over_that_was_cut_short_is_completed_by_the_next_session(storage: Storage) -> None:
+    async with on(storage, Notes("old/1"), worker=BY_HAND) as session:
+        await episode(session, "the database is PostgreSQL", "ok")
+
+    class Cut(WrapperStorage):
+        """Ends with the process between the withdrawal of a job and the request for another."""
+
+        async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+            raise StorageBusyError("the process was killed")
+
+    async with on(Cut(storage), Notes("new/1")) as session:
+        await session.window(100)
+        assert [job.state for job in await jobs(session)] == [JobState.CANCELLED]
+    async with on(storage, Notes("new/1")) as session:
+        await session.window(100)
+        await session.wait_pending()
+        assert await facts(session) == ["the database is PostgreSQL"]
+        assert [job.state for job in await jobs(session)] == [JobState.DONE, JobState.CANCELLED]
+    async with on(storage, Notes("new/1")) as session:  # and only once
+        await session.window(100)
+        assert len(await jobs(session)) == 2
+
+
+async def test_what_somebody_cancelled_is_not_asked_for_again(storage: Storage, notes: Notes) -> None:
+    async with on(storage, notes, worker=BY_HAND) as session:
+        await episode(session, "the database is PostgreSQL", "ok")
+        (job,) = await jobs(session)
+        await cancel(storage, job.id)
+    async with on(storage, notes) as session:
+        await session.window(100)
+        assert [job.state for job in await jobs(session)] == [JobState.CANCELLED]
 
 
 # ── waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -701,6 +735,33 @@ async def test_facts_of_the_namespace_lie_in_its_profile(storage: Storage, notes
         assert [shown.content for shown in notes.requests[1].facts] == ["the city is Berlin"]
         assert (await facts(one), await facts(two)) == ([], [])
         assert len(await marks(one)) == len(await marks(two)) == 1
+
+
+@pytest.mark.parametrize("verb", ["retract", "replace", "clear", "erase"])
+async def test_what_goes_while_it_is_said_in_the_profile_is_not_known_there(
+    storage: Storage, notes: Notes, verb: str
+) -> None:
+    """Whoever takes a message away looks at the profile before the fact made from it is there."""
+    notes.scope = "namespace"
+    async with on(storage, notes, worker=BY_HAND) as session:
+        source, _ = await episode(session, "the city is Berlin", "the tea is green")
+        verbs: dict[str, Any] = {
+            "retract": lambda: session.retract(source),
+            "replace": lambda: session.replace(source, "no city"),
+            "clear": lambda: session.clear(),
+            "erase": lambda: session.erase(source),
+        }
+        between = Meanwhile(storage)
+        between.when = facts_in
+        between.do = verbs[verb]
+        await worked_off(session, between, notes)
+        found = await facts_of(storage, (await storage.context(PROFILE)).id)
+        assert "the city is Berlin" not in [one.content for one in found]
+        if verb == "retract":  # what brings the message back brings back what was learned of it
+            (gone,) = await storage.read(await context_of(session), replacing=True)
+            await session.undo(gone.version)
+            found = await facts_of(storage, (await storage.context(PROFILE)).id)
+            assert "the city is Berlin" in [one.content for one in found]
 
 
 async def test_a_profile_changed_meanwhile_is_consolidated_again(storage: Storage, notes: Notes) -> None:

@@ -46,7 +46,7 @@ class FakeReranker:
         if self.answer is not None:
             found: Sequence[float] = self.answer(texts)
             return found
-        return [0.9 if re.search(self.like, text) else 0.1 for text in texts]
+        return [0.9 if re.search(self.like, text) else 0.4 for text in texts]
 
     @property
     def texts(self) -> list[str]:
@@ -99,9 +99,8 @@ async def test_its_scores_are_the_relevance_and_stand_in_the_ledger(storage: Sto
         assert texts[0] == "user: orders run on PostgreSQL"  # the best one first, under its speaker's name
         past = {item.content: item for item in items if item.content != "now"}
         assert past["orders at noon"].relevance == 0.9
-        assert past["orders run on PostgreSQL"].relevance == 0.1
+        assert past["orders run on PostgreSQL"].relevance == 0.4
         assert past["orders at noon"].score > past["orders run on PostgreSQL"].score
-        assert items.confidence == 0.9
         verdict = items.ledger.why(past["orders at noon"].id)
         assert verdict.parts["rerank"] == 0.9
         assert verdict.parts["message"] > 0  # and what brought it before the reranker
@@ -128,6 +127,19 @@ async def test_markers_raise_its_scores_as_any_other(storage: Storage) -> None:
         assert marked.score > plain.score
 
 
+async def test_what_takes_the_place_of_an_earlier_statement_stays_above_it(storage: Storage) -> None:
+    async with session_on(storage, reranker=FakeReranker("PostgreSQL$|Oracle")) as session:
+        await fill(session, "The orders database is PostgreSQL")
+        await fill(session, "We switched the orders database to MySQL instead", "It rains.", close=True)
+        await fill(session, "now")
+        items = await session.recall("Which database is the orders database?", token_budget=500)
+        old, new, *_ = items
+        assert (old.content[-10:], new.content[-13:]) == ("PostgreSQL", "MySQL instead")
+        assert any(part.startswith("succeeds") for part in items.ledger.why(new.id).parts)
+        assert (old.relevance, new.relevance) == (0.9, 0.9)
+        assert new.score > old.score
+
+
 async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> None:
     reranker = Odd(2)
     async with await talked(storage, reranker) as session:
@@ -147,7 +159,7 @@ async def test_the_least_relevance_is_that_of_the_reranker(storage: Storage) -> 
         items = await session.recall(QUERY, token_budget=500, min_relevance=0.8)
         assert contents(items) == ["orders run on PostgreSQL", "orders at noon", "now"]
         left_out = [one for one in items.ledger if one.rule == "min_relevance"]
-        assert [one.parts["rerank"] for one in left_out] == [0.1, 0.1]
+        assert [one.parts["rerank"] for one in left_out] == [0.4, 0.4]
 
 
 async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
@@ -188,7 +200,7 @@ def test_blocking_code_has_it_too() -> None:
             session.ingest("user", text)
         session.close_episode()
         session.ingest("user", "now")
-        assert session.recall(QUERY, token_budget=500).confidence == 0.9
+        assert 0.9 in [item.relevance for item in session.recall(QUERY, token_budget=500)]
 
 
 # ── what it never sees ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,7 +272,7 @@ async def test_one_that_fails_is_tried_again_as_the_config_says(storage: Storage
     reranker = FakeReranker()
     async with await talked(storage, reranker) as session:
         reranker.errors = [ConnectionError(), TimeoutError()]
-        assert (await session.recall(QUERY, token_budget=500)).confidence == 0.9
+        assert (await session.recall(QUERY, token_budget=500))[-2].relevance == 0.9
         assert len(reranker.calls) == PATIENT.max_attempts
         reranker.errors = [ConnectionError() for _ in range(PATIENT.max_attempts)]
         items = await session.recall(QUERY, token_budget=500)

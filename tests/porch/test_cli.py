@@ -258,6 +258,8 @@ def test_recall_why(demo: str) -> None:
     assert all(verdict["reason"] and verdict["rule"] for verdict in value["ledger"])
     text = run(*query).stdout
     assert "Why" in text
+    assert value["band"] in ("strong", "possible", "none")
+    assert f"{value['band']} ({value['confidence']:.2f}): the best places hold" in text
     assert "left out" in text
     assert f"{value['left_out'] - 10} more were left out" in text
     for warning in value["warnings"]:

@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from acms.cli.commands import app
+from acms.cli.evaluating import _fitting
 from acms.evaluation import SCENARIOS
+from acms.evaluation.report import Table
 from tests.providers.server import Behave, ModelServer
 
 FAST = ("--system", "acms", "--system", "bm25")
@@ -151,6 +153,7 @@ def test_what_cannot_be_run_is_named() -> None:
         "run", "--scenario", "goal_tracking", "--turns", "40", "--system", "rrf", "--system", "bm25"
     ).stdout
     assert "not run: RRF, needs an embedder" in out
+    assert "nothing to measure: RRF: needs an embedder" in run("run", "--system", "rrf", code=1).stderr
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +246,16 @@ def test_files_that_are_no_conversations_are_an_error_with_a_place(tmp_path: Pat
 )
 def test_wrong_usage_is_told_before_anything_runs(arguments: tuple[str, ...]) -> None:
     assert run(*arguments, code=2).stdout == ""
+
+
+def test_a_table_that_is_too_wide_for_a_terminal_is_shown_in_blocks() -> None:
+    table = Table(
+        title="", heads=("", "one", "two", "three"), rows=(("acms", "100.0", "50.0 [40.0, 60.0]", "1"),)
+    )
+    assert _fitting(table, None) == [[0, 1, 2, 3]]
+    assert _fitting(table, 80) == [[0, 1, 2, 3]]
+    assert _fitting(table, 38) == [[0, 1, 2], [0, 3]]
+    assert _fitting(table, 10) == [[0, 1], [0, 2], [0, 3]]
 
 
 # ── a judge ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,11 +6,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from acms.errors import ConflictError
+from acms.errors import ConflictError, SessionNotFoundError
 from acms.model import Context
 from acms.storage.postgres import PostgresStorage
 from acms.testing import StorageBackendTests, run_story
-from acms.testing.logs import new
+from acms.testing.logs import fork, new, put, said
 
 
 class TestPostgres(StorageBackendTests):
@@ -39,6 +39,36 @@ def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres):
         return PostgresStorage(postgres.create_database())
 
     run_story(store, max_examples=15, steps=35)
+
+
+async def test_a_log_that_is_known_is_read_in_one_round_trip(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresStorage(postgres_url) as store:
+        context = await new(store)
+        await put(store, context, said("one"), said("two"))
+        child = await fork(store, context, 1)
+        await put(store, child, said("other"))
+        trips: list[int] = []
+        ask = store._pool.ask
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            trips.append(len(arguments) - 1)
+            return await ask(*arguments, **options)
+
+        monkeypatch.setattr(store._pool, "ask", counted)
+        assert [entry.content for entry in await store.read(context.id)] == ["one", "two"]
+        assert [entry.content for entry in await store.read(child.id)] == ["one", "other"]
+        assert [entry.content for entry in await store.read(child.id, newest=1)] == ["other"]
+        assert await store.read(child.id, after=5) == []
+        assert trips == [2, 3, 2, 2]
+        assert [entry.content for entry in await store.read(child.id, newest=2)] == ["one", "other"]
+        assert trips == [2, 3, 2, 2, 2, 1]  # the older run only when it is needed
+        await store.settings(child.id, {"deleted": True}, rev=0)
+        with pytest.raises(SessionNotFoundError):
+            await store.read(child.id)
+        assert len(await store.read(child.id, deleted=True)) == 2
+        assert await store.read(context.id, at=10**30, newest=1) == await store.read(context.id, after=1)
 
 
 @pytest.mark.parametrize("change", [{"deleted": True}, {"name": "A"}], ids=["delete", "rename"])

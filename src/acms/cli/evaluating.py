@@ -17,11 +17,11 @@ import typer
 from acms.cli import render
 from acms.cli.base import AsJson, app, run
 from acms.cli.render import Column, Screen
-from acms.errors import ValidationError
+from acms.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
     from acms.evaluation.judge import Judgement
-    from acms.evaluation.report import Document, Section
+    from acms.evaluation.report import Document, Section, Table
     from acms.evaluation.retrieval import Progress, RetrievalReport
     from acms.evaluation.suite import LineUp, Suite
     from acms.protocols import Embedder
@@ -282,9 +282,13 @@ async def _line_up(
                 path = None if cache is None else cache / "vectors.db"
                 found = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
             tiers.append((name, found))
-        yield line_up(
+        opened = line_up(
             tiers, names=systems or DEFAULT, reflector=OfflineReflector if reflector == "offline" else None
         )
+        if not opened.systems:
+            why = "; ".join(f"{name}: {reason}" for name, reason in opened.left_out.items())
+            raise ConfigurationError(f"there is nothing to measure: {why}")
+        yield opened
 
 
 async def _suite(
@@ -429,8 +433,27 @@ def _section(screen: Screen, section: Section) -> None:
     for table in section.tables:
         screen.line()
         screen.line(table.title)
-        columns = [Column(head, right=place > 0) for place, head in enumerate(table.heads)]
-        screen.table(columns, table.rows)
+        for places in _fitting(table, None if screen.console is None else screen.console.width):
+            columns = [Column(table.heads[place], right=place > 0) for place in places]
+            screen.table(columns, [[row[place] for place in places] for row in table.rows])
+
+
+def _fitting(table: Table, room: int | None) -> list[list[int]]:
+    """Return the columns of a table in blocks that fit a terminal: a figure that is cut is none."""
+    blocks = [[0]]
+    used = first = _wide(table, 0) + 1
+    for place in range(1, len(table.heads)):
+        width = _wide(table, place)
+        if room is not None and used + width > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = first
+        blocks[-1].append(place)
+        used += width
+    return blocks
+
+
+def _wide(table: Table, place: int) -> int:
+    return 3 + max(len(row[place]) for row in (table.heads, *table.rows))
 
 
 # ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,8 +9,8 @@ value at a time.
     label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
     group       tool group id, NUL, number of calls (u16), CRC-32 of each call id, then of each answered one; of a fact
                 its address
-    terms       those that occur more than once first, each part ascending, 3 bytes each
-    counts      of those that occur more than once, 1 byte each, 255 for more
+    terms       those that do not occur once first, each part ascending, 3 bytes each
+    counts      of those that do not occur once, 1 byte each, 255 for more; 0 under which it is found only as a name
 """
 
 from __future__ import annotations
@@ -70,15 +70,17 @@ def write(draft: Draft, nonce: str) -> bytes:
     group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
     said = words(draft.content)
     counts: dict[int, int] = Counter(terms(said))
+    if fact:
+        for number in terms(words(named(draft))):
+            counts.setdefault(number, 1)
+        for number in found_by(named(draft)):
+            counts.setdefault(number, 0)
     for name in names(draft.content):
         for number in name.also:
-            counts[number] = counts.get(number, 0) + 1
-    if fact:
-        for number in found_by(named(draft)):
-            counts.setdefault(number, 1)
+            counts.setdefault(number, 0)
     if len(counts) > _MOST:
         counts = dict(Counter(counts).most_common(_MOST))
-    repeated = sorted([number for number, count in counts.items() if count > 1])
+    repeated = sorted([number for number, count in counts.items() if count != 1])
     single = sorted(counts.keys() - repeated if repeated else counts)
     exact = [word for word in set(said) if word in _EXACT or not word.isalpha()]
     flags = (

@@ -292,18 +292,26 @@ def rivals(one: Entry, other: Entry) -> bool:
     )
 
 
-def revoked(entries: Sequence[Entry], cover: Cover, gone: frozenset[str]) -> list[Entry]:
+def revoked(
+    entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
+) -> list[Entry]:
     """Return the facts to be retired when some messages are: those in force that were made from them.
 
     What these stood in for comes back, unless it was made from the same messages or another fact fills its address.
+    With `whole` only what was made from nothing else goes.
     """
+
+    def goes(entry: Entry) -> bool:
+        shared = not gone.isdisjoint(entry.sources)
+        return shared and (not whole or gone.issuperset(entry.sources))
+
     found = Succession(entries, cover)
-    taken = [entry for entry in found.in_force if gone.intersection(entry.sources)]
-    standing = [entry for entry in found.in_force if not gone.intersection(entry.sources)]
+    taken = [entry for entry in found.in_force if goes(entry)]
+    standing = [entry for entry in found.in_force if not goes(entry)]
     waiting = list(reversed(taken))
     while waiting:
         for old in reversed(found.before(waiting.pop())):  # the newest comes back first
-            if gone.intersection(old.sources) or any(rivals(old, other) for other in standing):
+            if goes(old) or any(rivals(old, other) for other in standing):
                 taken.append(old)
                 waiting.append(old)
             else:

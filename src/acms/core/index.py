@@ -145,10 +145,11 @@ class Segment:
         packed = np.frombuffer(card, np.uint8, 3 * size, at).reshape(-1, 3).astype(np.uint32)
         numbers: list[int] = (packed @ np.array([1, 256, 65_536], np.uint32)).tolist()
         counts = dict.fromkeys(numbers, 1)
-        counts.update(zip(numbers[:repeated], card[at + 3 * size : at + 3 * size + repeated], strict=True))
+        said = card[at + 3 * size : at + 3 * size + repeated]
+        counts.update((number, count or 1) for number, count in zip(numbers[:repeated], said, strict=True))
         for number in (*day_terms(minute // DAY), *self._spoken[code]):
             counts[number] = counts.get(number, 0) + 1
-        length = 0
+        length = -said.count(0)  # what is found by a name does not make a text longer
         for number, count in counts.items():
             count = min(count, 255)
             length += count
@@ -283,7 +284,7 @@ class Segment:
         columns["length"][low : low + len(sizes)] = np.bincount(documents, counts, len(sizes))
         columns["print"][low : low + len(sizes)] = _prints(wide, documents, len(sizes))
         wide <<= np.uint64(32)
-        wide |= counts
+        wide |= np.maximum(counts, np.uint64(1))
         documents += low
         wide |= documents.astype(np.uint64) << np.uint64(8)
         return wide

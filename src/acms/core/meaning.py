@@ -219,9 +219,13 @@ def risen(cosine: Floats, usual: float) -> Floats:
 
 
 def answered(whole: Floats, best: Floats, before: Floats | None, weights: Weights) -> Floats:
-    """Return how well entries answer by meaning, in [0, 1], of their rises and that of the question they follow."""
-    found = whole * np.float32(weights.whole / weights.meaning)
-    found += best * np.float32(weights.part / weights.meaning)
+    """Return how well entries answer by meaning, in [0, 1], of their rises and that of the question they follow.
+
+    The last two are used up: of a long log, new memory takes longer than the sums.
+    """
+    best *= np.float32(weights.part / weights.meaning)
     if before is not None:
-        found += before * np.float32(weights.reply / weights.meaning)
-    return np.asarray(np.minimum(found, 1, out=found), np.float32)
+        before *= np.float32(weights.reply / weights.meaning)
+        best += before
+    best += np.multiply(whole, np.float32(weights.whole / weights.meaning), out=before)
+    return np.asarray(np.minimum(best, 1, out=best), np.float32)

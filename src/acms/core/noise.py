@@ -9,9 +9,11 @@ come close, and to hold as many words of what was asked.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import log
+
+import numpy as np
 
 from acms.core.cards import named
 from acms.core.field import Field
@@ -26,6 +28,8 @@ FLOOR = 0.3
 """Share of the square of the best score below which a score is noise."""
 CLOSE = 0.95
 """Share of the score of an answer that is close to it."""
+SLACK = 1e-6
+"""What sums of the same weights in another order may differ by."""
 FAR = 0.6
 """Share of the best score below which a fact is not taken for the answer."""
 ASKED = 3
@@ -36,8 +40,8 @@ LEADERS = 8
 ASKING = frozenset(
     terms(
         words(
-            "choose chose chosen pick use decide select settle go run build built have keep set want need called"
-            " many much tool method kind type sort"
+            "choose chose chosen pick use decide select settle go run build built make made write written"
+            " have keep set want need called many much tool method kind type sort"
         )
     )
 )
@@ -96,9 +100,10 @@ def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer
         return offered
     floor = CLOSE * rivals
     about = {version for row in saying for version in _naming(field, _terms(row, "value"))}
-    least = max(len(held[row.id]) for row in saying)
-    times = Counter(version for number in asked for version in _naming(field, {number}))
-    naming = {version for version, count in times.items() if count >= least}
+    weights = _weights(ranking, asked)
+    least = max(sum(weights[number] for number in held[row.id]) for row in saying)
+    close = {entry.version for one in offered.past if one.score >= floor for entry in one.unit.entries}
+    naming = _holding(field, weights, close, least - SLACK)
     naming.update(field.document(place) + 1 for place in ranking.raised)
     reason = (
         f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
@@ -158,6 +163,28 @@ def _naming(field: Field, value: set[int]) -> set[int]:
         held = set(field.documents(field.postings(number)[0]).tolist())
         found = held if found is None else found & held
     return {document + 1 for document in found or ()}
+
+
+def _weights(ranking: Ranking, asked: set[int]) -> dict[int, float]:
+    """Return how rare each of some terms is among the entries that were ranked."""
+    size = len(ranking.field)
+    often = {number: ranking.often.get(number, 0) for number in sorted(asked)}
+    return {number: log(1 + (size - count + 0.5) / (count + 0.5)) for number, count in often.items()}
+
+
+def _holding(field: Field, weights: Mapping[int, float], versions: Collection[int], least: float) -> set[int]:
+    """Return which of some entries of a log hold that much of what was asked, or more."""
+    found = [(place, version) for version in versions if (place := _place(field, version)) >= 0]
+    places = np.array([place for place, _ in found], np.int64)
+    held = np.zeros(len(found))
+    for number, weight in weights.items():
+        those = field.postings(number)[0]
+        held += weight * (those.searchsorted(places) < those.searchsorted(places + 1))
+    return {version for (_, version), much in zip(found, held.tolist(), strict=True) if much >= least}
+
+
+def _place(field: Field, version: int) -> int:
+    return field.place_of(version - 1) if version <= field.snapshot.count else -1
 
 
 def _among(entry: Entry | Doc, versions: Collection[int], field: Field) -> bool:

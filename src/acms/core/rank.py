@@ -348,8 +348,10 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         whole = risen(found.whole, level.whole)
         best = risen(found.best, level.best)
         asks = field.measures.question
-        meant = answered(whole, best, _shifted(whole) * asks, weights)
-        both = meant * np.float32(weights.meaning)
+        spare = np.zeros_like(whole)
+        np.multiply(whole[:-1], asks[1:], out=spare[1:])
+        meant = answered(whole, best, spare, weights)
+        both = np.multiply(meant, np.float32(weights.meaning), out=spare)
         both += lexical
         both *= factor
         places = _best(both, size if found.exact else max(size, RESCORED))
@@ -389,13 +391,6 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         dimension=dimension,
         usual=level,
     )
-
-
-def _shifted(values: Floats) -> Floats:
-    """Return the value of the entry before each one."""
-    found = np.zeros_like(values)
-    found[1:] = values[:-1]
-    return found
 
 
 ALIKE = 0.95

@@ -179,6 +179,16 @@ def still(found: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool
     )
 
 
+def gone(found: Stretch, cover: Cover) -> dict[int, frozenset[str]]:
+    """Return the ids of what was read and is out of force, by the version that put it there."""
+    by: dict[int, set[str]] = {}
+    for entry in found.entries:
+        version = cover.by(entry.version)
+        if version is not None:
+            by.setdefault(version, set()).add(entry.id)
+    return {version: frozenset(ids) for version, ids in by.items()}
+
+
 def turn(entry: Entry, text: str) -> Turn:
     """Return a message as a reflector reads it."""
     return Turn(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from acms.core.terms import terms, words
 from acms.evaluation.nouns import Recalled, Said
 from acms.protocols import Embedder, TokenCounter
 from acms.providers.tokens import default_counter
@@ -21,6 +22,36 @@ __all__ = ["MostRecent", "PlainBM25", "PlainVectors", "ReciprocalRankFusion"]
 
 K1, B = 1.2, 0.75
 RRF_K = 60
+_WORD = re.compile(r"\w+")
+_STOP = frozenset(
+    """a about after all also am an and any are as at be because been before being but by can could did do does doing
+    done for from get got had has have having he her here hers him his how i if in into is it its just let like me more
+    most my no not now of off on once only or other our out over own really said same she should so some such than that
+    the their them then there these they this those through to too under until up us very was we were what when where
+    which while who whom why will with would you your yours d ll m re s t ve""".split()
+)
+
+
+@lru_cache(maxsize=1)
+def _stemmer() -> Any:
+    from snowballstemmer import EnglishStemmer
+
+    return EnglishStemmer()
+
+
+@lru_cache(maxsize=131_072)
+def _stem(word: str) -> str:
+    stem: str = _stemmer().stemWord(word)
+    return stem
+
+
+def stems(text: str) -> list[str]:
+    """Return the stems of a text without stop words, by Porter2; of all its words when there are no others.
+
+    It is not what ACMS makes of a text, and stays as it is: a measure that moves with what is measured is none.
+    """
+    words = _WORD.findall(text.lower())
+    return [_stem(word) for word in words if word not in _STOP] or [_stem(word) for word in words]
 
 
 class _Kept:
@@ -79,7 +110,7 @@ class PlainBM25(_Kept):
 
     def __init__(self, counter: TokenCounter | None = None) -> None:
         super().__init__(counter)
-        self._postings: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self._lengths: list[int] = []
         self._total = 0
 
@@ -87,9 +118,9 @@ class PlainBM25(_Kept):
         """Keep a message and its terms."""
         index = len(self._said)
         await super().tell(said)
-        counts = Counter(terms(words(said.text)))
-        for term, times in counts.items():
-            self._postings[term].append((index, times))
+        counts = Counter(stems(said.text))
+        for stem, times in counts.items():
+            self._postings[stem].append((index, times))
         self._lengths.append(counts.total())
         self._total += self._lengths[-1]
 
@@ -103,8 +134,8 @@ class PlainBM25(_Kept):
         average = max(1.0, self._total / max(1, count))
         scores: defaultdict[int, float] = defaultdict(float)
         most = 0.0
-        for term in dict.fromkeys(terms(words(question))):
-            having = self._postings.get(term, ())
+        for stem in dict.fromkeys(stems(question)):
+            having = self._postings.get(stem, ())
             weight = log(1 + (count - len(having) + 0.5) / (len(having) + 0.5))
             most += weight * (K1 + 1)
             for index, times in having:

@@ -176,7 +176,14 @@ class _Run:
             ),
             charts=(
                 _lines("persistence", "Decision persistence", MESSAGES, SHARE, early, _hit),
-                _lines("persistence-corrected", "… and still true", MESSAGES, ANSWERED, changed, _answered),
+                _lines(
+                    "persistence-corrected",
+                    "Still known, and still true",
+                    MESSAGES,
+                    ANSWERED,
+                    changed,
+                    _answered,
+                ),
             ),
         )
 

@@ -179,10 +179,10 @@ def _finite(value: float | None) -> float | None:
 
 def _markdown(section: Section, heading: str) -> list[str]:
     parts = [f"{heading} {section.title}", *section.text]
-    for table in section.tables:
-        parts += [*([f"{table.title}:"] if table.title else []), _markdown_table(table.heads, table.rows)]
     for chart in section.charts:
         parts += [f"![{chart.title}](charts/{chart.name}.svg)", _markdown_table(*cells(chart))]
+    for table in section.tables:
+        parts += [*([f"{table.title}:"] if table.title else []), _markdown_table(table.heads, table.rows)]
     return parts
 
 
@@ -204,13 +204,13 @@ def _html(section: Section) -> str:
         f'<section id="{escape(section.name)}">',
         f"<h2>{escape(section.title)}</h2>",
         _paragraphs(section.text),
-        *(_html_table(table.title, table.heads, table.rows) for table in section.tables),
     ]
     for chart in section.charts:
         heads, rows = cells(chart)
         parts.append(f"<figure>\n{svg(chart, alone=False)}</figure>")
         table = _html_table(chart.text, heads, rows)
         parts.append(f"<details><summary>The figures: {escape(chart.title)}</summary>\n{table}</details>")
+    parts += [_html_table(table.title, table.heads, table.rows) for table in section.tables]
     return "\n".join([*parts, "</section>"])
 
 

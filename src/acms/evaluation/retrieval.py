@@ -29,6 +29,7 @@ from acms.evaluation.bootstrap import Interval
 from acms.evaluation.datasets import Conversation
 from acms.evaluation.nouns import Recalled, System
 from acms.evaluation.peers import OpenSystem
+from acms.projections import POSSIBLE_FROM
 from acms.providers.tokens import BPETokenCounter
 
 __all__ = [
@@ -389,9 +390,10 @@ class RetrievalReport:
             return None
         return bootstrap.difference(here, there, seed=self.seed, rounds=self.rounds)
 
-    def abstention(self, dataset: str, system: str, *, threshold: float = 0.5) -> Abstention | None:
-        """Return how well a system knows what a set does not answer.
+    def abstention(self, dataset: str, system: str, *, threshold: float = POSSIBLE_FROM) -> Abstention | None:
+        """Return how well a system knows what a set does not answer, when it declines below a confidence.
 
+        The confidence is by default the one below which a recall of ACMS is of the band "none".
         None when it cannot tell, or when all questions are of one kind.
         Questions without gold count too: they have an answer, or none, all the same.
         """

@@ -14,6 +14,7 @@ from acms.evaluation.nouns import Report, Score
 from acms.evaluation.report import Section, Table
 from acms.evaluation.retrieval import ALL, RetrievalReport
 from acms.evaluation.suite import Suite
+from acms.projections import POSSIBLE_FROM
 
 __all__ = ["FIGURES", "composite_of", "judged", "means", "retrieval", "scenarios", "shares", "timed"]
 
@@ -30,6 +31,8 @@ FIGURES: Mapping[str, Callable[[Score], float | None]] = {
     "nDCG@5": lambda score: score.ndcg,
 }
 """Of a probe, in [0, 1]; None where it has none."""
+_SPANNED = ("answered", "hit", "hit@1", "hit@5", "nDCG@5")
+"""Figures whose interval is shown."""
 
 
 def shares(reports: Sequence[Report], name: str) -> list[tuple[str, float]]:
@@ -55,14 +58,14 @@ def composite_of(reports: Sequence[Report]) -> float | None:
 
 
 def _percent(value: float | None) -> str:
-    return _MISSING if value is None else f"{100 * value:.1f}"
+    return _MISSING if value is None else f"{round(100 * value, 1) + 0.0:.1f}"  # no -0.0
 
 
 def _interval(found: Interval | None, *, sign: bool = False) -> str:
     if found is None:
         return _MISSING
-    mean = f"{100 * found.mean:{'+' if sign else ''}.1f}"
-    return f"{mean} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    plus = "+" if sign and found.mean >= 0 else ""
+    return f"{plus}{_percent(found.mean)} [{_percent(found.low)}, {_percent(found.high)}]"
 
 
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +88,7 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
                 f"{fmean([score.tokens for score in scores]):.0f}" if scores else _MISSING,
             )
         )
-        spans.append((system, *(_interval(_spread(reports, name, seed, rounds)) for name in FIGURES)))
+        spans.append((system, *(_interval(_spread(reports, name, seed, rounds)) for name in _SPANNED)))
     heads = ("", "probes", "composite", *FIGURES, "items", "tokens")
     by_kind: list[tuple[str, ...]] = []
     for kind in suite.kinds:
@@ -104,7 +107,7 @@ def scenarios(suite: Suite, *, seed: int = 0, rounds: int = bootstrap.ROUNDS) ->
                 Table(title=f"Means over the probes, {PERCENT}", heads=heads, rows=tuple(rows)),
                 Table(
                     title="With 95 % bootstrap intervals over conversations and probes",
-                    heads=("", *FIGURES),
+                    heads=("", *_SPANNED),
                     rows=tuple(spans),
                 ),
             ),
@@ -170,6 +173,15 @@ def judged(found: Mapping[str, Judgement]) -> Section:
     )
 
 
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "LoCoMo": (
+        "Kinds of question: 1 multi-hop, 2 temporal, 3 open-domain, 4 single-hop, 5 asked about the wrong speaker, and "
+        "so without an answer.",
+    ),
+}
+"""What the numbers mean by which a set names its kinds of question."""
+
+
 # ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -211,14 +223,15 @@ def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | N
         text=(
             f"{size.conversations} conversations, {size.messages:,} messages, {size.questions:,} questions, "
             f"{size.without_gold:,} of them without evidence that can be found.",
+            *_KINDS.get(dataset, ()),
         ),
         tables=tuple(table for table in tables if table.rows),
-        charts=_charts(key, dataset, found, names),
+        charts=_charts(key, dataset, found, names) if found else (),
     )
 
 
 def _span(found: Interval) -> str:
-    return f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+    return f"{_percent(found.low)} to {_percent(found.high)}"
 
 
 def _margins(
@@ -301,7 +314,7 @@ def _abstention(report: RetrievalReport, dataset: str) -> list[Table]:
             )
     return [
         Table(
-            title="Questions without an answer: declined below a confidence of 0.5",
+            title=f"Questions without an answer: declined below a confidence of {POSSIBLE_FROM}",
             heads=("", "unanswerable", "AUC", "declined", "precision", "recall", "false alarms"),
             rows=tuple(rows),
         )

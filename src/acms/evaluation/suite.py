@@ -32,8 +32,8 @@ SHORT: Mapping[str, str] = {
 """What a system is called on a command line, and in a report."""
 DEFAULT = ("acms", "recent", "bm25", "vectors", "rrf", "gleanr")
 """Chroma is left out: it finds what plain vectors find."""
-_ALONE = (MostRecent.name, PlainBM25.name)
-"""These make nothing of an embedder."""
+_EITHER = ("acms", GleanrSession.name)
+"""These do with an embedder and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def line_up(
 ) -> LineUp:
     """Return systems by the name they have in a report.
 
-    A tier is the name of an embedder and the embedder, or None; what makes use of one is run once in each tier, and is
-    then called after it ("acms + local"). Names are those of `SHORT`; `ValidationError` for another one.
+    A tier is the name of an embedder and the embedder, or None; what does with one and without is run once in each
+    tier, and is then called after it ("acms + local"). Names are those of `SHORT`; `ValidationError` for another one.
     """
     unknown = [name for name in names if name not in SHORT]
     if unknown:
@@ -68,12 +68,7 @@ def line_up(
     for tier, embedder in tiers:
         made, missing = systems(embedder, names=wanted)
         for name, opened in made.items():
-            uses = embedder is not None and name not in (
-                *_ALONE,
-                PlainVectors.name,
-                ReciprocalRankFusion.name,
-            )
-            called = f"{name} + {tier}" if uses else name
+            called = f"{name} + {tier}" if embedder is not None and name in _EITHER else name
             if name == "acms":
                 opened = open_acms(embedder, name=called, reflector=reflector)
                 ours[called] = embedder

@@ -24,6 +24,8 @@ from acms.storage.sql import draft_columns, read_context, read_derived, read_ent
 
 COVERAGE = 4096
 """Versions looked through at once for those without a derived row."""
+ENDLESS = 1 << 62
+"""Above every version."""
 RIDE_SECONDS = 0.02
 """How long derived rows that nobody waits for are gathered."""
 
@@ -102,10 +104,11 @@ class PostgresStorage(PostgresSearch):
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
         log.check_read(newest, limit)
-        head, lineage = await self._head_of(context, deleted=deleted)
-        last = head.version
-        if at is not None:
-            last = min(last, at)
+        lineage = self._lineages.get(context)
+        known = lineage is not None  # then where the log stands can be asked for with what is read of it
+        if lineage is None:
+            _, lineage = await self._head_of(context, deleted=deleted)
+        last = ENDLESS if at is None else min(at, ENDLESS)
         if before is not None:
             last = min(last, before - 1)
         table = "replacing" if replacing else "entries"
@@ -113,12 +116,21 @@ class PostgresStorage(PostgresSearch):
             table = "others"
         query = f"{table}_{'backward' if newest is not None else 'forward'}"
         left = newest if newest is not None else limit
-        runs = log.segments(context, lineage, after + 1, last)
         values = {"kinds": None if kinds is None else [kind.value for kind in kinds], "limit": left}
+        runs = log.segments(context, lineage, after + 1, last)
+        if newest is not None:
+            runs = runs[::-1]
         found: list[Entry] = []
-        for owner, low, high in reversed(runs) if newest is not None else runs:
-            rows = await self._one(query, {**values, "context": owner, "first": low, "last": high})
-            found.extend([read_entry(row, owner) for row in rows])
+        while runs or known:
+            # Of a limited read the next run may not be needed.
+            some = runs if left is None else runs[:1]
+            asked = [(query, {**values, "context": of, "first": low, "last": high}) for of, low, high in some]
+            answers = await self._ask(*([("head", {"context": context})] if known else []), *asked)
+            if known:
+                self._read_head(context, answers.pop(0), deleted=deleted)
+            for (owner, _, _), rows in zip(some, answers, strict=True):
+                found.extend([read_entry(row, owner) for row in rows])
+            known, runs = False, runs[len(some) :]
             if left is not None and len(found) >= left:
                 break
         found = found[:left]
@@ -150,7 +162,7 @@ class PostgresStorage(PostgresSearch):
             _, lineage = await self._head_of(context)
         owners = {
             version: owner
-            for owner, low, high in log.segments(context, lineage, 1, 1 << 62)
+            for owner, low, high in log.segments(context, lineage, 1, ENDLESS)
             for version in {row.version for row in rows}
             if low <= version <= high
         }

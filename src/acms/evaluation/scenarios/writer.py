@@ -247,14 +247,7 @@ class Writer:
                 turn[kind] = self.random.sample(able, len(able))
             one = turn[kind].pop()
             # What is echoed has been decided: an echo before it would be the first to say so.
-            value = next(
-                (
-                    said.value
-                    for at, said in sorted(stated.items(), reverse=True)
-                    if at < place and said.topic == one.topic.name
-                ),
-                "",
-            )
+            value = decided.get(one.topic.name, "")
             if kind == "echo" and not value:
                 kind = "noise"
             self.remark(
