@@ -311,9 +311,11 @@ def _ours(ranking: Ranking, query: str) -> None:
     places = ranking.places
     if OURS_BY.isdisjoint(asked) or not TOLD_BY.isdisjoint(asked) or not len(places):
         return
-    flags = ranking.field.snapshot.column("flags")[ranking.field.documents(places)]
+    snapshot, documents = ranking.field.snapshot, ranking.field.documents(places)
+    short = snapshot.column("length")[documents] <= STATEMENT
+    flags = np.where(short, snapshot.column("flags")[documents], 0)
     marked = ranking.field.marked()
-    said = np.zeros(len(places), bool) if marked is None else marked[places]
+    said = np.zeros(len(places), bool) if marked is None else marked[places] & short
     factor = np.where(said | ((flags & OURS) != 0), np.float32(OWN), np.float32(1))
     factor[~said & ((flags & TOLD) != 0)] *= np.float32(HEARSAY)
     ranking.adjust(factor)
