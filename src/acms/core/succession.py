@@ -101,6 +101,8 @@ _HISTORY = re.compile(
     re.I,
 )
 """How a question asks for what happened, and not for what is so."""
+_TALKS = frozenset("chat chats conversation conversations discuss discussed talk talked".split())
+"""Words of a question about what was talked of: there "we" are not those who decide."""
 _GIVEN_UP = (
     r"(?:from|instead of|rather than|in place of|no longer(?: \w+){0,2}?|replac\w+|drop\w*|ditch\w*|abandon\w*"
     r"|away from|swap\w*(?: out)?|stopp?\w*(?: using)?|leav\w+|left|retir\w+|remov\w+|not)"
@@ -309,7 +311,7 @@ def _ours(ranking: Ranking, query: str) -> None:
     """Where a query asks for what "we" do, prefer what speaks of "us" or carries a marker to what tells of others."""
     asked = words(query)
     places = ranking.places
-    if OURS_BY.isdisjoint(asked) or not TOLD_BY.isdisjoint(asked) or not len(places):
+    if OURS_BY.isdisjoint(asked) or not (TOLD_BY | _TALKS).isdisjoint(asked) or not len(places):
         return
     snapshot, documents = ranking.field.snapshot, ranking.field.documents(places)
     short = snapshot.column("length")[documents] <= STATEMENT
