@@ -78,7 +78,8 @@ _OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
-    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed| myself| that)|change of (?:plans?|mind)"
+    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed| myself| that)"
+    r"|change of (?:plans?|mind)"
     r"|i meant|misspoke|(?:my|a) mistake|was wrong|forget (?:what|about|that)|ignore what|make (?:that|it) "
     r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
     r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
