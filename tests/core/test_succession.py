@@ -27,11 +27,11 @@ def ranked(query: str, log: list[Entry], weights: Mapping[str, float] = WEIGHTS)
     """A ranking with succession: the texts that are asked for are given from the log."""
     found = rank(field_of(log), Question.of(query))
     steps = succeed(found, query, Question.of(query), weights)
-    rows = {one.id: one for one in log}
+    rows: Mapping[str, Entry] = {one.id: one for one in log}
     try:
-        wanted = next(steps)
+        next(steps)
         while True:
-            wanted = steps.send({id: rows[id] for id in wanted})
+            steps.send(rows)
     except StopIteration:
         return found
 

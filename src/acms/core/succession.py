@@ -78,7 +78,8 @@ _OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
-    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed)|change of (?:plans?|mind)"
+    r"|from (?:today|tomorrow|this \w+|next \w+|\w+day)|scratch that|correct(?:ion|ed| myself| that)"
+    r"|change of (?:plans?|mind)"
     r"|i meant|misspoke|(?:my|a) mistake|was wrong|forget (?:what|about|that)|ignore what|make (?:that|it) "
     r"|turn(?:s|ed) out|overruled|supersed\w+|outdated|obsolete|updat(?:e|ed|es|ing)|currently|nowadays|since then"
     r"|newly|latest|final(?:ly)?|now|new|left|quit|resigned|retired|closed|went (?:with|for|on|up|down|back)|gone"
@@ -101,6 +102,8 @@ _HISTORY = re.compile(
     re.I,
 )
 """How a question asks for what happened, and not for what is so."""
+_TALKS = frozenset("chat chats conversation conversations discuss discussed talk talked".split())
+"""Words of a question about what was talked of: there "we" are not those who decide."""
 _GIVEN_UP = (
     r"(?:from|instead of|rather than|in place of|no longer(?: \w+){0,2}?|replac\w+|drop\w*|ditch\w*|abandon\w*"
     r"|away from|swap\w*(?: out)?|stopp?\w*(?: using)?|leav\w+|left|retir\w+|remov\w+|not)"
@@ -309,11 +312,13 @@ def _ours(ranking: Ranking, query: str) -> None:
     """Where a query asks for what "we" do, prefer what speaks of "us" or carries a marker to what tells of others."""
     asked = words(query)
     places = ranking.places
-    if OURS_BY.isdisjoint(asked) or not TOLD_BY.isdisjoint(asked) or not len(places):
+    if OURS_BY.isdisjoint(asked) or not (TOLD_BY | _TALKS).isdisjoint(asked) or not len(places):
         return
-    flags = ranking.field.snapshot.column("flags")[ranking.field.documents(places)]
+    snapshot, documents = ranking.field.snapshot, ranking.field.documents(places)
+    short = snapshot.column("length")[documents] <= STATEMENT
+    flags = np.where(short, snapshot.column("flags")[documents], 0)
     marked = ranking.field.marked()
-    said = np.zeros(len(places), bool) if marked is None else marked[places]
+    said = np.zeros(len(places), bool) if marked is None else marked[places] & short
     factor = np.where(said | ((flags & OURS) != 0), np.float32(OWN), np.float32(1))
     factor[~said & ((flags & TOLD) != 0)] *= np.float32(HEARSAY)
     ranking.adjust(factor)
@@ -420,7 +425,8 @@ def _alike(
                 or _gives_up(one.text, old)
             )
         else:
-            follows = overlap >= SAME and focus >= FOCUS
+            alone = len(old.terms - shared) == len(one.terms - shared) == 1  # one word for another
+            follows = focus >= FOCUS and (overlap >= SAME or (alone and shared >= old.terms & query))
         if follows:
             best = max(best, weigh.of(shared) / weigh.of(old.terms | one.terms) + max(cosine, 0.0) + 1e-9)
     return best

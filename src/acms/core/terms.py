@@ -56,19 +56,19 @@ _FORMS = {
 CHANGES_BY = frozenset(
     """abandon abandoned abandoning actually adjust adjusted after altered amend amended anymore as back
     became become becomes brought bump bumped bumping cancel canceled cancelled cancelling change changed
-    changes changing climbed closed convert converted converting corrected correction currently cut decided
-    decreased delay delayed delays ditch ditched ditching doubled down drop dropped dropping drops effective
-    ended ends exchanged extend extended extending fell final forget gave given gone grew grown halved ignore
-    increase increased increases increasing instead latest left longer lower lowered lowering make meant
-    migrate migrated migrates migrating mind misspoke mistake move moved moves moving new newly not now
-    nowadays obsolete opted outdated over overruled plan plans postpone postponed postponing promoted push
-    pushed pushing quit raise raised raises raising rather reconsider reconsidered reduce reduced reducing
-    rename renamed renaming replace replaced replaces replacing reschedule rescheduled resigned retired revert
-    reverted reverting revise revised revising rewrite rewriting rewritten rose scrap scrapped scratch second
-    shift shifted shifting shifts shrank since slip slipped slips starting stop stopped superseded supersedes
-    swap swapped swapping switch switched switches switching taken these today tomorrow took traded
-    transferred transitioned turned turns up update updated updates updating upgrade upgraded upped
-    went wrong""".split()
+    changes changing climbed closed convert converted converting correct corrected correction currently cut
+    decided decreased delay delayed delays ditch ditched ditching doubled down drop dropped dropping drops
+    effective ended ends exchanged extend extended extending fell final forget gave given gone grew grown
+    halved ignore increase increased increases increasing instead latest left longer lower lowered lowering
+    make meant migrate migrated migrates migrating mind misspoke mistake move moved moves moving new newly
+    not now nowadays obsolete opted outdated over overruled plan plans postpone postponed postponing
+    promoted push pushed pushing quit raise raised raises raising rather reconsider reconsidered reduce
+    reduced reducing rename renamed renaming replace replaced replaces replacing reschedule rescheduled
+    resigned retired revert reverted reverting revise revised revising rewrite rewriting rewritten rose
+    scrap scrapped scratch second shift shifted shifting shifts shrank since slip slipped slips starting
+    stop stopped superseded supersedes swap swapped swapping switch switched switches switching taken these
+    today tomorrow took traded transferred transitioned turned turns up update updated updates updating
+    upgrade upgraded upped went wrong""".split()
 )
 """Words by which a statement may say that something is no longer as it was."""
 
