@@ -41,7 +41,7 @@ def _left(*candidates: Candidate) -> list[int]:
 
 
 def test_the_surer_the_best_answer_the_more_the_rest_must_be() -> None:
-    assert _left(_candidate(1, 1.0), _candidate(2, 0.1), _candidate(3, 0.2)) == [1, 3]
+    assert _left(_candidate(1, 1.0), _candidate(2, 0.05), _candidate(3, 0.2)) == [1, 3]
     assert _left(_candidate(1, 0.3), _candidate(2, 0.1), _candidate(3, 0.02)) == [1, 2]
     assert _left(_candidate(1, 0.1), _candidate(2, 0.005)) == [1, 2]
     assert _left() == []

@@ -55,7 +55,8 @@ def test_words_that_ask_name_nothing() -> None:
 
 def test_what_is_called_asks_for_a_name() -> None:
     data = {"subject": "project", "attribute": "name", "value": "Wagtail"}
-    assert _says("What is it called?", "The project's name is Wagtail.", **data)
+    assert _says("What is the project called?", "The project's name is Wagtail.", **data)
+    assert not _says("What is my name?", "The project's name is Wagtail.", **data)
     assert not _says("What is it called?", "The project uses MySQL as its database.", **DATABASE)
 
 

@@ -136,6 +136,8 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     value = _terms(fact, "value") - attribute - _terms(fact, "subject")
     if value and value <= asked:
         return False
+    if attribute & NAME and asked.isdisjoint(_terms(fact, "subject")):
+        return False  # everything has a name
     held = asked & _held(fact)
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
     enough = ASKED + (attribute <= asked)
