@@ -43,6 +43,8 @@ ONE, MANY = "1", "*"
 
 _MOST = 65_535
 _MINUTE = 60_000_000
+#: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
+_LISTING = 12
 #: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
 #: opposites that are no terms one is enough.
 _EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
@@ -75,9 +77,12 @@ def write(draft: Draft, nonce: str) -> bytes:
             counts.setdefault(number, 1)
         for number in found_by(named(draft)):
             counts.setdefault(number, 0)
-    for name in names(draft.content):
+    named_in = names(draft.content)
+    listing = len(named_in) > _LISTING and sum(1 for name in named_in if name.parts) > _LISTING
+    for name in named_in:
         for number in name.also:
-            counts.setdefault(number, 0)
+            if not listing or number not in name.parts:
+                counts.setdefault(number, 0)
     if len(counts) > _MOST:
         counts = dict(Counter(counts).most_common(_MOST))
     repeated = sorted([number for number, count in counts.items() if count != 1])

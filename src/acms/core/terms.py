@@ -127,6 +127,8 @@ class Name(NamedTuple):
     said: str
     #: Terms under which it is found beside those of its words.
     also: tuple[int, ...]
+    #: Which of them are parts of a word.
+    parts: tuple[int, ...] = ()
 
 
 #: What a text is made of: "a" for a letter or digit, "." for what joins them within a name, "+" for what ends one.
@@ -220,16 +222,16 @@ def _found(piece: str) -> Iterator[Name]:
     for match in _NAME.finditer(piece):
         said = match.group()
         if match["grouped"] or match["short"]:
-            also: tuple[int, ...] = (_number(_value(match)),)
+            name = Name(said, (_number(_value(match)),))
         elif match["sharp"]:
-            also = (_number(said.lower()),)
+            name = Name(said, (_number(said.lower()),))
         else:
-            also = _compound(said)
-        if also:
-            yield Name(said, also)
+            name = _compound(said)
+        if name.also:
+            yield name
 
 
-def _compound(said: str) -> tuple[int, ...]:
+def _compound(said: str) -> Name:
     small = said.lower()
     wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
     numbers = [_number(one) for one in wholes if not _WORD.fullmatch(one)]
@@ -241,8 +243,9 @@ def _compound(said: str) -> tuple[int, ...]:
     if date := _ISO.fullmatch(said) or _DOTTED.fullmatch(said):
         parts += [_MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
     if not parts:
-        return tuple(dict.fromkeys(numbers))
-    return _beside([*numbers, *[term(part.lower()) for part in parts]], terms(words(said)))
+        return Name(said, tuple(dict.fromkeys(numbers)))
+    of_words = _beside([term(part.lower()) for part in parts], [*numbers, *terms(words(said))])
+    return Name(said, (*_beside(numbers, terms(words(said))), *of_words), of_words)
 
 
 def _value(match: re.Match[str]) -> str:
