@@ -17,6 +17,7 @@ import pytest
 from acms import (
     ACMS,
     ACMSConfig,
+    Band,
     ConfigurationError,
     EntryNotFoundError,
     EpisodeBoundaryConfig,
@@ -454,13 +455,15 @@ async def test_every_message_of_the_log_is_in_the_ledger_exactly_once(storage: S
         assert "shown" in str(items.ledger.why(everything[-1]))
 
 
-async def test_confidence_is_the_best_relevance_found_in_the_past(storage: Storage) -> None:
+async def test_confidence_tells_what_answers_from_what_nothing_answers(storage: Storage) -> None:
     async with session_on(storage) as session:
         await fill(session, "orders use PostgreSQL", "orders", close=True)
         await fill(session, "PostgreSQL here and now")
         items = await session.recall("PostgreSQL orders")
-        assert items.confidence == max(item.relevance for item in items if item.source is Source.SIMILAR)
-        assert (await session.recall("zanzibar")).confidence == 0
+        assert items.confidence > 0.5
+        assert items.band is not Band.NONE
+        nothing = await session.recall("zanzibar")
+        assert (nothing.confidence, nothing.band) == (0, Band.NONE)
 
 
 async def test_a_latest_message_that_is_too_long_is_cut_and_said_to_be(storage: Storage) -> None:

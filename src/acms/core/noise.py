@@ -48,6 +48,8 @@ ASKING = frozenset(
 """Words of a question that ask for what is so, or say of what sort it is, and do not name it."""
 CALLED = frozenset(terms(words("called")))
 NAME = frozenset(terms(words("name")))
+SELF = "user"
+"""Subject of what users say of themselves: they ask for "my name"."""
 
 
 def stop(offered: Offer) -> Offer:
@@ -72,8 +74,9 @@ def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer
 
     A fact and what it was made from count as one answer: as much as the best of them. What names its value stays too:
     that is about the answer. A fact that holds fewer of the words asked than another one, each of one value, is about
-    something else: of "test framework" one fact may know both words and a better one only a framework. What takes
-    the place of an earlier statement need not repeat its words. `ranking` is that of the log asked.
+    something else: of "test framework" one fact may know both words and a better one only a framework. One that holds
+    other words asked, and as much of what was asked, answers the other half of the question. What takes the place of
+    an earlier statement need not repeat its words. `ranking` is that of the log asked.
     """
     field = ranking.field
     known = sorted((one for one in offered.past if one.source is Source.FACT), key=_best_first)[:LEADERS]
@@ -90,9 +93,14 @@ def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer
     scores = {entry.id: one.score for one in offered.past for entry in one.unit.entries}
     answers = {row.id: max(scores.get(id, 0.0) for id in (row.id, *row.sources)) for row in saying}
     kept = {*answers, *(id for row in saying for id in row.sources)}
-    aside = {
-        id for row in rows.values() if row.id not in answers and _alone(row) for id in (row.id, *row.sources)
-    }
+    weights = _weights(ranking, asked)
+    least = max(sum(weights[number] for number in held[row.id]) for row in saying) - SLACK
+    told = set().union(*held.values())
+    aside: set[str] = set()
+    for row in rows.values():
+        more = sum(weights[number] for number in _held(row) & asked - told)
+        if row.id not in answers and _alone(row) and more < least:
+            aside.update((row.id, *row.sources))
     aside -= kept
     rivals = max((score for id, score in scores.items() if id not in aside), default=0.0)
     best = max(answers, key=answers.__getitem__)
@@ -100,10 +108,8 @@ def quiet(offered: Offer, query: Sequence[int], ranking: Ranking) -> Steps[Offer
         return offered
     floor = CLOSE * rivals
     about = {version for row in saying for version in _naming(field, _terms(row, "value"))}
-    weights = _weights(ranking, asked)
-    least = max(sum(weights[number] for number in held[row.id]) for row in saying)
     close = {entry.version for one in offered.past if one.score >= floor for entry in one.unit.entries}
-    naming = _holding(field, weights, close, least - SLACK)
+    naming = _holding(field, weights, close, least)
     naming.update(field.document(place) + 1 for place in ranking.raised)
     reason = (
         f"v{rows[best].version} says what was asked; a score below {floor:.2f}, or another address, is noise"
@@ -136,10 +142,10 @@ def says(fact: Entry, query: Sequence[int]) -> bool:
     value = _terms(fact, "value") - attribute - _terms(fact, "subject")
     if value and value <= asked:
         return False
-    if attribute & NAME and asked.isdisjoint(_terms(fact, "subject")):
-        return False  # everything has a name
     held = asked & _held(fact)
     named_by_half = bool(attribute) and 2 * len(attribute & asked) >= len(attribute)
+    if attribute & NAME and fact.data.get("subject") != SELF and asked.isdisjoint(_terms(fact, "subject")):
+        return False  # everything has a name
     enough = ASKED + (attribute <= asked)
     return held == asked or (named_by_half and enough * len(held) >= len(asked))
 
