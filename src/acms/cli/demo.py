@@ -98,6 +98,8 @@ async def _told(session: ACMS) -> dict[str, Any]:
     episodes = await session.at(end).episodes()
     entries = (await session.at(end).history(limit=500)).entries
     old = next(entry for entry in entries if entry.kind is Kind.MESSAGE and entry.preview.startswith(OLD))
+    changed = _best(last)["version"]
+    then = await session.at(changed - 1).recall(QUESTIONS[-1], token_budget=BUDGET)
     retraction = await session.retract(old.id, reason="replaced by the outbox")
     now = await session.recall(QUESTIONS[-1], token_budget=BUDGET)
     started = perf_counter()
@@ -112,7 +114,8 @@ async def _told(session: ACMS) -> dict[str, Any]:
         "answers": answers,
         "old": old,
         "retraction": retraction,
-        "then": _best(last),
+        "changed": changed,
+        "then": _best(then),
         "now": _best(now),
         "why_not": now.ledger.why_not(old.id),
         "episodes": episodes,
@@ -148,7 +151,7 @@ async def _told(session: ACMS) -> dict[str, Any]:
             "time": {
                 "retracted": old.version,
                 "by": retraction,
-                "before": _best(last),
+                "before": {"at": changed - 1, **_best(then)},
                 "after": _best(now),
                 "why_not": now.ledger.why_not(old.id),
             },
@@ -214,9 +217,10 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
 
     old, then, now = told["old"], told["then"], told["now"]
     screen.title("6. Time: nothing is ever lost")
-    screen.line(f"at v{told['retraction'] - 1} the best answer was v{then['version']}: {then['content']}")
+    screen.line(f"at v{told['changed'] - 1} the best answer was v{then['version']}: {then['content']}")
+    screen.line(f"v{told['changed']} takes its place, so now it is v{now['version']}: {now['content']}")
     screen.line(
-        f"retract(v{old.version}) is v{told['retraction']}; since then it is v{now['version']}: {now['content']}"
+        f"retract(v{old.version}) is v{told['retraction']}: from there on the old one is not shown at all"
     )
     screen.line(
         f"why not the old one? {told['why_not'].reason}; session.at({told['retraction'] - 1}) still shows it"
