@@ -173,7 +173,7 @@ async def evaluate(
     Conversations are taken one by one, so an iterator of a large set never holds more than one. A system is told
     everything and comes to rest before its first question; questions are asked one after the other and are not told.
     With `evidence` each question is also asked once with each budget. `every` names slow systems, each with an n: it is
-    asked every nth question only. A system that raises `ProviderError` is left out of the whole report, with the
+    asked every nth question of a data set only. A system that raises `ProviderError` is left out of the whole report, with the
     reason. `left_out` and `settings` go into the report as they are.
     """
     rows: list[Asked] = []
@@ -210,7 +210,7 @@ async def evaluate(
                     for said in conversation.said:
                         await system.tell(said)
                     await system.settle()
-                    for place in range(0, len(questions), step):
+                    for place in range(-known.questions % step, len(questions), step):
                         rows.append(await _ask(system, name, conversation, place, lines, evidence))
                         tell(place + 1)
             except ProviderError as error:
