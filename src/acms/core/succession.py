@@ -208,10 +208,8 @@ class _Looked:
             place: (found, value)
             for place, found, value in zip(places.tolist(), relevance, worth, strict=True)
         }
-        scores = {
-            place: raise_score(self._worth[place][1], boosts[code])
-            for place, code in zip(places.tolist(), codes[places].tolist(), strict=True)
-        }
+        gains = ranking.bound(places, worth, [boosts[code] for code in codes[places].tolist()])
+        scores = dict(zip(places.tolist(), map(raise_score, worth, gains), strict=True))
         self.places = [
             place for place in sorted(scores, key=lambda place: (-scores[place], place)) if scores[place] > 0
         ][:LOOKED]
@@ -300,13 +298,16 @@ class _Looked:
         before = self._latest.get(earlier, earlier)
         relevance, worth = self._of(before)
         own, less = self._of(after)
-        raised, lowered = 1 + self._boosts[self._codes[before]], 1 + self._boosts[self._codes[after]]
-        need = (worth + ABOVE) * raised / lowered
-        if need <= less:
+        need = (worth + ABOVE) * (1 + self._gain(before, worth))
+        if need <= less * (1 + self._gain(after, less)):
             return
-        self._worth[after] = (max(own, relevance), need)
+        self._worth[after] = (max(own, relevance), need / (1 + self._boosts[self._codes[after]]))
         self._latest[earlier] = after
         self.ranking.raised[after] = Raised(self.field.document(earlier) + 1, *self._worth[after])
+
+    def _gain(self, place: int, worth: float) -> float:
+        """Return by how much its markers raise a statement."""
+        return self.ranking.bound(np.array([place], np.int64), [worth], [self._boosts[self._codes[place]]])[0]
 
     def _of(self, place: int) -> tuple[float, float]:
         found = self._worth.get(place)
@@ -476,7 +477,7 @@ def _of_it(
         return True
     known = old.terms | query | _TIMES
     said = words(text)
-    if not (firm and said and said[0] in _STRANGERS or said[:1] == ["there"]):
+    if not ((firm and said and said[0] in _STRANGERS) or said[:1] == ["there"]):
         verb = next(
             (
                 place
@@ -490,7 +491,9 @@ def _of_it(
     if firm or said[:1] == ["there"]:
         return False
     named = old.terms & query
-    return any(first in ("the", "this", "that", "my") and term(second) in named for first, second in pairwise(said))
+    return any(
+        first in ("the", "this", "that", "my") and term(second) in named for first, second in pairwise(said)
+    )
 
 
 def _gives_up(text: str, old: Said) -> bool:
