@@ -430,7 +430,7 @@ def test_a_small_budget_keeps_few_candidates_and_all_that_are_marked() -> None:
 @settings(max_examples=60)
 @given(
     random=randoms,
-    held=st.integers(0, 2),
+    held=st.integers(0, 3),
     markers=st.lists(st.sampled_from(["decision", "constraint", "goal", "failure", "custom:x"]), min_size=1),
     chatter=st.integers(0, 30),
     extra=st.integers(0, 8),
@@ -438,9 +438,9 @@ def test_a_small_budget_keeps_few_candidates_and_all_that_are_marked() -> None:
 def test_markers_never_put_half_an_answer_above_an_exact_one(
     random: Random, held: int, markers: list[str], chatter: int, extra: int
 ) -> None:
-    asked = ["orders", "database", "postgres", "friday"]
+    asked = ["orders", "database", "postgres", "friday", "redis"]
     spare = "lunch rain train window paper kettle garden bridge violin".split()
-    exact = " ".join(random.sample(asked, 4) + random.sample(spare, extra))
+    exact = " ".join(random.sample(asked, 5) + random.sample(spare, extra))
     half = " ".join(random.sample(asked, held) + random.sample(spare, random.randint(1, 8)))
     log = [" ".join(random.sample(spare, random.randint(1, 5))) for _ in range(chatter)]
     for text in (exact, half):

@@ -38,9 +38,9 @@ CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
 """Candidates that are kept however small the budget is."""
-PARTIAL = 0.4
+PARTIAL = 0.45
 """What an entry is worth to which markers raise one that lacks a part of the query, at most."""
-HELD = 0.7
+HELD = 0.6
 """Share of what was asked, by weight or by meaning, that an entry holds which markers raise without bound."""
 MARKED = 64
 """Marked entries that planning considers, however many unmarked ones answer better."""
