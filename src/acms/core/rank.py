@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import exp, log
 from typing import NamedTuple
@@ -324,7 +324,7 @@ class Ranking:
             return found
         those = places[over]
         held = self._fields["message"][those] * (1 + self.field.measures[0][those])
-        held *= np.float32(self.field.weights.words / self.field.weights.message / self._said())
+        held *= np.float32(self.field.weights.words / self.field.weights.message / self._said)
         if self._meant is not None:
             held = np.maximum(held, self._meant[those])
         for index, share in zip(over, held.tolist(), strict=True):
@@ -332,6 +332,7 @@ class Ranking:
                 found[index] = max(0.0, PARTIAL / worth[index] - 1)
         return found
 
+    @cached_property
     def _said(self) -> float:
         """Return what the terms of the query that anybody said weigh, as a share of all of them."""
         size = len(self.field)
