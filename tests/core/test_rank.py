@@ -425,3 +425,36 @@ def test_a_small_budget_keeps_few_candidates_and_all_that_are_marked() -> None:
     everything = rank(field_of(log), Question.of("orders"))
     everything.keep(10**9)
     assert len(everything.places) == 257
+
+
+@settings(max_examples=60)
+@given(
+    random=randoms,
+    held=st.integers(0, 3),
+    markers=st.lists(st.sampled_from(["decision", "constraint", "goal", "failure", "custom:x"]), min_size=1),
+    chatter=st.integers(0, 30),
+    extra=st.integers(0, 8),
+)
+def test_markers_never_put_half_an_answer_above_an_exact_one(
+    random: Random, held: int, markers: list[str], chatter: int, extra: int
+) -> None:
+    asked = ["orders", "database", "postgres", "friday", "redis"]
+    spare = "lunch rain train window paper kettle garden bridge violin".split()
+    exact = " ".join(random.sample(asked, 5) + random.sample(spare, extra))
+    half = " ".join(random.sample(asked, held) + random.sample(spare, random.randint(1, 8)))
+    log = [" ".join(random.sample(spare, random.randint(1, 5))) for _ in range(chatter)]
+    for text in (exact, half):
+        log.insert(random.randint(0, len(log)), text)
+    field = field_of(said(*log))
+    found = rank(field, Question.of(" ".join(asked)))
+    raised = boost(markers)
+    right, wrong = found.score(log.index(exact)), found.score(log.index(half), raised)
+    assert right > wrong
+    if wrong:
+        assert wrong >= found.score(log.index(half))  # and they never lower one
+
+
+def test_of_equals_the_marked_one_comes_first() -> None:
+    texts = ["orders database postgres", *["lunch"] * 9, "orders database postgres", *["lunch"] * 9]
+    found = rank(field_of(said(*texts)), Question.of("orders database postgres friday"))
+    assert found.score(10, boost(("decision",))) > found.score(0)

@@ -59,6 +59,8 @@ def order(query: str, *contents: str) -> list[str]:
             "Decision: We'll use Flask for the API framework.",
             "Decision: Actually, we're switching from Flask to FastAPI for async support.",
         ),
+        ("When do we launch?", "The launch is planned for June 12.", "Marketing moved the launch to July 3."),
+        ("When do we launch?", "Goal: the launch is on June 12.", "Today the launch was moved to July 3."),
         (
             "Where do we keep the secrets?",
             "We keep the secrets in Vault.",
@@ -98,6 +100,10 @@ def test_of_several_corrections_the_last_one_is_first() -> None:
         "Have we switched the database to Oracle now?",
         "Maybe the database could be switched to Oracle.",
         "Our coffee machine was replaced with a new one.",
+        "While we wait: the kindergarten replaced the database by Oracle.",
+        "Databases of Oracle went up in price again.",
+        "The flat upstairs changed the database to Oracle.",
+        "There is a new database from Oracle.",
     ],
 )
 def test_what_others_do_what_is_asked_and_what_may_be_correct_nothing(other: str) -> None:

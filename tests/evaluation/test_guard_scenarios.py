@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from acms.evaluation import SCENARIOS, WEIGHTS, Phrases, Report, composite, phrases, run
+from acms.evaluation.peers import systems
+from acms.evaluation.sweeps import distances
 
 COMPOSITE_AT_500 = 0.94
 COMPOSITE_OF_FESTIVAL = 0.92
@@ -43,3 +47,12 @@ async def test_what_is_so_ranks_above_what_is_no_longer() -> None:
     reports = [report for name in ("fact_correction", "contradiction") for report in await _told(name)]
     order = [score.outdated for report in reports for score in report.scores if score.outdated is not None]
     assert order.count(False) / len(order) >= NEWEST_ABOVE_STALE
+
+
+@pytest.mark.parametrize("words", [None, Path(__file__).with_name("festival.json")], ids=["own", "festival"])
+async def test_a_marked_decision_is_recalled_however_much_is_said_about_its_topic(words: Path | None) -> None:
+    found, _ = systems(names=["acms"])
+    rows = await distances(
+        found, values=(10, 100, 300, 1000), noises=(0.5,), seeds=range(6), phrases=phrases(words)
+    )
+    assert [row.hit for row in rows] == [1.0] * 4

@@ -230,7 +230,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
     shared = [known[code] for code in said]
     tokens: list[int] = field.snapshot.column("tokens")[documents].tolist()
     costs = [cost + one[0] for cost, one in zip(tokens, shared, strict=True)]
-    raised = [one[1] for one in shared]
+    raised = ranking.bound(places, worth, [one[1] for one in shared])
     return map(
         _filled,
         zip(
@@ -308,9 +308,11 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
     found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
     own = [at for _, at in found if at >= 0]
     relevance, worth = ranking.worth(np.array(own, np.int64))
-    for index, (answers, score) in enumerate(zip(relevance, worth, strict=True)):
+    gains = ranking.bound(
+        np.array(own, np.int64), worth, [boost(one.markers, terms.weights) for one, at in found if at >= 0]
+    )
+    for index, (answers, score, raised) in enumerate(zip(relevance, worth, gains, strict=True)):
         one, at = found[index]
-        raised = boost(one.markers, terms.weights)
         found[index] = (
             one._replace(
                 relevance=answers,
@@ -341,9 +343,10 @@ def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
 
 def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
     """Return a unit with its relevance: that of its best entry."""
-    raised = boost(one.markers, terms.weights)
     relevance, worth = ranking.worth(np.array(places, np.int64))
     best = max(range(len(places)), key=lambda index: (raise_score(worth[index], 0.0), -places[index]))
+    at = np.array([places[best]], np.int64)
+    (raised,) = ranking.bound(at, [worth[best]], [boost(one.markers, terms.weights)])
     return one._replace(
         relevance=max(relevance),
         boost=raised,

@@ -109,6 +109,10 @@ EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
+MARKED_SHARE = 0.25
+"""Share of what the past may fill that is reserved for marked messages which answer by themselves."""
+OWN = frozenset(("message", "meaning"))
+"""Parts by which a message answers by itself, and not by what stands around it."""
 
 
 class Candidate(NamedTuple):
@@ -176,8 +180,8 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     """Divide a budget between the past and the current episode, both oldest first.
 
     The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then the past by score; then what is left for the current episode again. A share that is
-    not used flows on.
+    and then newest first; then the past by score, a share of it for marked messages; then what is left for the current
+    episode again. A share that is not used flows on.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget
@@ -194,7 +198,7 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
             reserved -= one.tokens
             left -= one.tokens
-    found, left = _by_score(past, budget, left)
+    found, left = _past(past, budget, left)
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
         if shown[index] is not None:
             continue
@@ -206,6 +210,40 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = _too_large(one, left)
     found += [choice for choice in shown if choice is not None]
     return found
+
+
+def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
+    """Choose what of the past fits, by score; marked messages that answer by themselves have a share reserved.
+
+    What is talked about a lot makes the words of a decision common, and then chatter that shares a chance word with the
+    query goes before it. The best answer of all comes first nevertheless.
+    """
+    found, rest = _by_score(past, budget, left)
+    if all(choice[1] or choice[0].source is not Source.MARKED for choice in found):
+        return found, rest
+    best = min(range(len(past)), key=lambda index: _order(past[index]))
+    room = left - past[best].tokens if found[best].included else left
+    reserved = min(int(left * MARKED_SHARE), room)
+    kept: dict[int, Choice] = {}
+    marked = [index for index, one in enumerate(past) if one.source is Source.MARKED and index != best]
+    for index in sorted(marked, key=lambda index: _order(past[index])):
+        one = past[index]
+        if one.tokens <= reserved and not OWN.isdisjoint(one.parts):
+            why = f"marked {', '.join(one.markers)}, and relevant"
+            kept[index] = _chosen((one, True, "score", why, 0))
+            reserved -= one.tokens
+    if all(found[index].included for index in kept):
+        return found, rest
+    others = [index for index in range(len(past)) if index not in kept]
+    chosen, rest = _by_score(
+        [past[index] for index in others], budget, left - sum(past[index].tokens for index in kept)
+    )
+    kept.update(zip(others, chosen, strict=True))
+    return [kept[index] for index in range(len(past))], rest
+
+
+def _order(one: Candidate) -> tuple[float, float, int]:
+    return -one.score, -one.relevance, one.unit.version
 
 
 def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:

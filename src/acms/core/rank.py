@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import exp, log
 from typing import NamedTuple
@@ -38,6 +38,10 @@ CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
 """Candidates that are kept however small the budget is."""
+PARTIAL = 0.45
+"""What an entry is worth to which markers raise one that lacks a part of the query, at most."""
+HELD = 0.6
+"""Share of what was asked, by weight or by meaning, that an entry holds which markers raise without bound."""
 MARKED = 64
 """Marked entries that planning considers, however many unmarked ones answer better."""
 
@@ -304,9 +308,47 @@ class Ranking:
             parts[f"succeeds v{raised.after}"] = round(raised.worth, 4)
         return parts
 
+    def bound(self, places: Ints, worth: Sequence[float], boosts: Sequence[float]) -> list[float]:
+        """Return by how much markers raise some entries: by less where one holds too little of what was asked.
+
+        What lacks a part of the query is raised to `PARTIAL` at most, which an entry that holds all of it is worth
+        without markers. What is raised already because it takes the place of another one stays as it is.
+        """
+        found = list(boosts)
+        over = [
+            index
+            for index, boost in enumerate(found)
+            if boost and worth[index] * (1 + boost) > PARTIAL and int(places[index]) not in self.raised
+        ]
+        if not over:
+            return found
+        those = places[over]
+        held = self._fields["message"][those] * (1 + self.field.measures[0][those])
+        held *= np.float32(self.field.weights.words / self.field.weights.message / self._said)
+        if self._meant is not None:
+            held = np.maximum(held, self._meant[those])
+        for index, share in zip(over, held.tolist(), strict=True):
+            if share < HELD:
+                found[index] = max(0.0, PARTIAL / worth[index] - 1)
+        return found
+
+    @cached_property
+    def _said(self) -> float:
+        """Return what the terms of the query that anybody said weigh, as a share of all of them."""
+        size = len(self.field)
+        weights = sorted(
+            (count, log(1 + (size - count + 0.5) / (count + 0.5))) for count in self.often.values()
+        )
+        said = [weight for count, weight in weights if count][:TERMS]
+        return (
+            sum(said) / (sum(said) + sum(weight for count, weight in weights if not count)) if said else 1.0
+        )
+
     def score(self, place: int, boost: float = 0.0) -> float:
         """Return the score of an entry in [0, 1): its relevance, by whose it is, raised by its markers."""
-        return raise_score(self.worth(np.array([place]))[1][0], boost)
+        places = np.array([place])
+        worth = self.worth(places)[1]
+        return raise_score(worth[0], self.bound(places, worth, [boost])[0])
 
 
 def raise_score(worth: float, boost: float) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
 from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
-from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, terms, words
+from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
@@ -75,6 +76,30 @@ _OTHERS = re.compile(
 _ITS = re.compile(r"\b(?:its|his|her|their|theirs)\b", re.I)
 _OURS = re.compile(r"\b(?:we|our|ours|us|let['\u2019]s)\b", re.I)
 """Words by which one speaks of others, and of oneself."""
+_OPENING = re.compile(
+    r"^\s*(?:[^:.!?]{1,40}:\s|(?:while|when|before|after|until|as|by the way|that reminds me)\b[^,:.!?]{0,40},\s)",
+    re.I,
+)
+"""What stands before what a sentence says: "While we wait: the bank …" tells of the bank."""
+_STRANGERS = frozenset("there he she they".split())
+"""Subjects that may be anybody."""
+_HOLDS = frozenset(
+    "is are was were be been being will shall would has have had gets get got goes go isn aren wasn won".split()
+)
+_NO_VERBS = frozenset(
+    """actually anymore as back currently effective final instead latest longer mistake new newly not now nowadays
+    plan plans rather second since these today tomorrow wrong mind delay delays""".split()
+)
+"""Words of change before which a sentence has not named all of its subject."""
+_TIMES = frozenset(
+    terms(
+        words(
+            "day days week weeks weekend month months quarter year years morning afternoon evening night today tomorrow"
+            " yesterday monday tuesday wednesday thursday friday saturday sunday immediately next last ok okay yes well"
+        )
+    )
+)
+"""Terms before a subject that do not belong to it."""
 _CHANGE = re.compile(
     r"\b(?:actually|instead|no longer|any ?more|any longer|rather(?: than)?|from now on|as of (?!course)\w+|after all"
     r"|on second thoughts?|these days|(?:effective|starting) (?:immediately|now|today|tomorrow|next|this|with)"
@@ -159,7 +184,8 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
     for earlier, after, cosine in found:
         if after in read:
             marked = bool(markers[earlier]) and markers[earlier] == markers[after]
-            alike = _alike(read[earlier], read[after], cosine, named_by, weigh, marked)
+            firm = bool(markers[earlier])
+            alike = _alike(read[earlier], read[after], cosine, named_by, weigh, firm, marked)
             best[after] = max(best.get(after, (0.0, 0)), (alike, earlier))
     for after, (alike, earlier) in sorted(best.items()):
         if alike:
@@ -182,10 +208,8 @@ class _Looked:
             place: (found, value)
             for place, found, value in zip(places.tolist(), relevance, worth, strict=True)
         }
-        scores = {
-            place: raise_score(self._worth[place][1], boosts[code])
-            for place, code in zip(places.tolist(), codes[places].tolist(), strict=True)
-        }
+        gains = ranking.bound(places, worth, [boosts[code] for code in codes[places].tolist()])
+        scores = dict(zip(places.tolist(), map(raise_score, worth, gains), strict=True))
         self.places = [
             place for place in sorted(scores, key=lambda place: (-scores[place], place)) if scores[place] > 0
         ][:LOOKED]
@@ -274,13 +298,16 @@ class _Looked:
         before = self._latest.get(earlier, earlier)
         relevance, worth = self._of(before)
         own, less = self._of(after)
-        raised, lowered = 1 + self._boosts[self._codes[before]], 1 + self._boosts[self._codes[after]]
-        need = (worth + ABOVE) * raised / lowered
-        if need <= less:
+        need = (worth + ABOVE) * (1 + self._gain(before, worth))
+        if need <= less * (1 + self._gain(after, less)):
             return
-        self._worth[after] = (max(own, relevance), need)
+        self._worth[after] = (max(own, relevance), need / (1 + self._boosts[self._codes[after]]))
         self._latest[earlier] = after
         self.ranking.raised[after] = Raised(self.field.document(earlier) + 1, *self._worth[after])
+
+    def _gain(self, place: int, worth: float) -> float:
+        """Return by how much its markers raise a statement."""
+        return self.ranking.bound(np.array([place], np.int64), [worth], [self._boosts[self._codes[place]]])[0]
 
     def _of(self, place: int) -> tuple[float, float]:
         found = self._worth.get(place)
@@ -393,11 +420,13 @@ def _alike(
     cosine: float,
     query: frozenset[int],
     weigh: _Weights,
+    firm: bool,
     marked: bool,
 ) -> float:
     """Return how much a message is about the same thing as an earlier one of which it takes the place; 0 if not.
 
-    As far as a query is concerned. `marked` says that both carry the same markers.
+    As far as a query is concerned. `firm` says that the earlier one is marked, `marked` that both carry the same
+    markers.
     """
     if not before:
         return 0.0
@@ -415,7 +444,7 @@ def _alike(
         overlap = weigh.of(shared) / whole if whole else 0.0
         focus = weigh.of(shared & query) / named if named else 0.0
         if one.changes:
-            follows = (
+            follows = (marked or _of_it(one.text, old, query, shared, weigh, firm)) and (
                 (cosine >= CLOSE and short)
                 or (focus >= FOCUS and overlap >= OVERLAP and focus + overlap >= TOGETHER)
                 or (
@@ -430,6 +459,41 @@ def _alike(
         if follows:
             best = max(best, weigh.of(shared) / weigh.of(old.terms | one.terms) + max(cosine, 0.0) + 1e-9)
     return best
+
+
+def _of_it(
+    text: str, old: Said, query: frozenset[int], shared: frozenset[int], weigh: _Weights, firm: bool
+) -> bool:
+    """Whether a sentence of change is about what an earlier one tells of, and not about the like of it elsewhere.
+
+    It is when it speaks of "us", when it names something rare that the earlier one does, most of all the old value, or
+    when its subject is known from the earlier one or the query. Where the earlier one is not marked it may also do
+    something to "the" thing that both the query and the earlier one name.
+    """
+    if any(weigh.often(number) <= RARE for number in shared - query):
+        return True
+    text = _OPENING.sub("", text)
+    if _OURS.search(text):
+        return True
+    known = old.terms | query | _TIMES
+    said = words(text)
+    if not ((firm and said and said[0] in _STRANGERS) or said[:1] == ["there"]):
+        verb = next(
+            (
+                place
+                for place, word in enumerate(said)
+                if word in _HOLDS or (word in CHANGES_BY and word not in _NO_VERBS)
+            ),
+            len(said),
+        )
+        if all(number in known for number in map(term, said[:verb]) if number):
+            return True
+    if firm or said[:1] == ["there"]:
+        return False
+    named = old.terms & query
+    return any(
+        first in ("the", "this", "that", "my") and term(second) in named for first, second in pairwise(said)
+    )
 
 
 def _gives_up(text: str, old: Said) -> bool:
