@@ -173,8 +173,8 @@ async def evaluate(
     Conversations are taken one by one, so an iterator of a large set never holds more than one. A system is told
     everything and comes to rest before its first question; questions are asked one after the other and are not told.
     With `evidence` each question is also asked once with each budget. `every` names slow systems, each with an n: it is
-    asked every nth question of a data set only. A system that raises `ProviderError` is left out of the whole report, with the
-    reason. `left_out` and `settings` go into the report as they are.
+    asked every nth question of a data set only. A system that raises `ProviderError` is left out of the whole report,
+    with the reason. `left_out` and `settings` go into the report as they are.
     """
     rows: list[Asked] = []
     sizes: dict[str, DataSize] = {}
