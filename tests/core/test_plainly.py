@@ -40,9 +40,11 @@ def plain_candidate(found: Unit[Doc], field: Field, ranking: Ranking, source: So
     places = [field.place_of(one.version - 1) for one in found.entries]
     best = max(places, key=lambda place: (ranking.score(place), -place))
     raised = boost(found.markers, WEIGHTS)
+    at = np.array([best])
+    (bound,) = ranking.bound(at, ranking.worth(at)[1], [raised])
     return candidate(found, source, FRAME)._replace(
         relevance=max(ranking.relevance(place) for place in places),
-        boost=raised,
+        boost=bound,
         score=ranking.score(best, raised),
         parts=ranking.parts(best),
     )

@@ -192,13 +192,16 @@ def execute(url, statement):
         return cursor.fetchall() if cursor.description else []
 
 
-def backends(url):
-    """Count the connections of others to a database, once those that were closed are gone."""
+def backends(url, wanted):
+    """Count the connections of others to a database; those that were closed take a moment to go."""
     query = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    found = [execute(url, query)[0][0] for _ in range(20)]
-    return found[-1]
+    for _ in range(500):
+        found = execute(url, query)[0][0]
+        if found == wanted:
+            break
+    return found
 
 
 def end_connections(url):
@@ -308,13 +311,13 @@ async def test_values_share_the_connections_of_a_log_store(postgres_url):
         store = logs.kv()
         await store.set("a", 1)
         assert store.tenant == "acme"
-        assert backends(postgres_url) == 1
+        assert backends(postgres_url, 1) == 1
         await store.aclose()
         assert len(await sound(logs, (await logs.context("a")).id)) == 1
         async with logs.kv() as again:
             await logs.aclose()
             assert (await again.get("a")).data == 1
-    assert backends(postgres_url) == 0
+    assert backends(postgres_url, 0) == 0
 
 
 async def test_tenants_behind_one_pooled_connection_stay_apart(pgbouncer_url):
