@@ -60,6 +60,11 @@ def order(query: str, *contents: str) -> list[str]:
             "Decision: Actually, we're switching from Flask to FastAPI for async support.",
         ),
         ("When do we launch?", "The launch is planned for June 12.", "Marketing moved the launch to July 3."),
+        (
+            "What colour is the door?",
+            "Decision: paint the door crimson.",
+            "Decision: teal for the door, crimson looked wrong.",
+        ),
         ("When do we launch?", "Goal: the launch is on June 12.", "Today the launch was moved to July 3."),
         (
             "Where do we keep the secrets?",
