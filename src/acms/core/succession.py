@@ -456,9 +456,7 @@ def _alike(
         else:
             alone = len(old.terms - shared) == len(one.terms - shared) == 1  # one word for another
             again = any(weigh.often(number) <= RARE for number in shared - query)  # names what was said then
-            follows = focus >= FOCUS and (
-                overlap >= SAME or again or (alone and shared >= old.terms & query)
-            )
+            follows = focus >= FOCUS and (overlap >= SAME or again or (alone and shared >= old.terms & query))
         if follows:
             best = max(best, weigh.of(shared) / weigh.of(old.terms | one.terms) + max(cosine, 0.0) + 1e-9)
     return best
