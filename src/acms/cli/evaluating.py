@@ -101,26 +101,26 @@ def run_(
             exists=True,
             help="Real conversations: a file, a folder, a folder of folders. Without it: scenarios.",
         ),
-    ] = [],  # noqa: B006 - typer reads it once and hands over a list of its own
+    ] = [],
     scenario: Annotated[
         list[str],
         typer.Option("--scenario", metavar="NAME", help="Only this one, or these; see acms eval scenarios."),
-    ] = [],  # noqa: B006
+    ] = [],
     turns: Annotated[
         int | None, typer.Option("--turns", min=12, metavar="N", help="Messages of a scenario; 200.")
     ] = None,
-    seed: Seeds = [0],  # noqa: B006
+    seed: Seeds = [0],
     words: Words = None,
     budget: Annotated[
         int | None,
         typer.Option("--budget", min=1, metavar="N", help="Tokens to recall; default: the scenario's own."),
     ] = None,
-    embedder: Embedders = ["none"],  # noqa: B006
+    embedder: Embedders = ["none"],
     reflector: Annotated[
         str,
         typer.Option("--reflector", metavar="NAME", callback=_reflector, help="none, or offline: facts too."),
     ] = "none",
-    system: Systems = [],  # noqa: B006
+    system: Systems = [],
     cache: Cache = None,
     every: Annotated[
         int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
@@ -464,8 +464,8 @@ def report_(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
     words: Words = None,
-    embedder: Embedders = ["none"],  # noqa: B006
-    system: Systems = [],  # noqa: B006
+    embedder: Embedders = ["none"],
+    system: Systems = [],
     cache: Cache = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small one, in seconds: few points a chart.")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from acms.core.field import AFTER, BEFORE, Field
 from acms.core.known import Known
 from acms.core.rank import Question, Ranking
-from acms.core.terms import terms, words
+from acms.core.terms import rarity, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.projections import Certainty
 
@@ -85,8 +85,7 @@ def _curve(coefficients: Sequence[float], measured: Sequence[float]) -> float:
 def _weights(field: Field, ranking: Ranking, query: Sequence[int]) -> Floats:
     """Return what each term of a query asks for: rare ones more; the name of a speaker nothing, if there is more."""
     size = len(field)
-    often = np.array([ranking.often.get(number, 0) for number in query], np.float32)
-    weights = np.log(1 + (size - often + 0.5) / (often + 0.5)).astype(np.float32)
+    weights = np.array([rarity(size, ranking.often.get(number, 0)) for number in query], np.float32)
     names = {number for actor in field.speakers for number in terms(words(actor))}
     named = np.array([number in names for number in query], bool)
     return weights if named.all() else np.where(named, np.float32(0), weights)

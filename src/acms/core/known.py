@@ -8,7 +8,6 @@ nothing is relative to the other facts (decision 0015), and a fact competes with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from acms.core.markers import boost
 from acms.core.meaning import answered, cosines, risen
 from acms.core.plan import Candidate
 from acms.core.rank import CANDIDATES, TERMS, Question, raise_score
+from acms.core.terms import rarity
 from acms.core.vectors import Floats
 from acms.model import Source
 from acms.protocols import Frame
@@ -115,10 +115,10 @@ def known(context: str, field: Field, asked: Question, usual: Usual) -> Known:
     words = np.zeros(size, np.float32)
     held = sorted(dict.fromkeys(asked.terms), key=lambda number: (usual.often.get(number, 0), number))
     said = [number for number in held if usual.often.get(number, 0)][:TERMS]
-    best = log(1 + (usual.size + 0.5) / 0.5) * sum(1 for number in held if not usual.often.get(number, 0))
+    best = rarity(usual.size, 0) * sum(1 for number in held if not usual.often.get(number, 0))
     for number in said:
         often = usual.often[number]
-        weight = log(1 + (usual.size - often + 0.5) / (often + 0.5))
+        weight = rarity(usual.size, often)
         best += weight
         places, counts = field.postings(number)
         if len(places):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from math import log
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from acms.core.history import Doc
 from acms.core.offer import Offer
 from acms.core.plan import Candidate, Choice, Steps
 from acms.core.rank import Ranking
-from acms.core.terms import terms, words
+from acms.core.terms import rarity, terms, words
 from acms.model import Entry, Source
 
 FLOOR = 0.2
@@ -177,7 +176,7 @@ def _weights(ranking: Ranking, asked: set[int]) -> dict[int, float]:
     """Return how rare each of some terms is among the entries that were ranked."""
     size = len(ranking.field)
     often = {number: ranking.often.get(number, 0) for number in sorted(asked)}
-    return {number: log(1 + (size - count + 0.5) / (count + 0.5)) for number, count in often.items()}
+    return {number: rarity(size, count) for number, count in often.items()}
 
 
 def _holding(field: Field, weights: Mapping[int, float], versions: Collection[int], least: float) -> set[int]:

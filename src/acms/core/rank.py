@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from math import exp, log
+from math import exp
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from acms.core.field import AFTER, BEFORE, Field, sum_around
 from acms.core.index import Snapshot
 from acms.core.meaning import Usual, answered, by_meaning, cosines, risen, slots_of, usual
-from acms.core.terms import found_by, names, term, terms, words
+from acms.core.terms import found_by, names, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import Weights
 from acms.core.when import Span, nearness, spans
@@ -74,9 +74,9 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     spread = wide[_MARGIN:-_MARGIN]
     sums, part = np.empty(size, np.float32), np.empty(size, np.float32)
     # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
-    best = log(1 + (size + 0.5) / 0.5) * sum(1 for one in held if not len(one[1]))
+    best = rarity(size, 0) * sum(1 for one in held if not len(one[1]))
     for _, places, counts in found:
-        weight = log(1 + (size - len(places) + 0.5) / (len(places) + 0.5))
+        weight = rarity(size, len(places))
         gain = np.float32(weight)
         best += weight
         spread[places] = counts
@@ -336,9 +336,7 @@ class Ranking:
     def _said(self) -> float:
         """Return what the terms of the query that anybody said weigh, as a share of all of them."""
         size = len(self.field)
-        weights = sorted(
-            (count, log(1 + (size - count + 0.5) / (count + 0.5))) for count in self.often.values()
-        )
+        weights = sorted((count, rarity(size, count)) for count in self.often.values())
         said = [weight for count, weight in weights if count][:TERMS]
         return (
             sum(said) / (sum(said) + sum(weight for count, weight in weights if not count)) if said else 1.0

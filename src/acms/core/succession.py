@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
 from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
-from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, term, terms, words
+from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
 
@@ -358,15 +357,11 @@ def _held(field: Field, query: Sequence[int], documents: Ints) -> tuple[Ints, Fl
     keys = (documents << 8).astype(np.uint32)
     for column, number in enumerate(query):
         found = field.snapshot.postings(number)
-        weights[column] = _weight(len(field), len(found))
+        weights[column] = rarity(len(field), min(len(found), len(field)))
         if len(found):
             at = np.minimum(found.searchsorted(keys), len(found) - 1)
             held[:, column] = (found[at] >> np.uint32(8)) == documents
     return held, weights
-
-
-def _weight(size: int, often: int) -> float:
-    return log(1 + (size - min(often, size) + 0.5) / (often + 0.5))
 
 
 class _Weights(dict[int, float]):
@@ -377,7 +372,8 @@ class _Weights(dict[int, float]):
         self._field = field
 
     def __missing__(self, number: int) -> float:
-        found = self[number] = _weight(len(self._field), len(self._field.snapshot.postings(number)))
+        size = len(self._field)
+        found = self[number] = rarity(size, min(self.often(number), size))
         return found
 
     def often(self, number: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from math import log
 from typing import Any, NamedTuple
 from unicodedata import combining, normalize
 from zlib import crc32
@@ -299,6 +300,11 @@ def _civil(day: int) -> tuple[int, int, int]:
 
     found = date.fromordinal(min(max(day + 719_163, 1), 3_652_059))
     return found.year, found.month, found.day
+
+
+def rarity(size: int, often: int) -> float:
+    """Return what a term weighs that `often` of `size` texts hold: the inverse document frequency of BM25."""
+    return log(1 + (size - often + 0.5) / (often + 0.5))
 
 
 def changes(said: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ happened in May. A question for a time ("when did …?") names none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -306,25 +306,20 @@ def _month(year: int, month: int, many: int = 1) -> _Days:
 
 def _named(match: re.Match[str], today: date) -> _Days:
     """Return the month, season or quarter that is meant: of the year said, else the last one that began."""
-    make: Callable[[int], _Days]
+    months = 3
     if match["month"]:
-        month = MONTHS.index(match["month"][:3]) + 1
-        make = lambda year: _month(year, month)  # noqa: E731
+        first, months = MONTHS.index(match["month"][:3]) + 1, 1
     elif match["season"]:
-        begins = _SEASONS[match["season"]]
-        make = lambda year: _month(year, begins, 3)  # noqa: E731
+        first = _SEASONS[match["season"]]
     else:
         said = match["quarter"]
-        number = int(said[1]) if said[0] == "q" else _ORDINALS[said.split()[0]]
-        make = lambda year: _month(year, 3 * number - 2, 3)  # noqa: E731
+        first = 3 * (int(said[1]) if said[0] == "q" else _ORDINALS[said.split()[0]]) - 2
     if match["year"]:
-        return make(int(match["year"]))
-    which = match["which"] or ""
-    if which == "this":
-        return make(today.year)
-    found = make(today.year)
-    while found.begins > today or (which == "last" and found.ends > today):
-        found = make(found.begins.year - 1)
+        return _month(int(match["year"]), first, months)
+    found = _month(today.year, first, months)
+    which = match["which"]
+    while which != "this" and (found.begins > today or (which == "last" and found.ends > today)):
+        found = _month(found.begins.year - 1, first, months)
     return found
 
 

@@ -78,7 +78,6 @@ class Chart:
 
 _WIDTH = 480.0
 _HEIGHT = 220.0  # of the area in which lines and points are drawn
-_FONT = 13.0
 _SMALL = 12.0
 _LEFT, _RIGHT = 54.0, 16.0
 _STYLES = 8

@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, log, sqrt
+from math import isfinite, sqrt
 from typing import Any
 
 from acms.core.chain import entry_id
-from acms.core.terms import found_by
+from acms.core.terms import found_by, rarity
 from acms.model import Hit, Kind, Search
 
 _K1 = 1.2
@@ -68,7 +68,7 @@ def relevance(query: str, documents: Sequence[str], known: Known) -> list[float]
     for term in dict.fromkeys(found_by(query)):
         having = max(sum(term in count for count in counts), min(known.having.get(term, 0), total))
         if having:
-            weights[term] = log(1 + (total - having + 0.5) / (having + 0.5))
+            weights[term] = rarity(total, having)
     best = sum(weights.values()) * (_K1 + 1)
     if not best:
         return [0.0] * len(documents)
