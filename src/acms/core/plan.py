@@ -221,12 +221,12 @@ def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choic
     found, rest = _by_score(past, budget, left)
     if all(choice[1] or choice[0].source is not Source.MARKED for choice in found):
         return found, rest
-    best = min(range(len(past)), key=lambda index: _order(past[index]))
+    best = min(range(len(past)), key=lambda index: best_first(past[index]))
     room = left - past[best].tokens if found[best].included else left
     reserved = min(int(left * MARKED_SHARE), room)
     kept: dict[int, Choice] = {}
     marked = [index for index, one in enumerate(past) if one.source is Source.MARKED and index != best]
-    for index in sorted(marked, key=lambda index: _order(past[index])):
+    for index in sorted(marked, key=lambda index: best_first(past[index])):
         one = past[index]
         if one.tokens <= reserved and not OWN.isdisjoint(one.parts):
             why = f"marked {', '.join(one.markers)}, and relevant"
@@ -242,7 +242,8 @@ def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choic
     return [kept[index] for index in range(len(past))], rest
 
 
-def _order(one: Candidate) -> tuple[float, float, int]:
+def best_first(one: Candidate) -> tuple[float, float, int]:
+    """Return what sorts candidates by score, then by relevance, then as they were said."""
     return -one.score, -one.relevance, one.unit.version
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from acms.core.history import shown_role
 from acms.core.offer import Offer
-from acms.core.plan import Candidate, Choice, Pairs, Scores, Steps, trimmed
+from acms.core.plan import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
 from acms.core.rank import Ranking, raise_score
 from acms.core.stale import Demotion
 from acms.model import Entry, Kind, Privacy
@@ -53,7 +53,7 @@ def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offe
     Its score is the relevance of a candidate, and markers raise it as they raise any other; what takes the place of an
     earlier statement stays above it. Without an answer all stays as it was. Of blocked messages nothing is shown to it.
     """
-    order = sorted(range(len(offered.past)), key=lambda index: _best_first(offered.past[index]))[: asked.most]
+    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))[: asked.most]
     entries = [entry for index in order for entry in offered.past[index].unit.entries]
     known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
     wanted = [entry.id for entry in entries if entry.id not in known]
@@ -83,10 +83,6 @@ def _keep_successions(past: list[Candidate], successions: Sequence[tuple[str, st
             if heir.score <= old.score:
                 above = old.score + ABOVE * (1 - old.score)
                 past[place[later]] = heir._replace(relevance=max(heir.relevance, old.relevance), score=above)
-
-
-def _best_first(one: Candidate) -> tuple[float, float, int]:
-    return -one.score, -one.relevance, one.unit.version
 
 
 def _scored(one: Candidate, value: float) -> Candidate:
