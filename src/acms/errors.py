@@ -4,6 +4,7 @@
     ├── ConfigurationError          CONFIGURATION         no
     │   └── MissingExtraError       MISSING_EXTRA         no     an optional dependency is not installed
     ├── ValidationError             VALIDATION            no     carries .field
+    │   └── PayloadError            PAYLOAD               no     a provider would refuse this request
     ├── NotFoundError               NOT_FOUND             no
     │   ├── SessionNotFoundError    SESSION_NOT_FOUND     no
     │   ├── EpisodeNotFoundError    EPISODE_NOT_FOUND     no
@@ -17,6 +18,7 @@
     ├── JobFailedError              JOB_FAILED            no     carries .job_id
     ├── ForkDepthError              FORK_DEPTH            no     too many inherited segments: copy instead
     ├── TokenBudgetExceededError    BUDGET_EXCEEDED       no     carries .budget and .required
+    │   └── FitError                FIT                   no     a prompt: carries .over, .where and .tried
     ├── StorageError                STORAGE               no
     │   ├── StorageBusyError        STORAGE_BUSY          yes    nothing was written
     │   ├── StorageFullError        STORAGE_FULL          yes    nothing was written
@@ -44,6 +46,7 @@ __all__ = [
     "EntryNotFoundError",
     "EpisodeNotFoundError",
     "ExpiredError",
+    "FitError",
     "ForkDepthError",
     "GoneError",
     "HandleError",
@@ -53,6 +56,7 @@ __all__ = [
     "LegalHoldError",
     "MissingExtraError",
     "NotFoundError",
+    "PayloadError",
     "ProviderError",
     "SchemaVersionError",
     "SessionNotFoundError",
@@ -112,6 +116,12 @@ class ValidationError(ACMSError):
         super().__init__(f"{field}: {message}" if field and message else message, options=options)
         #: The argument at fault, dotted for nested ones: "metadata.run", "messages[6].content".
         self.field = field
+
+
+class PayloadError(ValidationError):
+    """A provider would refuse this request; nothing was sent."""
+
+    code = "PAYLOAD"
 
 
 class NotFoundError(ACMSError):
@@ -206,6 +216,37 @@ class TokenBudgetExceededError(ACMSError):
         )
         self.budget = budget
         self.required = required
+
+
+class FitError(TokenBudgetExceededError):
+    """What a prompt requires does not fit its budget."""
+
+    code = "FIT"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        budget: int,
+        required: int,
+        where: str = "",
+        tried: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        over = required - budget
+        at = f" (most of it in {where})" if where else ""
+        super().__init__(
+            message or f"{required} tokens are required{at}, {over} more than the budget of {budget}",
+            budget=budget,
+            required=required,
+            options=options,
+        )
+        #: Tokens over the budget when nothing more could shrink.
+        self.over = over
+        #: Path of the scope that holds most of what is required.
+        self.where = where
+        #: What was done before giving up, in order.
+        self.tried: tuple[str, ...] = tuple(tried)
 
 
 class StorageError(ACMSError):

@@ -17,9 +17,15 @@ __all__ = [
     "Ingested",
     "JobFailed",
     "JobFinished",
+    "PinsLoaded",
+    "PinsSkipped",
+    "PinsTruncated",
     "Planned",
+    "PromptFailed",
+    "PromptRendered",
     "Reflected",
     "Rewritten",
+    "ScopeShrunk",
 ]
 
 
@@ -130,6 +136,91 @@ class JobFailed:
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsLoaded:
+    """The pins of a namespace were read for a prompt."""
+
+    namespace: str
+    #: Keys shown, in order.
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsSkipped:
+    """Pins of a namespace are not in a prompt: nothing is stored under their key, or there are too many."""
+
+    namespace: str
+    missing: tuple[str, ...]
+    #: Beyond `max_pins`.
+    beyond: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsTruncated:
+    """Pins were left out of a prompt or cut because room was short."""
+
+    namespace: str
+    left_out: tuple[str, ...]
+    cut: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeShrunk:
+    """A part of a prompt was made smaller to fit."""
+
+    render_id: str
+    path: str
+    priority: int
+    strategy: str
+    #: Raw tokens of the whole prompt.
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRendered:
+    """A prompt was rendered within its budget."""
+
+    render_id: str
+    codec: str
+    model: str
+    budget: int | None
+    tokens: int
+    upper_bound: int
+    messages: int
+    #: Scopes that were shrunk, and pieces and messages that were left out.
+    steps: int
+    left_out: int
+    predicted_cached_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFailed:
+    """A prompt could not be rendered."""
+
+    render_id: str
+    codec: str
+    model: str
+    budget: int | None
+    #: Code of the error, as on the wire.
+    code: str
+    seconds: float
+
+
 Event: TypeAlias = (
-    Ingested | EpisodeClosed | Planned | Rewritten | Compacted | Reflected | JobFinished | JobFailed
+    Ingested
+    | EpisodeClosed
+    | Planned
+    | Rewritten
+    | Compacted
+    | Reflected
+    | JobFinished
+    | JobFailed
+    | PinsLoaded
+    | PinsSkipped
+    | PinsTruncated
+    | ScopeShrunk
+    | PromptRendered
+    | PromptFailed
 )

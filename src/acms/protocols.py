@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
+from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.errors import ACMSError
 from acms.knowledge import Fact, Reflection
 from acms.model import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "Codec",
     "CompareAndSetKV",
     "Embedder",
     "Frame",
@@ -199,6 +201,81 @@ class Frame(Protocol):
 
     def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
         """Return the tokens added for one message, an upper bound."""
+        ...
+
+
+class Codec(Protocol):
+    """Turns a prompt into a provider's request and back, and counts the whole of it.
+
+    Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer where a
+    message had to be mapped. `limit` says how many raw tokens a budget allows for certain. Safe to use from several
+    threads.
+    """
+
+    #: Format and model, as "openai-chat" and "gpt-5".
+    name: str
+    model: str
+    counter: TokenCounter
+
+    def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+        """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.
+
+        A role it lacks is mapped, messages that it wants as one are joined, a tool call without an answer gets one that
+        says so, an answer without a call is shown as text of the user. Sources are kept. Idempotent.
+        """
+        ...
+
+    def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        """Return the arguments of a request: messages, tools and cache hints; not the model.
+
+        `marks` count messages as they are given here. `PayloadError` when the provider would refuse it.
+        """
+        ...
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
+        ...
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
+        ...
+
+    def cost(self, message: PromptMessage) -> int:
+        """Return the raw tokens of one message, its frame included; an upper bound where it has to be mapped."""
+        ...
+
+    def base(self, tools: Sequence[Tool] = ()) -> int:
+        """Return the raw tokens of everything that is no message."""
+        ...
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch."""
+        ...
+
+    def limit(self, budget: int) -> int:
+        """Return the most raw tokens whose upper bound is within a budget."""
+        ...
+
+    def cached(self, tokens: int) -> int:
+        """Return how many tokens of an unchanged prefix of so many the provider reads from its prompt cache."""
+        ...
+
+    def usage(self, usage: object) -> Usage:
+        """Read what the provider reported, an SDK's object or a mapping; `ValidationError` when it is none of its."""
+        ...
+
+    def observe(self, tokens: int, usage: Usage) -> None:
+        """Learn from a request of so many raw tokens how far counts can be relied on."""
         ...
 
 

@@ -1,0 +1,90 @@
+"""What a prompt is made of, before and after a provider's format is chosen: messages, tools, counts, cache marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from acms.model import Json, Part, Role, Text
+
+__all__ = ["CacheMark", "Count", "Exactness", "PromptMessage", "Tool", "Usage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptMessage:
+    """One message of a prompt, in no provider's format."""
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    #: Who spoke, for providers that take a name.
+    name: str | None = None
+    #: Ids of the entries whose text it shows, in order; empty for what the caller wrote.
+    sources: tuple[str, ...] = ()
+    #: Tool group of the log, which tells apart calls with the same id.
+    group: str | None = None
+    #: Tokens of `text` by the counter of this name, where they were counted before.
+    tokens: int | None = None
+    counter: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its text parts, a line each."""
+        return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function the model may call."""
+
+    name: str
+    description: str = ""
+    #: JSON Schema of its arguments.
+    parameters: Mapping[str, Json] = field(default_factory=lambda: MappingProxyType({"type": "object"}))
+    strict: bool = False
+
+
+class Exactness(StrEnum):
+    """How far a count of tokens can be relied on."""
+
+    #: By the provider's public tokenizer and framing: what is sent never has more.
+    EXACT = "exact"
+    #: A stated quantile of what the provider has reported, or a published upper bound until it has.
+    CALIBRATED = "calibrated"
+    #: The bytes of the payload: no byte-level tokenizer makes more tokens of it.
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """The tokens of a whole request: roles, ids, tools and all."""
+
+    #: The best guess; the truth when exact.
+    tokens: int
+    exactness: Exactness
+    #: What a budget is compared with; equals `tokens` when exact.
+    upper_bound: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheMark:
+    """The end of a prefix that a provider is asked to cache."""
+
+    #: Messages in the prefix; 0 when it holds the tools only.
+    messages: int
+    id: str = "prompt"
+    version: str = ""
+    #: Seconds it should be kept; None leaves it to the provider.
+    ttl: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a provider says a request took."""
+
+    #: Tokens of the whole request, cached or not.
+    input_tokens: int
+    #: How many of them were read from its prompt cache, and how many were written to it.
+    cached_tokens: int = 0
+    written_tokens: int = 0
