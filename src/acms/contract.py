@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TypeVar
 from uuid import UUID
 
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
+from acms.reading import ITEMS, fields, needed, number, one_of, strings, text, whole
 
 __all__ = [
     "Action",
@@ -39,13 +39,7 @@ __all__ = [
     "Variant",
 ]
 
-E = TypeVar("E", bound=StrEnum)
-
 VERSION = "v0"
-CHARS = 1_000_000
-"""Characters of one text on the wire, at most."""
-ITEMS = 10_000
-"""Items of one list on the wire, at most."""
 
 
 class Lod(StrEnum):
@@ -116,7 +110,7 @@ class Action(StrEnum):
     @classmethod
     def of(cls, value: object) -> Action:
         """Return an action by its name; `expand_l1` is another name of `explicit_l1_expansion`."""
-        return cls.EXPLICIT_L1_EXPANSION if value == "expand_l1" else _one_of(cls, value, "action")
+        return cls.EXPLICIT_L1_EXPANSION if value == "expand_l1" else one_of(cls, value, "action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,34 +141,34 @@ class RenderRequest:
         """
         if isinstance(data, RenderRequest):
             return data
-        body = _object(data, "", _REQUEST, lenient)
+        body = fields(data, "", _REQUEST, lenient)
         if body.get("version") != VERSION:
             raise ValidationError(f"must be {VERSION!r}", field="version")
-        budgets = _object(_needed(body, "budgets"), "budgets", _BUDGETS, lenient)
+        budgets = fields(needed(body, "budgets"), "budgets", _BUDGETS, lenient)
         risk = body.get("risk_profile")
         level = RiskLevel.MEDIUM
         if risk is not None:
-            profile = _object(risk, "risk_profile", ("level",), lenient)
-            level = _one_of(RiskLevel, _needed(profile, "level", "risk_profile."), "risk_profile.level")
-        intent, entities = _intent(_needed(body, "intent"), lenient)
+            profile = fields(risk, "risk_profile", ("level",), lenient)
+            level = one_of(RiskLevel, needed(profile, "level", "risk_profile."), "risk_profile.level")
+        intent, entities = _intent(needed(body, "intent"), lenient)
         top_k = budgets.get("experience_top_k")
         return cls(
-            id=_uuid(_needed(body, "id")),
-            request_id=text(_needed(body, "request_id"), "request_id", least=1, most=512),
+            id=_uuid(needed(body, "id")),
+            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
             intent=intent,
             tokens_max=math.floor(
                 number(
-                    _needed(budgets, "tokens_max", "budgets."),
+                    needed(budgets, "tokens_max", "budgets."),
                     "budgets.tokens_max",
                     least=0,
                     most=100_000_000,
                 )
             ),
             time_ms=number(
-                _needed(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
+                needed(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
             ),
             risk=level,
-            privacy=_one_of(Privacy, body.get("privacy_mode", "allow"), "privacy_mode"),
+            privacy=one_of(Privacy, body.get("privacy_mode", "allow"), "privacy_mode"),
             experience_top_k=None if top_k is None else whole(top_k, "budgets.experience_top_k"),
             entities=entities,
         )
@@ -264,7 +258,7 @@ class KVPolicy:
         """Read a policy off the wire; a fourth name is refused, keys may repeat and conflict."""
         if isinstance(data, KVPolicy):
             return data
-        body = _object(data, "kv_policy", ("pin", "compress", "evict"), False)
+        body = fields(data, "kv_policy", ("pin", "compress", "evict"), False)
         return cls(
             **{
                 name: strings(body.get(name, ()), f"kv_policy.{name}")
@@ -444,15 +438,15 @@ class ProviderResponse:
         """Read a response off the wire; `ValidationError` names the field of what is malformed."""
         if isinstance(data, ProviderResponse):
             return data
-        body = _object(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
-        found = _needed(body, "candidates")
+        body = fields(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
+        found = needed(body, "candidates")
         if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
             raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
         partial = body.get("partial", False)
         if not isinstance(partial, bool):
             raise ValidationError("must be true or false", field="partial")
         return cls(
-            request_id=text(_needed(body, "request_id"), "request_id", least=1, most=512),
+            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
             candidates=tuple(_candidate(one, f"candidates[{index}]") for index, one in enumerate(found)),
             latency_ms=number(body.get("latency_ms", 0), "latency_ms", least=0),
             warnings=_notices(body.get("warnings", ())),
@@ -467,75 +461,6 @@ _BUDGETS = ("tokens_max", "time_ms", "experience_top_k")
 _SLUG = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-def text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
-    """Return a string without NUL and lone surrogates, of a stated length."""
-    if not isinstance(value, str):
-        raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
-    if not least <= len(value) <= most:
-        raise ValidationError(f"must have {least} to {most} characters, has {len(value)}", field=field)
-    if "\0" in value:
-        raise ValidationError("must not contain a NUL character", field=field)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise ValidationError("must not contain a lone surrogate", field=field) from error
-    return value
-
-
-def number(
-    value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> float:
-    """Return a finite number within bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
-    if not (math.isfinite(value) and least <= value <= most and value > above):
-        bound = f"more than {above:g}" if above > least else f"at least {least:g}"
-        raise ValidationError(f"must be {bound} and at most {most:g}", field=field)
-    return value
-
-
-def whole(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
-    """Return an integer within bounds; 3.0 is one, as JSON Schema has it."""
-    found = number(value, field, least=least, most=most)
-    if found != int(found):
-        raise ValidationError("must be an integer", field=field)
-    return int(found)
-
-
-def strings(value: object, field: str) -> tuple[str, ...]:
-    """Return a list of strings."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
-        raise ValidationError(f"must be a list of at most {ITEMS} strings", field=field)
-    return tuple(text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
-
-
-def _object(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ValidationError("must be an object", field=field or "request")
-    if not lenient:
-        for name in value:
-            if name not in names:
-                raise ValidationError(
-                    f"is no field of this contract; known: {', '.join(names)}",
-                    field=f"{field}.{name}" if field else name,
-                )
-    return value
-
-
-def _needed(body: Mapping[str, object], name: str, within: str = "") -> object:
-    if name not in body:
-        raise ValidationError("is required", field=within + name)
-    return body[name]
-
-
-def _one_of(kind: type[E], value: object, field: str) -> E:
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise ValidationError(f"must be one of {', '.join(kind)}", field=field) from error
-
-
 def _uuid(value: object) -> str:
     found = text(value, "id", most=64)
     if not _SLUG.match(found):
@@ -545,7 +470,7 @@ def _uuid(value: object) -> str:
 
 def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
     if lenient and isinstance(value, Mapping):
-        goal = text(_needed(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
+        goal = text(needed(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
         stated = value.get("entities")
         return goal, None if stated is None else strings(stated, "intent.entities")
     found = text(value, "intent", least=1, most=100_000)
@@ -557,7 +482,7 @@ def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
 def _candidate(data: object, field: str) -> Candidate:
     if isinstance(data, Candidate):
         return data
-    body = _object(data, field, (), True)
+    body = fields(data, field, (), True)
     said = body.get("text")
     time = body.get("timestamp")
     variants = body.get("variants", ())
@@ -565,27 +490,27 @@ def _candidate(data: object, field: str) -> Candidate:
         raise ValidationError(f"must be a list of at most {len(Lod)} variants", field=f"{field}.variants")
     relevance = body.get("relevance")
     return Candidate(
-        id=text(_needed(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
-        source=_one_of(Layer, _needed(body, "source", f"{field}."), f"{field}.source"),
-        lod=_one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
+        id=text(needed(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
+        source=one_of(Layer, needed(body, "source", f"{field}."), f"{field}.source"),
+        lod=one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
         text=None if said is None else text(said, f"{field}.text"),
-        entities=strings(_needed(body, "entities", f"{field}."), f"{field}.entities"),
-        cost_tokens=whole(_needed(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
+        entities=strings(needed(body, "entities", f"{field}."), f"{field}.entities"),
+        cost_tokens=whole(needed(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
         timestamp=None if time is None else _moment(time, f"{field}.timestamp"),
         citations=strings(body.get("citations", ()), f"{field}.citations"),
         variants=tuple(_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)),
         relevance=None
         if relevance is None
         else float(number(relevance, f"{field}.relevance", least=0, most=1)),
-        privacy=_one_of(Privacy, body.get("privacy", "allow"), f"{field}.privacy"),
+        privacy=one_of(Privacy, body.get("privacy", "allow"), f"{field}.privacy"),
     )
 
 
 def _variant(data: object, field: str) -> Variant:
-    body = _object(data, field, (), True)
+    body = fields(data, field, (), True)
     return Variant(
-        lod=_one_of(Lod, _needed(body, "lod", f"{field}."), f"{field}.lod"),
-        text=text(_needed(body, "text", f"{field}."), f"{field}.text"),
+        lod=one_of(Lod, needed(body, "lod", f"{field}."), f"{field}.lod"),
+        text=text(needed(body, "text", f"{field}."), f"{field}.text"),
         cost_tokens=whole(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
     )
 
@@ -605,8 +530,8 @@ def _notices(value: object) -> tuple[Notice, ...]:
         raise ValidationError("must be a list of warnings", field="warnings")
     found: list[Notice] = []
     for index, one in enumerate(value):
-        body = _object(one, f"warnings[{index}]", (), True)
-        code = text(_needed(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128)
+        body = fields(one, f"warnings[{index}]", (), True)
+        code = text(needed(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128)
         found.append(
             Notice(code=code, message=text(body.get("message", ""), f"warnings[{index}].message", most=4096))
         )

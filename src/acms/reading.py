@@ -1,0 +1,89 @@
+"""Reading values off a wire: each checked once, with an error that names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from acms.errors import ValidationError
+
+E = TypeVar("E", bound=StrEnum)
+
+CHARS = 1_000_000
+"""Characters of one text on the wire, at most."""
+ITEMS = 10_000
+"""Items of one list on the wire, at most."""
+
+
+def text(value: object, field: str, *, least: int = 0, most: int = CHARS) -> str:
+    """Return a string without NUL and lone surrogates, of a stated length."""
+    if not isinstance(value, str):
+        raise ValidationError(f"must be a string, not {type(value).__name__}", field=field)
+    if not least <= len(value) <= most:
+        raise ValidationError(f"must have {least} to {most} characters, has {len(value)}", field=field)
+    if "\0" in value:
+        raise ValidationError("must not contain a NUL character", field=field)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValidationError("must not contain a lone surrogate", field=field) from error
+    return value
+
+
+def number(
+    value: object, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> float:
+    """Return a finite number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
+    if not (math.isfinite(value) and least <= value <= most and value > above):
+        bound = f"more than {above:g}" if above > least else f"at least {least:g}"
+        raise ValidationError(f"must be {bound} and at most {most:g}", field=field)
+    return value
+
+
+def whole(value: object, field: str, *, least: int = 0, most: int = 100_000_000) -> int:
+    """Return an integer within bounds; 3.0 is one, as JSON Schema has it."""
+    found = number(value, field, least=least, most=most)
+    if found != int(found):
+        raise ValidationError("must be an integer", field=field)
+    return int(found)
+
+
+def strings(value: object, field: str) -> tuple[str, ...]:
+    """Return a list of strings."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
+        raise ValidationError(f"must be a list of at most {ITEMS} strings", field=field)
+    return tuple(text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
+
+
+def fields(value: object, field: str, names: Sequence[str], lenient: bool) -> Mapping[str, object]:
+    """Return an object; one with an unknown field is refused unless `lenient`."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValidationError("must be an object", field=field or "request")
+    if not lenient:
+        for name in value:
+            if name not in names:
+                raise ValidationError(
+                    f"is no field of this contract; known: {', '.join(names)}",
+                    field=f"{field}.{name}" if field else name,
+                )
+    return value
+
+
+def needed(body: Mapping[str, object], name: str, within: str = "") -> object:
+    """Return a field that must be there."""
+    if name not in body:
+        raise ValidationError("is required", field=within + name)
+    return body[name]
+
+
+def one_of(kind: type[E], value: object, field: str) -> E:
+    """Return a member of a closed set."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise ValidationError(f"must be one of {', '.join(kind)}", field=field) from error
