@@ -25,7 +25,9 @@ _WORD = re.compile(r"\w+")
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*[a-zA-Z]?")
 #: Scripts whose words are not told apart by spaces.
-_RUN = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
+_RUN = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
+)
 _SHORT_RUN = 4
 #: What is to be done, not what it is about, where an intent begins with it.
 _ASKING = frozenset(
@@ -83,10 +85,10 @@ def _of(piece: str) -> Iterator[tuple[str, bool]]:
         yield small, True
         return
     parts = [part for word in _WORD.findall(piece) for part in _parts(word)]
-    if len(small) <= LONGEST and (len(parts) > 1 or _counts(small)) and not _RUN.fullmatch(small):
+    if len(small) <= LONGEST and not _RUN.search(small) and (len(parts) > 1 or _counts(small)):
         yield small, True
     for part in parts:
-        if part != small and _counts(part):
+        if (part != small or _RUN.search(part)) and _counts(part):
             yield part, False
 
 
@@ -111,11 +113,9 @@ def _parts(word: str) -> Iterator[str]:
 
 def _counts(word: str) -> bool:
     """Whether a word says anything by itself."""
-    return (
-        1 < len(word) <= LONGEST and term(word) != 0
-        if word.isascii()
-        else len(word) <= LONGEST
-    )
+    if not word.isascii():
+        return len(word) <= LONGEST
+    return 1 < len(word) <= LONGEST and term(word) != 0
 
 
 def _joined(found: list[str], said: list[str], known: Collection[str]) -> tuple[str, ...]:

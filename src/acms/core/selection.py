@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from heapq import heapify, heappop, heappush
-from math import exp, inf
+from math import exp
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract import Candidate, Fragment, Lod, RiskLevel
+from acms.core.renditions import Item, normalised, twin
 
 Profile: TypeAlias = Literal["published", "quality"]
+PROFILES: tuple[Profile, ...] = ("published", "quality")
 
 OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
 """Weights of the published benefit."""
@@ -37,10 +40,8 @@ JUDGED = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 FLOOR = 0.2
 """What covers nothing asked for needs this times the square of the best relevance."""
-POWER = 5
+POWER = 4
 """The chance that an item is needed grows with this power of its benefit (measured, decision 0042)."""
-SHOWN = 0.5
-"""What a shorter rendition is worth: this power of its share of the tokens of the longest."""
 FRAME = 20
 """Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
 MIXED = 0.05
@@ -81,9 +82,11 @@ class Selection:
 
 def recency(timestamp: datetime | None, now: datetime) -> float:
     """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
-    if timestamp is None:
-        return 0.0
-    return exp(-max(0.0, (now - timestamp).total_seconds()) / (3600 * FADES))
+    return 0.0 if timestamp is None else _fresh((now - timestamp).total_seconds())
+
+
+def _fresh(seconds: float) -> float:
+    return exp(seconds / (-3600 * FADES)) if seconds > 0 else 1.0
 
 
 def citation(candidate: Candidate, risk: RiskLevel) -> float:
@@ -102,42 +105,6 @@ def score(benefit: float, tokens: int) -> float:
 
 
 # ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Level(NamedTuple):
-    """One way to write an item."""
-
-    lod: Lod
-    text: str | None
-    cost: int
-    #: What it is worth, against the longest.
-    shown: float = 1.0
-
-
-class _Item:
-    """A candidate that may be chosen."""
-
-    __slots__ = ("candidate", "cites", "levels", "offered", "overlap", "own", "rank", "stamp", "static", "weight")
-
-    def __init__(self, candidate: Candidate, levels: list[_Level], offered: int) -> None:
-        self.candidate = candidate
-        #: Renditions, the shortest first; which of them the provider meant.
-        self.levels = levels
-        self.offered = offered
-        stamp = candidate.timestamp
-        self.stamp = -inf if stamp is None else stamp.timestamp()
-        self.cites = len(candidate.citations)
-        #: Numbers of the gaze entities it covers, and their share.
-        self.own: frozenset[int] = _NONE
-        self.overlap = 0.0
-        #: Benefit beside coverage, and what an entity of the gaze adds to it.
-        self.static = 0.0
-        self.weight = 0.0
-        #: Place among those of the same score.
-        self.rank = 0
-
-
-_NONE: frozenset[int] = frozenset()
 
 
 def select(
@@ -161,22 +128,19 @@ def select(
     not matter. Of two with the same id the fresher counts, then the cheaper.
     """
     asked = {name: number for number, name in enumerate(dict.fromkeys(one.strip().lower() for one in gaze))}
-    items, doubles = _normalised(candidates, count, prefer)
-    for item in items:
-        names = item.candidate.entities
-        if asked and names:
-            own = frozenset([asked[name] for name in map(str.lower, names) if name in asked])
-            if own:
-                item.own = own
-                item.overlap = len(own) / len(asked)
-    items.sort(
-        key=lambda item: (-item.stamp, -item.cites, item.levels[item.offered].cost, item.candidate.id)
-    )
+    items, doubles = normalised(candidates, count, prefer, upwards=profile == "quality")
+    items.sort(key=attrgetter("key"))
+    moment = now.timestamp()
     benefits: dict[str, float] = {}
     for rank, item in enumerate(items):
         item.rank = rank
         one = item.candidate
-        item.static = RECENCY * recency(one.timestamp, now) + CITATION * citation(one, risk)
+        if asked and one.entities:
+            own = frozenset([asked[name] for name in map(str.lower, one.entities) if name in asked])
+            if own:
+                item.own = own
+                item.overlap = len(own) / len(asked)
+        item.static = RECENCY * _fresh(moment - item.stamp) + CITATION * citation(one, risk)
         benefits[one.id] = OVERLAP * item.overlap + item.static
     if profile == "published":
         run = _published(items, benefits, tokens_max)
@@ -184,7 +148,7 @@ def select(
         run = _quality(items, len(asked), tokens_max, risk, lod_mix)
     taken = run.taken
     if order == "lod":
-        taken = sorted(taken, key=lambda pair: pair[0].levels[pair[1]].lod.rank)
+        taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
     fragments = tuple(_fragment(item, level) for item, level in taken)
     covered: set[int] = set()
     for item, _ in taken:
@@ -194,29 +158,32 @@ def select(
         used_tokens=sum(fragment.cost_tokens for fragment in fragments),
         coverage=len(covered) / len(asked) if asked else None,
         left=_left(items, doubles, run),
-        scores=run.scores,
+        scores={item.candidate.id: item.score for item in items},
         benefits=benefits,
     )
+
+
+_Chosen: TypeAlias = tuple[Item, int]
+"""An item and the number of its rendition."""
 
 
 class _Run(NamedTuple):
     """The outcome of a profile."""
 
-    #: Items with the number of their level, in the order in which they were chosen.
-    taken: list[tuple[_Item, int]]
-    scores: dict[str, float]
-    #: Those below the floor, by id.
+    #: Items with the number of their rendition, in the order in which they were chosen.
+    taken: list[_Chosen]
+    #: Ids of those below the floor.
     floored: frozenset[str] = frozenset()
 
 
-def _fragment(item: _Item, number: int) -> Fragment:
-    one, level = item.candidate, item.levels[number]
+def _fragment(item: Item, number: int) -> Fragment:
+    one = item.candidate
     return Fragment(
         id=one.id,
-        lod=level.lod,
-        text=level.text,
+        lod=item.lods[number],
+        text=item.texts[number],
         entities=one.entities,
-        cost_tokens=level.cost,
+        cost_tokens=item.costs[number],
         source=one.source,
     )
 
@@ -228,137 +195,67 @@ _REASONS = {
 }
 
 
-def _left(items: Sequence[_Item], doubles: Sequence[_Item], run: _Run) -> tuple[Rejected, ...]:
-    scores, floored = run.scores, run.floored
+def _left(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> tuple[Rejected, ...]:
     taken = {item.rank for item, _ in run.taken}
     rest = [item for item in items if item.rank not in taken]
-    rest.sort(key=lambda item: -scores[item.candidate.id])  # stable: of equals the better rank
+    rest.sort(key=attrgetter("score"), reverse=True)  # stable: of equals the better rank
+    scores = {item.candidate.id: item.score for item in items} if doubles else {}
     found: list[Rejected] = []
     for item in rest:
         id = item.candidate.id
-        rule = "relevance" if id in floored else "budget"
-        found.append(Rejected(id, rule, _REASONS[rule], scores[id], item.levels[0].cost))
-    for item in sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.levels[0].cost)):
+        rule = "relevance" if id in run.floored else "budget"
+        found.append(Rejected(id, rule, _REASONS[rule], item.score, item.costs[0]))
+    for item in sorted(doubles, key=twin):
         id = item.candidate.id
-        found.append(Rejected(id, "duplicate", _REASONS["duplicate"], scores[id], item.levels[0].cost))
+        found.append(Rejected(id, "duplicate", _REASONS["duplicate"], scores[id], item.costs[0]))
     return tuple(found)
-
-
-# ── normalising ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _normalised(
-    candidates: Iterable[Candidate], count: Callable[[str], int], prefer: Lod | None
-) -> tuple[list[_Item], list[_Item]]:
-    """Return the candidates with costs that can be relied on, and those whose id came again."""
-    best: dict[str, _Item] = {}
-    doubles: list[_Item] = []
-    for candidate in candidates:
-        item = _item(candidate, count, prefer)
-        other = best.setdefault(candidate.id, item)
-        if other is item:
-            continue
-        keep, drop = sorted((other, item), key=_twin)
-        best[candidate.id] = keep
-        doubles.append(drop)
-    return list(best.values()), doubles
-
-
-def _twin(item: _Item) -> tuple[float, int, str]:
-    return -item.stamp, item.levels[item.offered].cost, repr(item.candidate)
-
-
-def _item(candidate: Candidate, count: Callable[[str], int], prefer: Lod | None) -> _Item:
-    text, cost = candidate.text, candidate.cost_tokens
-    if text is not None:
-        cost = max(cost, count(text))
-    own = _Level(candidate.lod, text, max(0, cost))
-    if not candidate.variants or text is None:
-        return _Item(candidate, [own], 0)
-    by_lod = {own.lod: own}
-    for variant in candidate.variants:
-        level = _Level(variant.lod, variant.text, max(0, variant.cost_tokens, count(variant.text)))
-        known = by_lod.get(level.lod)
-        if known is None or (known is not own and (level.cost, level.text) < (known.cost, known.text)):
-            by_lod[level.lod] = level
-    levels = sorted(by_lod.values(), key=lambda level: level.lod.rank)
-    if prefer is not None and (levels[0] is not own or levels[-1] is not own):
-        levels = [level for level in levels if level.lod.rank <= prefer.rank] or levels[:1]
-    return _leveled(candidate, levels, own)
-
-
-def _leveled(candidate: Candidate, levels: list[_Level], own: _Level) -> _Item:
-    """Return an item without renditions that say less than a cheaper one."""
-    useful: list[_Level] = []
-    least: float = inf
-    for level in reversed(levels):
-        if level.cost < least or level is own:
-            useful.append(level)
-            least = min(least, level.cost)
-    useful.sort(key=lambda level: level.lod.rank)
-    offered = next((at for at, level in enumerate(useful) if level is own), len(useful) - 1)
-    longest = useful[-1].cost
-    if longest:
-        useful = [level._replace(shown=min(1.0, level.cost / longest) ** SHOWN) for level in useful]
-        useful[-1] = useful[-1]._replace(shown=1.0)
-    return _Item(candidate, useful, offered)
 
 
 # ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _published(items: Sequence[_Item], benefits: Mapping[str, float], tokens_max: int) -> _Run:
-    scores = {
-        item.candidate.id: score(benefits[item.candidate.id], item.levels[item.offered].cost) for item in items
-    }
+def _published(items: Sequence[Item], benefits: Mapping[str, float], tokens_max: int) -> _Run:
+    for item in items:
+        item.score = score(benefits[item.candidate.id], item.costs[item.offered])
     left = tokens_max
-    taken: list[tuple[_Item, int]] = []
-    for item in sorted(items, key=lambda item: -scores[item.candidate.id]):
+    taken: list[_Chosen] = []
+    for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
         for number in range(item.offered, -1, -1):
-            if item.levels[number].cost <= left:
-                left -= item.levels[number].cost
+            if item.costs[number] <= left:
+                left -= item.costs[number]
                 taken.append((item, number))
                 break
-    return _Run(taken, scores)
+    return _Run(taken)
 
 
 # ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _quality(
-    items: Sequence[_Item],
+    items: Sequence[Item],
     size: int,
     tokens_max: int,
     risk: RiskLevel,
     lod_mix: Mapping[Lod, float] | None,
 ) -> _Run:
     first, second, floored = _tiers(items, size, risk)
-    scores = {
-        item.candidate.id: score(item.static + item.weight * len(item.own), item.levels[-1].cost)
-        for item in items
-    }
-    taken: list[tuple[_Item, int]] = []
-    left, covered = tokens_max, set[int]()
-    for tier in (first, second):
-        if lod_mix is not None:
-            chosen = _mixed(tier, left, covered, lod_mix)
-        else:
-            chosen = _best(tier, left, covered)
-        taken += chosen
-        for item, number in chosen:
-            left -= item.levels[number].cost
-            covered |= item.own
-    return _Run(taken, scores, floored)
+    for item in items:
+        item.score = score(item.static + item.weight * len(item.own), item.costs[-1])
+    taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
+    left = tokens_max - sum(item.costs[number] for item, number in taken)
+    if second and left >= 0:
+        taken += _best(second, left) if lod_mix is None else _mixed(second, left, lod_mix)
+    return _Run(taken, floored)
 
 
 def _tiers(
-    items: Sequence[_Item], size: int, risk: RiskLevel
-) -> tuple[list[_Item], list[_Item], frozenset[str]]:
+    items: Sequence[Item], size: int, risk: RiskLevel
+) -> tuple[list[Item], list[Item], frozenset[str]]:
     """Weigh the items; return those that answer, those that may fill what is left, and the ids of the rest."""
     best = max((item.candidate.relevance or 0.0 for item in items), default=0.0)
     floor = FLOOR * best * best
-    first: list[_Item] = []
-    second: list[_Item] = []
+    first: list[Item] = []
+    second: list[Item] = []
     floored: list[str] = []
     for item in items:
         one = item.candidate
@@ -374,7 +271,7 @@ def _tiers(
         share = JUDGED if size else 1.0
         # Whoever judged relevance knew the time: it is not added once more (decision 0007).
         item.static = judged * ((1 - CITATION) * share + cited)
-        item.weight = judged * 0 + (1 - CITATION) * (1 - share) / size if size else 0.0
+        item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
         if size and not item.own and judged < floor:
             floored.append(one.id)
         else:
@@ -382,7 +279,7 @@ def _tiers(
     return first, second, frozenset(floored)
 
 
-def _benefit(item: _Item, covered: set[int]) -> float:
+def _benefit(item: Item, covered: set[int]) -> float:
     """Return what an item adds to what is covered already."""
     if not item.own:
         return item.static
@@ -390,92 +287,85 @@ def _benefit(item: _Item, covered: set[int]) -> float:
     return item.static + item.weight * (len(item.own) - (1 - AGAIN) * known)
 
 
-def _best(items: Sequence[_Item], tokens_max: int, covered: set[int]) -> list[tuple[_Item, int]]:
+def _best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Return the best of three ways to fill the room: by score, by worth per token, the one best item."""
-    plain = _by_score(items, tokens_max, covered)
-    if len(plain) == len(items) and all(number == len(item.levels) - 1 for item, number in plain):
+    plain = _by_score(items, tokens_max)
+    if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
         return plain
-    found, most = plain, _worth(plain, covered)
-    dense = _in_order(_by_density(items, tokens_max, covered), covered)
-    if (worth := _worth(dense, covered)) > most:
-        found, most = dense, worth
-    single = _single(items, tokens_max, covered)
-    if single and _worth(single, covered) > most:
-        found = single
+    found, most = plain, _worth(plain)
+    for other in (_in_order(_by_density(items, tokens_max)), _single(items, tokens_max)):
+        if (worth := _worth(other)) > most:
+            found, most = other, worth
     return found
 
 
-def _worth(taken: Sequence[tuple[_Item, int]], covered: set[int]) -> float:
-    known = set(covered)
+def _worth(taken: Sequence[_Chosen]) -> float:
+    """Return the worth of a set, best score first."""
+    known: set[int] = set()
     total = 0.0
     for item, number in taken:
-        total += _benefit(item, known) ** POWER * item.levels[number].shown
+        total += _benefit(item, known) ** POWER * item.shown[number]
         known |= item.own
     return round(total, DIGITS)
 
 
-def _single(items: Sequence[_Item], tokens_max: int, covered: set[int]) -> list[tuple[_Item, int]]:
-    best: tuple[float, _Item, int] | None = None
+def _single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    best: tuple[float, Item, int] | None = None
     for item in items:
-        for number in range(len(item.levels) - 1, -1, -1):
-            level = item.levels[number]
-            if level.cost <= tokens_max:
-                worth = _benefit(item, covered) ** POWER * level.shown
-                if best is None or worth > best[0]:
-                    best = worth, item, number
-                break
+        if item.costs[0] <= tokens_max:
+            number = _fitting(item.costs, tokens_max)
+            worth = (item.static + item.weight * len(item.own)) ** POWER * item.shown[number]
+            if best is None or worth > best[0]:
+                best = worth, item, number
     return [] if best is None else [best[1:]]
 
 
-def _by_score(items: Sequence[_Item], tokens_max: int, covered: set[int]) -> list[tuple[_Item, int]]:
+def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Take the best score again and again, each item in as much detail as fits.
 
     What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
     again is the best of all (lazy evaluation: Minoux 1978).
     """
-    known = set(covered)
-    heap = [(-score(_benefit(item, known), item.levels[-1].cost), item.rank, item) for item in items]
+    known: set[int] = set()
+    heap = [(-item.score, item.rank, item) for item in items]
     heapify(heap)
-    least = min((item.levels[0].cost for item in items), default=0)
+    least = min((item.costs[0] for item in items), default=0)
     left = tokens_max
-    taken: list[tuple[_Item, int]] = []
+    taken: list[_Chosen] = []
     while heap and left >= least:
         was, rank, item = heappop(heap)
-        levels = item.levels
-        if levels[0].cost > left:
+        costs = item.costs
+        if costs[0] > left:
             continue
         if item.own and not known.isdisjoint(item.own):
-            now = -score(_benefit(item, known), levels[-1].cost)
+            now = -score(_benefit(item, known), costs[-1])
             if now > was:
                 heappush(heap, (now, rank, item))
                 continue
-        number = _fitting(levels, left)
-        left -= levels[number].cost
+        number = _fitting(costs, left)
+        left -= costs[number]
         known |= item.own
         taken.append((item, number))
     return taken
 
 
-def _fitting(levels: Sequence[_Level], left: int) -> int:
-    """Return the most detailed level that fits; the first one does."""
-    number = len(levels) - 1
-    while levels[number].cost > left:
+def _fitting(costs: Sequence[int], left: int) -> int:
+    """Return the number of the most detailed rendition that fits; the first one does."""
+    number = len(costs) - 1
+    while costs[number] > left:
         number -= 1
     return number
 
 
-def _in_order(taken: Sequence[tuple[_Item, int]], covered: set[int]) -> list[tuple[_Item, int]]:
+def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
     """Return what was chosen with the best score first."""
-    known = set(covered)
-    heap = [
-        (-score(_benefit(item, known), item.levels[number].cost), item.rank, item, number)
-        for item, number in taken
-    ]
+    known: set[int] = set()
+    heap = [(-item.score, item.rank, item, number) for item, number in taken]
     heapify(heap)
-    found: list[tuple[_Item, int]] = []
+    found: list[_Chosen] = []
     while heap:
         was, rank, item, number = heappop(heap)
-        now = -score(_benefit(item, known), item.levels[number].cost)
+        now = -score(_benefit(item, known), item.costs[-1])
         if now > was:
             heappush(heap, (now, rank, item, number))
             continue
@@ -484,82 +374,86 @@ def _in_order(taken: Sequence[tuple[_Item, int]], covered: set[int]) -> list[tup
     return found
 
 
-def _by_density(items: Sequence[_Item], tokens_max: int, covered: set[int]) -> list[tuple[_Item, int]]:
+def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Take what is worth most per token again and again: an item, or more detail of one that is in."""
-    known = set(covered)
+    known: set[int] = set()
     left = tokens_max
-    worth: dict[int, float] = {}
-    at: dict[int, int] = {}
-    heap: list[tuple[float, int, int, _Item]] = []
+    worth = [0.0] * (1 + max((item.rank for item in items), default=0))
+    heap: list[tuple[float, int, int, Item]] = []
     for item in items:
-        worth[item.rank] = _benefit(item, known) ** POWER
+        worth[item.rank] = (item.static + item.weight * len(item.own)) ** POWER
         step = _step(item, -1, left, worth[item.rank])
         if step is not None:
-            heap.append((*step, item))
+            heap.append(step)
     heapify(heap)
-    taken: dict[int, tuple[_Item, int]] = {}
+    least = min((item.costs[0] for item in items), default=0)
+    taken: dict[int, _Chosen] = {}
     while heap:
         was, rank, number, item = heappop(heap)
-        here = at.get(rank, -1)
-        if here < 0 and item.own and not known.isdisjoint(item.own):
-            worth[rank] = _benefit(item, known) ** POWER
+        here = taken[rank][1] if rank in taken else -1
+        if here < 0:
+            if left < least:
+                continue
+            if item.own and not known.isdisjoint(item.own):
+                worth[rank] = _benefit(item, known) ** POWER
         step = _step(item, here, left, worth[rank])
         if step is None:
             continue
         if step[0] > was or step[2] != number:
-            heappush(heap, (*step, item))
+            heappush(heap, step)
             continue
-        left -= item.levels[number].cost - (item.levels[here].cost if here >= 0 else 0)
+        left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
         known |= item.own
-        at[rank] = number
         taken[rank] = item, number
         more = _step(item, number, left, worth[rank])
         if more is not None:
-            heappush(heap, (*more, item))
+            heappush(heap, more)
     return list(taken.values())
 
 
-def _step(item: _Item, here: int, left: int, worth: float) -> tuple[float, int, int] | None:
-    """Return the best next level of an item that fits: minus its worth per 1,000 tokens, rank, number."""
-    levels = item.levels
+def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
+    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, number, item."""
+    costs, shown = item.costs, item.shown
     if here < 0:
-        shown, spent, frame = 0.0, 0, FRAME
+        if costs[-1] <= left and len(costs) == 1:
+            return -round(1000 * worth / (costs[0] + FRAME), DIGITS), item.rank, 0, item
+        seen, spent, frame = 0.0, 0, FRAME
     else:
-        shown, spent, frame = levels[here].shown, levels[here].cost, 0
-    best: tuple[float, int, int] | None = None
-    for number in range(here + 1, len(levels)):
-        level = levels[number]
-        if level.cost - spent > left:
+        seen, spent, frame = shown[here], costs[here], 0
+    best, chosen = 0.0, -1
+    for number in range(here + 1, len(costs)):
+        more = costs[number] - spent
+        if more > left:
             break
-        gain = round(1000 * worth * (level.shown - shown) / max(1, level.cost - spent + frame), DIGITS)
-        if best is None or -gain <= best[0]:
-            best = -gain, item.rank, number
-    return best
+        gain = worth * (shown[number] - seen) / max(1, more + frame)
+        if chosen < 0 or gain >= best:
+            best, chosen = gain, number
+    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
 
 
-def _mixed(
-    items: Sequence[_Item], tokens_max: int, covered: set[int], lod_mix: Mapping[Lod, float]
-) -> list[tuple[_Item, int]]:
+def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
     """Take the best score again and again, where a level of detail that has more than its share loses a little.
 
     What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
     """
-    known = set(covered)
+    known: set[int] = set()
     left = tokens_max
-    heaps: dict[Lod, list[tuple[float, int, int, _Item]]] = {lod: [] for lod in Lod}
+    heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
     for item in items:
         gain = _benefit(item, known)
-        for number, level in enumerate(item.levels):
-            heaps[level.lod].append((-score(gain * level.shown, level.cost), item.rank, number, item))
+        for number, lod in enumerate(item.lods):
+            heaps[lod].append(
+                (-score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
+            )
     for heap in heaps.values():
         heapify(heap)
     spent = dict.fromkeys(Lod, 0)
-    taken: dict[int, tuple[_Item, int]] = {}
+    taken: dict[int, _Chosen] = {}
     while True:
         best: tuple[float, int, Lod] | None = None
         used = tokens_max - left
         for lod, heap in heaps.items():
-            _settled(heap, taken, known, left)
+            _settle(heap, taken, known, left)
             if heap:
                 over = max(0.0, spent[lod] / used - lod_mix.get(lod, 0.0)) if used else 0.0
                 found = round(heap[0][0] + MIXED * over, DIGITS), heap[0][1], lod
@@ -568,23 +462,22 @@ def _mixed(
         if best is None:
             return list(taken.values())
         _, rank, number, item = heappop(heaps[best[2]])
-        left -= item.levels[number].cost
-        spent[best[2]] += item.levels[number].cost
+        left -= item.costs[number]
+        spent[best[2]] += item.costs[number]
         known |= item.own
         taken[rank] = item, number
 
 
-def _settled(
-    heap: list[tuple[float, int, int, _Item]], taken: Mapping[int, object], known: set[int], left: int
+def _settle(
+    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[int], left: int
 ) -> None:
-    """Bring to the top of a heap what is really the best in it, and can be taken."""
+    """Bring to the top of a heap what is really the best in it and can be taken."""
     while heap:
         was, rank, number, item = heap[0]
-        level = item.levels[number]
-        if rank in taken or level.cost > left:
+        if rank in taken or item.costs[number] > left:
             heappop(heap)
             continue
-        now = -score(_benefit(item, known) * level.shown, level.cost)
+        now = -score(_benefit(item, known) * item.shown[number], item.costs[number])
         if now <= was:
             return
         heappop(heap)
