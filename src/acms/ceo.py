@@ -26,8 +26,8 @@ from acms.reading import one_of, text
 
 __all__ = ["CEO", "Applied", "Intent", "KVCache", "Kept", "Outcome", "Renderer", "Tried", "pick"]
 
-SLICE_MS = 20.0
-"""Milliseconds below which asking a provider is not worth it."""
+ATTEMPT_MS = 100.0
+"""Milliseconds that another attempt has at least; with less left, only what needs no retry is done."""
 PREFERENCE = (
     Action.RETRY_WITH_REDUCED_SCOPE,
     Action.EXPLICIT_L1_EXPANSION,
@@ -149,7 +149,7 @@ class CEO:
             action = pick(reply.error, request, left=left, done=[one.action for one in tried if one.action])
             if action is None:
                 break
-            sent = replace(request, id=self._ids(), time_ms=max(SLICE_MS, left))
+            sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left))
         final = replies[-1]
         if final.error is not None:
             final = max(reversed(replies), key=_context)
@@ -194,7 +194,7 @@ def pick(
     for action in PREFERENCE:
         if action not in offered or action in done:
             continue
-        if action in _RETRIES and not (error.retriable and left >= SLICE_MS):
+        if action in _RETRIES and not (error.retriable and left >= ATTEMPT_MS):
             continue
         if action is Action.EXPLICIT_L1_EXPANSION and (
             request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK

@@ -232,10 +232,18 @@ def test_the_best_offer_that_may_be_taken_is_picked(
 def test_a_retry_needs_time_and_an_error_that_is_retriable() -> None:
     request = ceo(Scripted([])).request("x")
     offered = ("retry_same", "retry_with_reduced_scope", "explicit_l1_expansion", "return_minimal")
-    assert pick(error(*offered), request, left=19) is Action.RETURN_MINIMAL
+    assert pick(error(*offered), request, left=99) is Action.RETURN_MINIMAL
     assert pick(error(*offered[:3], retriable=False), request, left=500) is None
     done = [Action.RETRY_WITH_REDUCED_SCOPE, Action.RETURN_MINIMAL]
     assert pick(error(*offered), request, left=500, done=done) is Action.EXPLICIT_L1_EXPANSION
+
+
+async def test_what_needs_no_retry_is_done_even_when_the_time_is_over() -> None:
+    engine = Scripted([failed("retry_with_reduced_scope", "return_l4_only"), found("exp:a")], seconds=2.0)
+    outcome = await ceo(engine).ask("Debug the import")
+    assert engine.actions == [None, Action.RETURN_L4_ONLY]
+    assert engine.calls[1][0].time_ms == 100
+    assert outcome.reply.error is None
 
 
 async def test_attempts_end_where_the_envelope_says() -> None:
@@ -281,7 +289,7 @@ async def test_the_cache_is_handed_over_and_follows_the_reply_that_is_returned()
     assert [one[3] for one in engine.calls] == [cache, cache]
     assert outcome.applied is not None
     assert (outcome.applied.pinned, outcome.applied.evicted) == (("a",), ("b",))
-    assert [(one.key, one.pinned) for one in cache] == [("a", True)]
+    assert [(one.key, one.pinned) for one in cache.units()] == [("a", True)]
     assert cache.held()[0].benefit == pytest.approx(0.95)  # it covers all that was asked for
 
 

@@ -37,11 +37,11 @@ def reply(*ids: str, policy: KVPolicy | None = None) -> RenderReply:
 
 
 def keys(cache: KVCache) -> set[str]:
-    return {one.key for one in cache}
+    return set(cache)
 
 
 def pins(cache: KVCache) -> set[str]:
-    return {one.key for one in cache if one.pinned}
+    return {one.key for one in cache.units() if one.pinned}
 
 
 # ── the checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -49,7 +49,7 @@ def pins(cache: KVCache) -> set[str]:
 
 def test_check_27_the_mixed_example_of_the_seed_pins_compresses_and_evicts() -> None:
     cache = filled()
-    before = {one.key: one for one in cache}
+    before = {one.key: one for one in cache.units()}
     applied = cache.apply(json.loads(MIXED)["kv_policy"])
     assert keys(cache) == set(KEYS) - {"frag:atomic:555"}
     assert pins(cache) == {"frag:macro:123"}
@@ -259,7 +259,9 @@ def test_a_reply_says_by_its_entities_how_well_its_fragments_answer() -> None:
     cache.receive(reply("one"), gaze=["A", "b"])
     cache.receive(reply("two"))
     cache.receive(reply("three"), benefits={"three": 0.9})
-    assert {one.key: one.benefit for one in cache} == pytest.approx({"one": 0.65, "two": 0.35, "three": 0.9})
+    assert {one.key: one.benefit for one in cache.units()} == pytest.approx(
+        {"one": 0.65, "two": 0.35, "three": 0.9}
+    )
 
 
 def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> None:
@@ -393,7 +395,7 @@ class Story(RuleBasedStateMachine):
             return
         assert pins(self.cache) == self.pinned
         assert len(self.cache) <= max(self.cache.capacity, len(self.pinned))
-        assert all(len(one.text or "") <= self.seen[one.key] for one in self.cache)
+        assert all(len(one.text or "") <= self.seen[one.key] for one in self.cache.units())
         assert all(one.turns >= 1 for one in self.cache.held())
 
 

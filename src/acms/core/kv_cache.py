@@ -110,13 +110,17 @@ class KVCache:
     def __contains__(self, key: object) -> bool:
         return key in self._units
 
-    def __iter__(self) -> Iterator[Kept]:
-        return iter(tuple(self._units.values()))
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._units))
 
     @property
     def capacity(self) -> int:
         """Keys it holds; more only when more are pinned."""
         return self._capacity
+
+    def units(self) -> tuple[Kept, ...]:
+        """Return what is held, what came last at the end."""
+        return tuple(self._units.values())
 
     def peek(self, key: str) -> Kept | None:
         """Return what is held under a key; None when nothing is."""

@@ -234,5 +234,5 @@ def quoting(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
         for piece in range(0, len(text) - half + 1, half):
             if text[piece : piece + half] in halves:
                 for at in range(max(0, piece - half), piece + 1):
-                    found.update(windows.get(text[at : at + WINDOW], ()))
+                    found.update(windows.pop(text[at : at + WINDOW], ()))
     return found
