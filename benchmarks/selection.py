@@ -1,0 +1,330 @@
+"""Speed of selection, and what it finds: profile `quality` against `published`.
+
+    python benchmarks/selection.py                              # made-up candidates, about half a minute
+    python benchmarks/selection.py --json
+    python benchmarks/selection.py --data ../shared/data        # real conversations, a few minutes
+
+Speed: candidates as providers make them (three in four with other renditions), at 1,000 and 10,000. Wall and processor
+time of one `select` in milliseconds; on a busy machine the second says more. Counting the tokens of texts is left out
+of both and shown beside them: it depends on the tokenizer and on how much providers send.
+
+`--data` takes conversations with annotated evidence (see benchmarks/quality.py). Candidates are what our recall finds
+for a question, with its score as relevance; entities and gaze are read off the texts. A long message also comes as a
+shortened text and as a title. Figures are means over questions, in percent, at equal budgets of o200k_base tokens:
+
+    full        share of the evidence that is shown word for word
+    shown       the same, where a shorter rendition counts for its share of the tokens
+    coverage    share of the gaze that the fragments cover
+
+"judged" candidates carry the relevance, "unjudged" ones do not, as from a provider that gives none; "plain" ones have
+no other renditions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from acms import ACMS, open_storage
+from acms.contract import Candidate, Layer, Lod, Variant
+from acms.core.entities import entities
+from acms.core.passages import spans
+from acms.core.selection import PROFILES, Selection, select
+from acms.errors import ACMSError
+from acms.evaluation import Conversation, load
+from acms.evaluation.retrieval import EVERYTHING, budgets
+from acms.providers.tokens import default_counter
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+# ── speed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def made_up(size: int, rng: random.Random) -> tuple[list[Candidate], list[str]]:
+    """Return candidates as several providers might offer them, and the words they are made of, the common first."""
+    vocabulary = [f"{rng.choice('bcdfgklmnprst')}{n:03x}" for n in range(2000)]
+    weights = [1 / (n + 1) for n in range(len(vocabulary))]
+    found: list[Candidate] = []
+    for number in range(size):
+        said = rng.choices(vocabulary, weights, k=rng.randint(10, 120))
+        text = " ".join(said)
+        variants: tuple[Variant, ...] = ()
+        if number % 4:
+            variants = (
+                Variant(lod=Lod.MACRO, text=" ".join(said[:4]), cost_tokens=5),
+                Variant(lod=Lod.MICRO, text=" ".join(said[: max(5, len(said) // 3)]), cost_tokens=20),
+            )
+        found.append(
+            Candidate(
+                id=f"item:{number}",
+                source=rng.choice((Layer.L1, Layer.L2, Layer.L4)),
+                lod=Lod.ATOMIC,
+                text=text,
+                entities=tuple(dict.fromkeys(said))[:12],
+                cost_tokens=len(said),
+                timestamp=NOW - timedelta(hours=rng.expovariate(1 / 300)),
+                citations=("a", "b")[: rng.randrange(3)],
+                variants=variants,
+                relevance=rng.betavariate(1, 5) if number % 2 else None,
+            )
+        )
+    return found, vocabulary
+
+
+def speed(size: int, rounds: int) -> dict[str, Any]:
+    """Return what a selection among so many candidates takes, by profile."""
+    rng = random.Random(size)
+    candidates, vocabulary = made_up(size, rng)
+    gazes = [rng.sample(vocabulary[:200], 8) for _ in range(rounds)]
+    counter = default_counter().count
+    counter("the first count reads the vocabulary")
+    texts = [text for one in candidates for text in (one.text, *(other.text for other in one.variants))]
+    start = time.process_time()
+    counts = {text: counter(text) for text in texts if text is not None}
+    found: dict[str, Any] = {"counting": {"cpu": folded([time.process_time() - start])}}
+    for profile in PROFILES:
+        wall: list[float] = []
+        cpu: list[float] = []
+        for gaze in gazes:
+            wall_from, cpu_from = time.perf_counter(), time.process_time()
+            select(
+                candidates,
+                gaze=gaze,
+                tokens_max=4000,
+                now=NOW,
+                count=counts.__getitem__,
+                profile=profile,
+            )
+            wall.append(time.perf_counter() - wall_from)
+            cpu.append(time.process_time() - cpu_from)
+        found[profile] = {"wall": folded(wall), "cpu": folded(cpu)}
+    return found
+
+
+def folded(samples: Sequence[float]) -> dict[str, float]:
+    """Return median and 95th percentile in milliseconds."""
+    ordered = sorted(samples)
+    return {
+        "p50": round(1000 * statistics.median(ordered), 2),
+        "p95": round(1000 * ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 2),
+    }
+
+
+# ── evidence ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LONG = 60
+"""Tokens from which on a message also comes shortened."""
+TITLE = 10
+"""Words of a title."""
+KINDS = ("judged", "unjudged", "judged, plain")
+
+
+class Counted:
+    """Counts the tokens of texts, each once."""
+
+    def __init__(self) -> None:
+        self._count = default_counter().count
+        self._known: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._count(text)
+        return found
+
+
+def shortened(text: str, asked: frozenset[str], most: int, count: Callable[[str], int]) -> str:
+    """Return the sentences that name most of what is asked for, in their order, within so many tokens."""
+    sentences = [text[start:end].strip() for start, end in spans(text)]
+    names = [asked.intersection(entities(one)) for one in sentences]
+    kept: set[int] = set()
+    left = most
+    for place in sorted(range(len(sentences)), key=lambda place: (-len(names[place]), place)):
+        cost = count(sentences[place])
+        if cost <= left:
+            kept.add(place)
+            left -= cost
+    return " […] ".join(sentences[place] for place in sorted(kept))
+
+
+def offered(
+    texts: Sequence[str],
+    about: Sequence[tuple[str, ...]],
+    times: Sequence[datetime],
+    ranked: Sequence[tuple[int, float]],
+    gaze: Sequence[str],
+    count: Callable[[str], int],
+) -> list[Candidate]:
+    """Return what was recalled as candidates."""
+    asked = frozenset(gaze)
+    found: list[Candidate] = []
+    for index, score in ranked:
+        text, variants = texts[index], list[Variant]()
+        if (size := count(text)) >= LONG:
+            variants.append(Variant(lod=Lod.MACRO, text=" ".join(text.split()[:TITLE]), cost_tokens=0))
+            if short := shortened(text, asked, size // 3, count):
+                variants.append(Variant(lod=Lod.MICRO, text=short, cost_tokens=0))
+        found.append(
+            Candidate(
+                id=str(index),
+                source=Layer.L4,
+                lod=Lod.ATOMIC,
+                text=text,
+                entities=about[index],
+                timestamp=times[index],
+                variants=tuple(variants),
+                relevance=min(1.0, score),
+            )
+        )
+    return found
+
+
+def of_kind(kind: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates as one kind of provider would offer them."""
+    if kind == "unjudged":
+        return [replace(one, relevance=None) for one in candidates]
+    if kind == "judged, plain":
+        return [replace(one, variants=()) for one in candidates]
+    return list(candidates)
+
+
+def figures(
+    chosen: Selection, gold: frozenset[int], texts: Sequence[str], count: Callable[[str], int]
+) -> dict[str, float]:
+    """Return the figures of one selection, in [0, 1]."""
+    full = shown = 0.0
+    for fragment in chosen.fragments:
+        if (index := int(fragment.id)) in gold:
+            full += fragment.lod is Lod.ATOMIC
+            shown += min(1.0, fragment.cost_tokens / max(1, count(texts[index])))
+    found = {"full": full / len(gold), "shown": shown / len(gold)}
+    if chosen.coverage is not None:
+        found["coverage"] = chosen.coverage
+    return found
+
+
+async def asked(
+    conversation: Conversation, every: int, count: Callable[[str], int]
+) -> list[tuple[list[Candidate], tuple[str, ...], frozenset[int]]]:
+    """Tell a session a conversation; return for each question its candidates, its gaze and its evidence."""
+    found: list[tuple[list[Candidate], tuple[str, ...], frozenset[int]]] = []
+    async with ACMS("evaluation", open_storage("memory://")) as session:
+        told: dict[str, int] = {}
+        for said in conversation.said:
+            id = await session.ingest(said.role, said.text, actor_id=said.speaker, created_at=said.created_at)
+            told[id] = len(told)
+        await session.wait_pending()
+        texts = lines(conversation)
+        about = [entities(text) for text in texts]
+        times = [said.created_at for said in conversation.said]
+        questions = [one for one in conversation.questions if one.gold and one.answerable]
+        for question in questions[::every]:
+            items = await session.recall(
+                question.text, token_budget=EVERYTHING, include_current_episode=False
+            )
+            ranked = [(told[item.id], item.score) for item in items if item.id in told]
+            gaze = entities(question.text)
+            found.append((offered(texts, about, times, ranked, gaze, count), gaze, question.gold))
+    return found
+
+
+def lines(conversation: Conversation) -> list[str]:
+    """Return the messages as they are shown."""
+    return [f"{said.speaker or said.role}: {said.text}" for said in conversation.said]
+
+
+async def evidence(conversations: Sequence[Conversation], every: int) -> dict[str, Any]:
+    """Return the means in percent by set, kind, profile and budget."""
+    sums: defaultdict[tuple[str, str, str, int, str], list[float]] = defaultdict(list)
+    for conversation in conversations:
+        count = Counted()
+        texts = lines(conversation)
+        now = max(said.created_at for said in conversation.said)
+        for candidates, gaze, gold in await asked(conversation, every, count):
+            for kind in KINDS:
+                those = of_kind(kind, candidates)
+                for profile in PROFILES:
+                    for budget in budgets(conversation.dataset):
+                        chosen = select(
+                            those, gaze=gaze, tokens_max=budget, now=now, count=count, profile=profile
+                        )
+                        for name, value in figures(chosen, gold, texts, count).items():
+                            sums[conversation.dataset, kind, profile, budget, name].append(value)
+        if sys.stderr.isatty():
+            print(f"{conversation.dataset} {conversation.name}", file=sys.stderr)
+    found: dict[str, Any] = {}
+    for (dataset, kind, profile, budget, name), values in sums.items():
+        by_kind = found.setdefault(dataset, {"questions": len(values)}).setdefault(kind, {})
+        at = by_kind.setdefault(profile, {}).setdefault(str(budget), {})
+        at[name] = round(100 * statistics.fmean(values), 1)
+    return found
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def page(document: dict[str, Any]) -> Iterator[str]:
+    """Return the lines to print."""
+    for size, profiles in document.get("speed", {}).items():
+        yield f"{int(size):,} candidates, milliseconds"
+        for name, measures in profiles.items():
+            cells = (
+                f"{kind} {key} {value:8.2f}"
+                for kind, found in measures.items()
+                for key, value in found.items()
+            )
+            yield f"  {name:10} {'   '.join(cells)}"
+    for dataset, kinds in document.get("evidence", {}).items():
+        yield f"\n{dataset}: {kinds['questions']} questions"
+        for kind in KINDS:
+            for name in ("full", "shown", "coverage"):
+                if name == "shown" and kind.endswith("plain"):
+                    continue
+                for profile, by_budget in kinds[kind].items():
+                    cells = "  ".join(
+                        f"{budget:>6}: {at.get(name, 0):5.1f}" for budget, at in by_budget.items()
+                    )
+                    yield f"  {kind:14} {name:9} {profile:10} {cells}"
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000], metavar="N")
+    parser.add_argument("--rounds", type=int, default=60, help="selections of each size")
+    parser.add_argument("--data", type=Path, nargs="+", metavar="PATH", help="measure evidence instead")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="ask every nth question only")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    document: dict[str, Any] = {"python": platform.python_version()}
+    if options.data:
+        try:
+            conversations = [one for path in options.data for one in load(path)]
+        except ACMSError as error:
+            raise SystemExit(str(error)) from error
+        document["evidence"] = asyncio.run(evidence(conversations, options.every))
+    else:
+        document["speed"] = {str(size): speed(size, options.rounds) for size in options.sizes}
+    if options.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(page(document)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,484 @@
+"""Selection: which fragments enter a reply, at which level of detail, within a hard cap of tokens.
+
+`published` is the formula of the contract with the plain greedy choice (docs/decisions/0042):
+
+    benefit = 0.6 · overlap + 0.3 · recency + 0.1 · citation        recency = exp(-age in hours / 168)
+    score   = benefit / (1 + tokens / 1000)
+
+`quality` mends what that gets wrong: junk that is fresh and cited earns nothing by that alone, an entity that is
+covered counts less the next time, a provider's own judgement of relevance is believed, the level of detail is chosen
+item by item, and of several ways to fill the room the best one is kept. Both are deterministic: scores are rounded to
+1e-9, and of equals the fresher comes first, then the more often cited, then the smaller, then the smaller id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from math import exp
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeAlias
+
+from acms.contract import Candidate, Fragment, Lod, RiskLevel
+from acms.core.renditions import Item, normalised, twin
+
+Profile: TypeAlias = Literal["published", "quality"]
+PROFILES: tuple[Profile, ...] = ("published", "quality")
+
+OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
+"""Weights of the published benefit."""
+FADES = 168.0
+"""Hours in which recency falls to 1/e."""
+DIGITS = 9
+"""Decimals that count when two scores are compared."""
+
+AGAIN = 0.5
+"""What an entity that is covered already counts, against one that is not."""
+JUDGED = 0.8
+"""Share of a provider's relevance in how well an item answers; the rest is the overlap."""
+FLOOR = 0.2
+"""What covers nothing asked for needs this times the square of the best relevance."""
+POWER = 4
+"""The chance that an item is needed grows with this power of its benefit (measured, decision 0042)."""
+FRAME = 20
+"""Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
+MIXED = 0.05
+"""What a level of detail loses when it has all the tokens and should have none."""
+
+
+class Rejected(NamedTuple):
+    """A candidate that was left out, and why."""
+
+    id: str
+    #: "budget", "relevance" or "duplicate".
+    rule: str
+    reason: str
+    score: float
+    #: Tokens of its shortest rendition.
+    cost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What was chosen, and what was left."""
+
+    fragments: tuple[Fragment, ...] = ()
+    #: Sum over the fragments.
+    used_tokens: int = 0
+    #: Share of the gaze that the fragments cover; None when the gaze is empty.
+    coverage: float | None = None
+    #: Best score first.
+    left: tuple[Rejected, ...] = ()
+    #: By id, of every candidate: its score before anything was chosen.
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: By id, of every candidate: the published benefit.
+    benefits: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+# ── the published formula ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def recency(timestamp: datetime | None, now: datetime) -> float:
+    """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
+    return 0.0 if timestamp is None else _fresh((now - timestamp).total_seconds())
+
+
+def _fresh(seconds: float) -> float:
+    return exp(seconds / (-3600 * FADES)) if seconds > 0 else 1.0
+
+
+def citation(candidate: Candidate, risk: RiskLevel) -> float:
+    """Return what citations earn: 1 with one at least, else 0.5, or 0 where the risk is high."""
+    return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
+
+
+def benefit(overlap: float, recency: float, citation: float) -> float:
+    """Return the published benefit."""
+    return OVERLAP * overlap + RECENCY * recency + CITATION * citation
+
+
+def score(benefit: float, tokens: int) -> float:
+    """Return the published score, as it is compared."""
+    return round(benefit / (1 + tokens / 1000), DIGITS)
+
+
+# ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def select(
+    candidates: Iterable[Candidate],
+    *,
+    gaze: Sequence[str],
+    tokens_max: int,
+    now: datetime,
+    count: Callable[[str], int],
+    profile: Profile = "quality",
+    risk: RiskLevel = RiskLevel.MEDIUM,
+    prefer: Lod | None = None,
+    order: Literal["selection", "lod"] = "selection",
+    lod_mix: Mapping[Lod, float] | None = None,
+) -> Selection:
+    """Choose what enters a reply; the tokens of all fragments together never exceed `tokens_max`.
+
+    `count` is the engine's tokenizer: a text costs what is claimed or what is counted, whichever is more. `prefer` is
+    the most detail that is wanted; an item that has only more is taken as short as it comes. `lod_mix` names the share
+    of the tokens that each level should have, softly; profile `quality` only. The order in which candidates come does
+    not matter. Of two with the same id the fresher counts, then the cheaper.
+    """
+    asked = {name: number for number, name in enumerate(dict.fromkeys(one.strip().lower() for one in gaze))}
+    items, doubles = normalised(candidates, count, prefer, upwards=profile == "quality")
+    items.sort(key=attrgetter("key"))
+    moment = now.timestamp()
+    benefits: dict[str, float] = {}
+    for rank, item in enumerate(items):
+        item.rank = rank
+        one = item.candidate
+        if asked and one.entities:
+            own = frozenset([asked[name] for name in map(str.lower, one.entities) if name in asked])
+            if own:
+                item.own = own
+                item.overlap = len(own) / len(asked)
+        item.static = RECENCY * _fresh(moment - item.stamp) + CITATION * citation(one, risk)
+        benefits[one.id] = OVERLAP * item.overlap + item.static
+    if profile == "published":
+        run = _published(items, benefits, tokens_max)
+    else:
+        run = _quality(items, len(asked), tokens_max, risk, lod_mix)
+    taken = run.taken
+    if order == "lod":
+        taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
+    fragments = tuple(_fragment(item, level) for item, level in taken)
+    covered: set[int] = set()
+    for item, _ in taken:
+        covered |= item.own
+    return Selection(
+        fragments=fragments,
+        used_tokens=sum(fragment.cost_tokens for fragment in fragments),
+        coverage=len(covered) / len(asked) if asked else None,
+        left=_left(items, doubles, run),
+        scores={item.candidate.id: item.score for item in items},
+        benefits=benefits,
+    )
+
+
+_Chosen: TypeAlias = tuple[Item, int]
+"""An item and the number of its rendition."""
+
+
+class _Run(NamedTuple):
+    """The outcome of a profile."""
+
+    #: Items with the number of their rendition, in the order in which they were chosen.
+    taken: list[_Chosen]
+    #: Ids of those below the floor.
+    floored: frozenset[str] = frozenset()
+
+
+def _fragment(item: Item, number: int) -> Fragment:
+    one = item.candidate
+    return Fragment(
+        id=one.id,
+        lod=item.lods[number],
+        text=item.texts[number],
+        entities=one.entities,
+        cost_tokens=item.costs[number],
+        source=one.source,
+    )
+
+
+_REASONS = {
+    "budget": "does not fit what is left of the token budget",
+    "relevance": "covers nothing that was asked for and is not relevant enough",
+    "duplicate": "the same id came again; the fresher, then the cheaper one is kept",
+}
+
+
+def _left(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> tuple[Rejected, ...]:
+    taken = {item.rank for item, _ in run.taken}
+    rest = [item for item in items if item.rank not in taken]
+    rest.sort(key=attrgetter("score"), reverse=True)  # stable: of equals the better rank
+    scores = {item.candidate.id: item.score for item in items} if doubles else {}
+    found: list[Rejected] = []
+    for item in rest:
+        id = item.candidate.id
+        rule = "relevance" if id in run.floored else "budget"
+        found.append(Rejected(id, rule, _REASONS[rule], item.score, item.costs[0]))
+    for item in sorted(doubles, key=twin):
+        id = item.candidate.id
+        found.append(Rejected(id, "duplicate", _REASONS["duplicate"], scores[id], item.costs[0]))
+    return tuple(found)
+
+
+# ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _published(items: Sequence[Item], benefits: Mapping[str, float], tokens_max: int) -> _Run:
+    for item in items:
+        item.score = score(benefits[item.candidate.id], item.costs[item.offered])
+    left = tokens_max
+    taken: list[_Chosen] = []
+    for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
+        for number in range(item.offered, -1, -1):
+            if item.costs[number] <= left:
+                left -= item.costs[number]
+                taken.append((item, number))
+                break
+    return _Run(taken)
+
+
+# ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _quality(
+    items: Sequence[Item],
+    size: int,
+    tokens_max: int,
+    risk: RiskLevel,
+    lod_mix: Mapping[Lod, float] | None,
+) -> _Run:
+    first, second, floored = _tiers(items, size, risk)
+    for item in items:
+        item.score = score(item.static + item.weight * len(item.own), item.costs[-1])
+    taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
+    left = tokens_max - sum(item.costs[number] for item, number in taken)
+    if second and left >= 0:
+        taken += _best(second, left) if lod_mix is None else _mixed(second, left, lod_mix)
+    return _Run(taken, floored)
+
+
+def _tiers(
+    items: Sequence[Item], size: int, risk: RiskLevel
+) -> tuple[list[Item], list[Item], frozenset[str]]:
+    """Weigh the items; return those that answer, those that may fill what is left, and the ids of the rest."""
+    best = max((item.candidate.relevance or 0.0 for item in items), default=0.0)
+    floor = FLOOR * best * best
+    first: list[Item] = []
+    second: list[Item] = []
+    floored: list[str] = []
+    for item in items:
+        one = item.candidate
+        judged = one.relevance
+        if judged is None:
+            item.weight = OVERLAP / size if size else 0.0
+            # What is fresh and cited is worth that much only as far as it answers.
+            if item.own:
+                item.static *= item.overlap
+            (first if item.own or not size else second).append(item)
+            continue
+        cited = CITATION * citation(one, risk)
+        share = JUDGED if size else 1.0
+        # Whoever judged relevance knew the time: it is not added once more (decision 0007).
+        item.static = judged * ((1 - CITATION) * share + cited)
+        item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
+        if size and not item.own and judged < floor:
+            floored.append(one.id)
+        else:
+            first.append(item)
+    return first, second, frozenset(floored)
+
+
+def _benefit(item: Item, covered: set[int]) -> float:
+    """Return what an item adds to what is covered already."""
+    if not item.own:
+        return item.static
+    known = len(item.own & covered)
+    return item.static + item.weight * (len(item.own) - (1 - AGAIN) * known)
+
+
+def _best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Return the best of three ways to fill the room: by score, by worth per token, the one best item."""
+    plain = _by_score(items, tokens_max)
+    if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
+        return plain
+    found, most = plain, _worth(plain)
+    for other in (_in_order(_by_density(items, tokens_max)), _single(items, tokens_max)):
+        if (worth := _worth(other)) > most:
+            found, most = other, worth
+    return found
+
+
+def _worth(taken: Sequence[_Chosen]) -> float:
+    """Return the worth of a set, best score first."""
+    known: set[int] = set()
+    total = 0.0
+    for item, number in taken:
+        total += _benefit(item, known) ** POWER * item.shown[number]
+        known |= item.own
+    return round(total, DIGITS)
+
+
+def _single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    best: tuple[float, Item, int] | None = None
+    for item in items:
+        if item.costs[0] <= tokens_max:
+            number = _fitting(item.costs, tokens_max)
+            worth = (item.static + item.weight * len(item.own)) ** POWER * item.shown[number]
+            if best is None or worth > best[0]:
+                best = worth, item, number
+    return [] if best is None else [best[1:]]
+
+
+def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Take the best score again and again, each item in as much detail as fits.
+
+    What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
+    again is the best of all (lazy evaluation: Minoux 1978).
+    """
+    known: set[int] = set()
+    heap = [(-item.score, item.rank, item) for item in items]
+    heapify(heap)
+    least = min((item.costs[0] for item in items), default=0)
+    left = tokens_max
+    taken: list[_Chosen] = []
+    while heap and left >= least:
+        was, rank, item = heappop(heap)
+        costs = item.costs
+        if costs[0] > left:
+            continue
+        if item.own and not known.isdisjoint(item.own):
+            now = -score(_benefit(item, known), costs[-1])
+            if now > was:
+                heappush(heap, (now, rank, item))
+                continue
+        number = _fitting(costs, left)
+        left -= costs[number]
+        known |= item.own
+        taken.append((item, number))
+    return taken
+
+
+def _fitting(costs: Sequence[int], left: int) -> int:
+    """Return the number of the most detailed rendition that fits; the first one does."""
+    number = len(costs) - 1
+    while costs[number] > left:
+        number -= 1
+    return number
+
+
+def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
+    """Return what was chosen with the best score first."""
+    known: set[int] = set()
+    heap = [(-item.score, item.rank, item, number) for item, number in taken]
+    heapify(heap)
+    found: list[_Chosen] = []
+    while heap:
+        was, rank, item, number = heappop(heap)
+        now = -score(_benefit(item, known), item.costs[-1])
+        if now > was:
+            heappush(heap, (now, rank, item, number))
+            continue
+        known |= item.own
+        found.append((item, number))
+    return found
+
+
+def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Take what is worth most per token again and again: an item, or more detail of one that is in."""
+    known: set[int] = set()
+    left = tokens_max
+    worth = [0.0] * (1 + max((item.rank for item in items), default=0))
+    heap: list[tuple[float, int, int, Item]] = []
+    for item in items:
+        worth[item.rank] = (item.static + item.weight * len(item.own)) ** POWER
+        step = _step(item, -1, left, worth[item.rank])
+        if step is not None:
+            heap.append(step)
+    heapify(heap)
+    least = min((item.costs[0] for item in items), default=0)
+    taken: dict[int, _Chosen] = {}
+    while heap:
+        was, rank, number, item = heappop(heap)
+        here = taken[rank][1] if rank in taken else -1
+        if here < 0:
+            if left < least:
+                continue
+            if item.own and not known.isdisjoint(item.own):
+                worth[rank] = _benefit(item, known) ** POWER
+        step = _step(item, here, left, worth[rank])
+        if step is None:
+            continue
+        if step[0] > was or step[2] != number:
+            heappush(heap, step)
+            continue
+        left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
+        known |= item.own
+        taken[rank] = item, number
+        more = _step(item, number, left, worth[rank])
+        if more is not None:
+            heappush(heap, more)
+    return list(taken.values())
+
+
+def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
+    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, number, item."""
+    costs, shown = item.costs, item.shown
+    if here < 0:
+        if costs[-1] <= left and len(costs) == 1:
+            return -round(1000 * worth / (costs[0] + FRAME), DIGITS), item.rank, 0, item
+        seen, spent, frame = 0.0, 0, FRAME
+    else:
+        seen, spent, frame = shown[here], costs[here], 0
+    best, chosen = 0.0, -1
+    for number in range(here + 1, len(costs)):
+        more = costs[number] - spent
+        if more > left:
+            break
+        gain = worth * (shown[number] - seen) / max(1, more + frame)
+        if chosen < 0 or gain >= best:
+            best, chosen = gain, number
+    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
+
+
+def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
+    """Take the best score again and again, where a level of detail that has more than its share loses a little.
+
+    What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
+    """
+    known: set[int] = set()
+    left = tokens_max
+    heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
+    for item in items:
+        gain = _benefit(item, known)
+        for number, lod in enumerate(item.lods):
+            heaps[lod].append(
+                (-score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
+            )
+    for heap in heaps.values():
+        heapify(heap)
+    spent = dict.fromkeys(Lod, 0)
+    taken: dict[int, _Chosen] = {}
+    while True:
+        best: tuple[float, int, Lod] | None = None
+        used = tokens_max - left
+        for lod, heap in heaps.items():
+            _settle(heap, taken, known, left)
+            if heap:
+                over = max(0.0, spent[lod] / used - lod_mix.get(lod, 0.0)) if used else 0.0
+                found = round(heap[0][0] + MIXED * over, DIGITS), heap[0][1], lod
+                if best is None or found[:2] < best[:2]:
+                    best = found
+        if best is None:
+            return list(taken.values())
+        _, rank, number, item = heappop(heaps[best[2]])
+        left -= item.costs[number]
+        spent[best[2]] += item.costs[number]
+        known |= item.own
+        taken[rank] = item, number
+
+
+def _settle(
+    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[int], left: int
+) -> None:
+    """Bring to the top of a heap what is really the best in it and can be taken."""
+    while heap:
+        was, rank, number, item = heap[0]
+        if rank in taken or item.costs[number] > left:
+            heappop(heap)
+            continue
+        now = -score(_benefit(item, known) * item.shown[number], item.costs[number])
+        if now <= was:
+            return
+        heappop(heap)
+        heappush(heap, (now, rank, number, item))

@@ -1,0 +1,455 @@
+"""The choice of fragments: checks 7 to 17 of the contract, and what `quality` adds."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import log
+
+import pytest
+
+from acms.contract import Candidate, Layer, Lod, RiskLevel, Variant
+from acms.core import selection
+from acms.core.selection import PROFILES, Profile, Selection, select
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HALF = 168 * log(2)
+"""Hours after which recency is one half."""
+
+
+def words(text: str) -> int:
+    """Count as a tokenizer would, one token a word."""
+    return len(text.split())
+
+
+def offer(
+    id: str,
+    entities: str = "",
+    age: float | None = 0.0,
+    cites: int = 0,
+    cost: int = 0,
+    **more: object,
+) -> Candidate:
+    """Make a candidate without a text, whose cost is what is claimed."""
+    return replace(
+        Candidate(
+            id=id,
+            source=Layer.L2,
+            entities=tuple(entities),
+            timestamp=None if age is None else NOW - timedelta(hours=age),
+            citations=tuple(f"ref:{n}" for n in range(cites)),
+            cost_tokens=cost,
+        ),
+        **more,
+    )
+
+
+def choose(
+    candidates: list[Candidate], gaze: str = "abcd", tokens: int = 10_000, **more: object
+) -> Selection:
+    return select(candidates, **{"gaze": gaze, "tokens_max": tokens, "now": NOW, "count": words, **more})
+
+
+def ids(chosen: Selection) -> str:
+    return "".join(fragment.id for fragment in chosen.fragments)
+
+
+def wire(chosen: Selection) -> str:
+    """Return all that must not depend on the order in which candidates come, byte for byte."""
+    fragments = [one.to_wire(extended=True) for one in chosen.fragments]
+    kept = [fragments, chosen.used_tokens, chosen.coverage, chosen.left]
+    return json.dumps([*kept, sorted(chosen.scores.items()), sorted(chosen.benefits.items())])
+
+
+SET_T = [
+    offer("B", "ab", 0, 1, 400),
+    offer("F", "cd", 0, 0, 300),
+    offer("G", "abcd", HALF, 1, 700),
+    offer("D", "", 0, 0, 250),
+]
+
+
+# ── the published formula ───────────────────────────────────────────────────────────────────────────────────────────
+
+#: Entities of four asked for, age in hours, citations, tokens; recency, benefit, score.
+GOLDEN = [
+    ("abcd", 0.0, 1, 0, 1.0, 1.0, 1.0),
+    ("ab", 0.0, 1, 400, 1.0, 0.7, 0.5),
+    ("ab", 0.0, 0, 300, 1.0, 0.65, 0.5),
+    ("abcd", HALF, 1, 700, 0.5, 0.85, 0.5),
+    ("abcd", 168.0, 0, 1000, 0.367879441171, 0.760363832351, 0.380181916176),
+    ("a", 24.0, 1, 120, 0.866877899750, 0.510063369925, 0.455413723147),
+    ("", 0.0, 0, 250, 1.0, 0.35, 0.28),
+]
+
+
+@pytest.mark.parametrize(("entities", "age", "cites", "cost", "recency", "benefit", "score"), GOLDEN)
+def test_check_07_the_golden_rows_come_out(
+    entities: str, age: float, cites: int, cost: int, recency: float, benefit: float, score: float
+) -> None:
+    one = offer("x", entities, age, cites, cost)
+    assert one.timestamp is not None
+    fresh = selection.recency(one.timestamp, NOW)
+    cited = selection.citation(one, RiskLevel.MEDIUM)
+    assert fresh == pytest.approx(recency, abs=1e-9)
+    assert selection.benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
+    chosen = choose([one], profile="published")
+    assert chosen.benefits["x"] == pytest.approx(benefit, abs=1e-9)
+    assert chosen.scores["x"] == pytest.approx(score, abs=1.1e-9)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_08_without_a_gaze_there_is_no_overlap_and_no_coverage(profile: Profile) -> None:
+    chosen = choose(SET_T, gaze="", profile=profile)
+    assert chosen.coverage is None
+    assert len(chosen.fragments) == 4
+    assert chosen.benefits["G"] == pytest.approx(0.3 * 0.5 + 0.1, abs=1e-9)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_09_an_entity_that_is_listed_twice_counts_once(profile: Profile) -> None:
+    once, twice = (choose([offer("x", said)], profile=profile) for said in ("a", "aa"))
+    assert once.scores == twice.scores
+    assert once.coverage == twice.coverage == 0.25
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected", "used", "coverage"),
+    [
+        (1000, "BFD", 950, 1.0),
+        (400, "B", 400, 0.5),
+        (399, "F", 300, 0.5),
+        (299, "D", 250, 0.0),
+        (249, "", 0, 0.0),
+        (1650, "BFGD", 1650, 1.0),
+        (8000, "BFGD", 1650, 1.0),
+    ],
+)
+def test_check_10_set_t_is_chosen_as_published(
+    tokens: int, expected: str, used: int, coverage: float
+) -> None:
+    chosen = choose(SET_T, tokens=tokens, profile="published")
+    assert (ids(chosen), chosen.used_tokens, chosen.coverage) == (expected, used, coverage)
+    assert {one.id for one in chosen.left} == set("BFGD") - set(expected)
+
+
+# ── always ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def random_set(rng: random.Random) -> tuple[list[Candidate], dict[str, object]]:
+    """Return candidates of all sorts, ids that repeat and costs that are lied about among them, and what to ask."""
+    found: list[Candidate] = []
+    for number in range(rng.randint(0, 25)):
+        entities = tuple(rng.choices("abcdefgh", k=rng.randint(0, 5)))
+        variants = [
+            Variant(lod=lod, text="v " * rng.randint(0, 800), cost_tokens=rng.choice((0, 10, 700)))
+            for lod in Lod
+            if rng.random() < 0.4
+        ]
+        found.append(
+            Candidate(
+                id=f"c{rng.randint(0, number + 3)}",
+                source=rng.choice(tuple(Layer)),
+                lod=rng.choice(tuple(Lod)),
+                text=None if rng.random() < 0.3 else "w " * rng.choice((0, 5, 40, 1500)),
+                entities=entities,
+                cost_tokens=rng.choice((0, 1, 100, rng.randint(0, 5000))),
+                timestamp=None
+                if rng.random() < 0.2
+                else NOW - timedelta(hours=rng.choice((-5, 0, 0, 24, rng.uniform(0, 900)))),
+                citations=("r",) * rng.randint(0, 2),
+                variants=tuple(variants),
+                relevance=rng.choice((None, 0.0, 0.5, rng.random())),
+            )
+        )
+    asked: dict[str, object] = {
+        "gaze": tuple(rng.sample("abcdefgh", rng.randint(0, 8))),
+        "tokens_max": rng.choice((0, 1, rng.randint(0, 8000))),
+        "risk": rng.choice(tuple(RiskLevel)),
+        "prefer": rng.choice((None, *Lod)),
+        "order": rng.choice(("selection", "lod")),
+        "lod_mix": rng.choice((None, None, {Lod.MACRO: 0.3, Lod.MICRO: 0.5, Lod.ATOMIC: 0.2})),
+    }
+    return found, asked
+
+
+def hold_random_sets(count: int, shuffles: int) -> None:
+    """Check what must hold of every selection, on random sets of candidates."""
+    for seed in range(count):
+        rng = random.Random(seed)
+        candidates, asked = random_set(rng)
+        for profile in PROFILES:
+            chosen = choose(candidates, profile=profile, **asked)
+            said = f"seed {seed}, {profile}"
+            assert sum(one.cost_tokens for one in chosen.fragments) == chosen.used_tokens, said
+            assert chosen.used_tokens <= asked["tokens_max"], said
+            assert all(one.cost_tokens >= words(one.text or "") for one in chosen.fragments), said
+            shown = [one.id for one in chosen.fragments]
+            assert len(shown) == len(set(shown)), said
+            left = [one.id for one in chosen.left if one.rule != "duplicate"]
+            assert sorted([*shown, *left]) == sorted({one.id for one in candidates}), said
+            covered = set(asked["gaze"]) & {name for one in chosen.fragments for name in one.entities}
+            assert chosen.coverage == (len(covered) / len(asked["gaze"]) if asked["gaze"] else None), said
+            first = wire(chosen)
+            for _ in range(shuffles):
+                rng.shuffle(candidates)
+                assert wire(choose(candidates, profile=profile, **asked)) == first, said
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_11_a_thousand_shuffles_give_the_same_bytes(profile: Profile) -> None:
+    rng = random.Random(11)
+    candidates, _ = random_set(random.Random(4))
+    candidates = [*candidates, *SET_T]
+    first = wire(choose(candidates, tokens=2000, profile=profile))
+    for _ in range(1000):
+        rng.shuffle(candidates)
+        assert wire(choose(candidates, tokens=2000, profile=profile)) == first
+
+
+def test_checks_11_12_14_hold_for_random_sets_of_candidates() -> None:
+    """The first 400 of the sets; all 10,000: `pytest -m slow tests/contract/test_selection.py`."""
+    hold_random_sets(400, shuffles=2)
+
+
+@pytest.mark.slow
+def test_checks_11_12_14_hold_for_ten_thousand_random_sets_of_candidates() -> None:
+    hold_random_sets(10_000, shuffles=3)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_13_a_cost_that_is_claimed_too_low_is_counted_again(profile: Profile) -> None:
+    liar = offer("liar", "a", cost=10, text="word " * 500)
+    assert choose([liar], tokens=499, profile=profile).fragments == ()
+    chosen = choose([liar], tokens=500, profile=profile)
+    assert chosen.used_tokens == chosen.fragments[0].cost_tokens == 500
+    short = replace(liar, variants=(Variant(lod=Lod.MACRO, text="word " * 300, cost_tokens=1),))
+    assert choose([short], tokens=299, profile=profile).fragments == ()
+
+
+def test_check_13_a_cost_that_is_claimed_too_high_is_believed() -> None:
+    assert choose([offer("x", "a", cost=80, text="three words here")]).used_tokens == 80
+
+
+def test_check_14_the_sum_and_the_coverage_are_those_of_the_fragments() -> None:
+    chosen = choose([offer("x", "ab", cost=300), offer("y", "bxz", cost=20)], gaze="abcd")
+    assert chosen.used_tokens == 320
+    assert chosen.coverage == 0.5
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_15_ties_go_to_the_fresher_the_more_cited_the_smaller_the_lesser_id(profile: Profile) -> None:
+    ahead, now, cited = -2.0, -1.0, {"cites": 2}  # what lies ahead is not fresher than new by the score
+    candidates = [
+        offer("d", "a", now, 1, 100),
+        offer("c", "a", now, 1, 100),
+        offer("b", "a", now, **cited, cost=100),
+        offer("e", "a", ahead, 1, 100),
+    ]
+    chosen = choose(candidates, gaze="a", profile=profile)
+    assert len(set(chosen.scores.values())) == 1
+    assert ids(chosen) == "ebcd"
+    # Of no benefit at all, so that the cost does not show in the score.
+    sizes = [offer("a", age=None, cost=9), offer("z", age=None, cost=8), offer("y", age=None, cost=9)]
+    assert ids(choose(sizes, gaze="a", risk=RiskLevel.HIGH, profile=profile)) == "zay"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_check_16_what_does_not_fit_comes_as_its_title(profile: Profile) -> None:
+    one = offer(
+        "x",
+        "a",
+        lod=Lod.ATOMIC,
+        text="word " * 900,
+        variants=(
+            Variant(lod=Lod.MACRO, text="a short title", cost_tokens=2),
+            Variant(lod=Lod.MICRO, text="word " * 200, cost_tokens=200),
+        ),
+    )
+    for tokens, lod, used in ((899, Lod.MICRO, 200), (199, Lod.MACRO, 3), (900, Lod.ATOMIC, 900)):
+        chosen = choose([one], tokens=tokens, profile=profile)
+        assert [(found.lod, found.cost_tokens) for found in chosen.fragments] == [(lod, used)]
+    assert choose([one], tokens=900, prefer=Lod.MICRO, profile=profile).fragments[0].lod is Lod.MICRO
+    assert (
+        choose([offer("x", lod=Lod.ATOMIC)], prefer=Lod.MACRO, profile=profile).fragments[0].lod is Lod.ATOMIC
+    )
+
+
+def test_check_17_ten_thousand_candidates_are_chosen_from() -> None:
+    """Speed is measured by benchmarks/selection.py; here all of them must be accounted for."""
+    rng = random.Random(17)
+    many = [
+        offer(f"{n}", "".join(rng.sample("abcdefgh", 3)), rng.uniform(0, 900), n % 3, rng.randint(1, 300))
+        for n in range(10_000)
+    ]
+    chosen = choose(many, gaze="abcd", tokens=4000)
+    assert len(chosen.fragments) + len(chosen.left) == 10_000
+    assert 3900 < chosen.used_tokens <= 4000
+
+
+# ── risk, duplicates, order ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_where_the_risk_is_high_what_cites_nothing_earns_nothing_by_it() -> None:
+    for risk, benefit in ((RiskLevel.LOW, 0.95), (RiskLevel.MEDIUM, 0.95), (RiskLevel.HIGH, 0.9)):
+        chosen = choose([offer("x", "abcd")], risk=risk, profile="published")
+        assert chosen.benefits["x"] == pytest.approx(benefit)
+    assert choose([offer("x", "abcd", cites=1)], risk=RiskLevel.HIGH).benefits["x"] == pytest.approx(1.0)
+
+
+def test_of_two_with_the_same_id_the_fresher_is_kept_then_the_cheaper() -> None:
+    old, new = offer("x", "a", 5, cost=1), offer("x", "a", 1, cost=9)
+    cheap = replace(new, cost_tokens=7)
+    chosen = choose([old, new, cheap])
+    assert chosen.used_tokens == 7
+    assert [(one.id, one.rule, one.cost) for one in chosen.left] == [
+        ("x", "duplicate", 9),
+        ("x", "duplicate", 1),
+    ]
+
+
+def test_a_time_that_lies_ahead_is_as_fresh_as_now() -> None:
+    assert choose([offer("x", "a", -900)], profile="published").benefits["x"] == pytest.approx(0.5)
+
+
+def test_fragments_may_come_by_level_of_detail() -> None:
+    mixed = [
+        offer(f"{n}", "a", n, cost=10, lod=lod) for n, lod in enumerate((Lod.ATOMIC, Lod.MICRO, Lod.MACRO))
+    ]
+    assert ids(choose(mixed, profile="published")) == "012"
+    assert ids(choose(mixed, profile="published", order="lod")) == "210"
+
+
+def test_entities_are_compared_whatever_their_case() -> None:
+    one = replace(offer("x"), entities=("OAuth", "Tokens"))
+    assert choose([one], gaze=("oauth ", "TOKENS", "flow")).coverage == 2 / 3
+
+
+# ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_fresh_and_cited_does_not_displace_what_was_asked_for() -> None:
+    junk = [offer(f"junk{n}", "", 0, 2, 100) for n in range(10)]
+    old = offer("answer", "a", 5000, 0, 900)
+    assert choose([*junk, old], tokens=1000, profile="published").coverage == 0.0
+    chosen = choose([*junk, old], tokens=1000)
+    assert chosen.fragments[0].id == "answer"
+    assert len(chosen.fragments) == 2  # junk may fill what is left
+
+
+def test_an_entity_that_is_covered_counts_less_the_next_time() -> None:
+    twins = [offer("x", "a", 0, 1, 100), offer("y", "a", 0, 1, 100), offer("z", "b", 0, 0, 100)]
+    assert ids(choose(twins, gaze="ab", tokens=200, profile="published")) == "xy"
+    chosen = choose(twins, gaze="ab", tokens=200)
+    assert ids(chosen) == "xz"
+    assert chosen.coverage == 1.0
+
+
+def test_a_provider_that_judges_relevance_is_believed() -> None:
+    judged = [offer("far", "a", 0, 1, 100, relevance=0.2), offer("near", "", 9000, 0, 100, relevance=0.9)]
+    assert ids(choose(judged, tokens=100, profile="published")) == "far"
+    assert ids(choose(judged, tokens=100)) == "near"
+
+
+def test_what_covers_nothing_and_is_hardly_relevant_is_left_out_even_if_there_is_room() -> None:
+    offers = [
+        offer("near", "", relevance=0.9),
+        offer("noise", "", relevance=0.05),
+        offer("x", "a", relevance=0.05),
+    ]
+    chosen = choose(offers)
+    assert sorted(one.id for one in chosen.fragments) == ["near", "x"]
+    assert [(one.id, one.rule) for one in chosen.left] == [("noise", "relevance")]
+    assert len(choose(offers, gaze="").fragments) == 3
+
+
+def test_one_large_answer_is_kept_against_many_small_ones_that_say_little() -> None:
+    small = [offer(f"s{n}", "", 0, 0, 30, relevance=0.3) for n in range(30)]
+    large = offer("large", "", 0, 0, 1000, relevance=0.95)
+    assert ids(choose([*small, large], tokens=1000)) == "large"
+
+
+def test_many_good_answers_are_kept_against_one_that_is_hardly_better() -> None:
+    small = [offer(f"{n}", "", 0, 0, 100, relevance=0.8) for n in range(9)]
+    large = offer("large", "", 0, 0, 1000, relevance=0.95)
+    assert len(choose([*small, large], tokens=1000).fragments) == 9
+
+
+def ways(id: str, relevance: float) -> Candidate:
+    """Make a candidate of 400 tokens that may also come with 100 or with 5."""
+    return offer(
+        id,
+        relevance=relevance,
+        lod=Lod.ATOMIC,
+        text="w " * 400,
+        variants=(
+            Variant(lod=Lod.MICRO, text="w " * 100, cost_tokens=0),
+            Variant(lod=Lod.MACRO, text="w " * 5, cost_tokens=0),
+        ),
+    )
+
+
+def test_detail_is_given_to_what_answers_best_while_the_rest_is_shortened() -> None:
+    chosen = choose([ways("best", 0.9), ways("good", 0.8), ways("fair", 0.7)], tokens=620)
+    assert {one.id: one.lod for one in chosen.fragments} == {
+        "best": Lod.ATOMIC,
+        "good": Lod.MICRO,
+        "fair": Lod.MICRO,
+    }
+    assert chosen.fragments[0].id == "best"
+
+
+def test_all_come_in_full_where_there_is_room() -> None:
+    chosen = choose([ways("x", 0.9), ways("y", 0.1)], gaze="", tokens=800)
+    assert [one.lod for one in chosen.fragments] == [Lod.ATOMIC, Lod.ATOMIC]
+
+
+def test_a_longer_rendition_than_the_offered_one_is_taken_where_there_is_room() -> None:
+    one = offer("x", "a", text="w " * 9, variants=(Variant(lod=Lod.ATOMIC, text="w " * 50, cost_tokens=0),))
+    assert choose([one], profile="published").used_tokens == 9
+    assert choose([one]).used_tokens == 50
+
+
+def test_a_rendition_that_says_less_than_a_cheaper_one_is_never_taken() -> None:
+    one = offer(
+        "x", "a", lod=Lod.ATOMIC, text="w " * 50, variants=(Variant(lod=Lod.MICRO, text="w", cost_tokens=60),)
+    )
+    assert choose([one], tokens=55).fragments[0].lod is Lod.ATOMIC
+    assert choose([one], tokens=49).fragments == ()
+
+
+def test_a_mix_of_levels_shifts_equals_only() -> None:
+    offers = [
+        offer(f"{lod.value}{n}", "a", 0, 0, 100, lod=lod) for lod in (Lod.MACRO, Lod.ATOMIC) for n in range(4)
+    ]
+    chosen = choose(offers, gaze="a", tokens=400, lod_mix={Lod.MACRO: 0.5, Lod.ATOMIC: 0.5})
+    assert sorted(one.lod.value for one in chosen.fragments) == ["atomic", "atomic", "macro", "macro"]
+    better = [*offers[:4], *(replace(one, entities=()) for one in offers[4:])]
+    chosen = choose(better, gaze="a", tokens=400, lod_mix={Lod.ATOMIC: 1.0})
+    assert {one.lod for one in chosen.fragments} == {Lod.MACRO}
+
+
+def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
+    """What is taken again and again as the best of a heap is what looking at all of them would take."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        offers = [
+            offer(f"{n}", "".join(rng.sample("abcdef", rng.randint(1, 4))), rng.uniform(0, 500), n % 2, 100)
+            for n in range(8)
+        ]
+        chosen = choose(offers, gaze="abcdef", tokens=10_000)  # all of them: the order is what counts
+        covered: set[str] = set()
+        rest = {one.id: one for one in offers}
+        for fragment in chosen.fragments:
+
+            def gain(one: Candidate, covered: set[str] = covered) -> float:
+                asked = set(one.entities)
+                static = 0.3 * selection.recency(one.timestamp, NOW) + 0.1 * selection.citation(
+                    one, RiskLevel.MEDIUM
+                )
+                return (0.6 * (len(asked) - len(asked & covered) / 2) + static * len(asked)) / 6 / 1.1
+
+            assert gain(rest.pop(fragment.id)) >= max(map(gain, rest.values()), default=0.0) - 2e-9
+            covered |= set(fragment.entities)
