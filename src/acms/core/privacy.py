@@ -1,0 +1,163 @@
+"""Privacy: what in a text is sensitive, and the text without it. One stage before every sink.
+
+Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses and
+telephone numbers go, too. Under `block` no text leaves at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from acms.core import detectors, detectors_personal
+from acms.core.detectors import Found
+from acms.model import Privacy
+
+#: Kinds from the most specific to the least: of stretches that overlap the first names the whole.
+KINDS = (
+    "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "client_secret", "password",
+    "bearer_token", "token", "secret", "email", "phone",
+)  # fmt: skip
+_RANK = {kind: rank for rank, kind in enumerate(KINDS)}
+#: Kinds that identify a person and open nothing: they go under `redact` only.
+_PERSONAL = frozenset(("email", "phone"))
+_MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
+#: Digits enough for a telephone number, with what may stand between them.
+_DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
+_ROUNDS = 4
+_LEAST = 6
+"""Characters of the shortest stretch that a rule can find something in."""
+
+
+class Sensitive(NamedTuple):
+    """A stretch of a text that is sensitive."""
+
+    #: Offset of its first character.
+    start: int
+    #: Offset after its last character.
+    end: int
+    #: What it is: one of `KINDS`.
+    kind: str
+    #: Whether it goes under `allow`, too.
+    clear: bool
+
+
+class Redacted(NamedTuple):
+    """A text that may leave, and what was taken out of it."""
+
+    text: str
+    #: Offsets are those of the text before, in order, without overlaps.
+    spans: tuple[Sensitive, ...]
+
+
+def effective(*modes: Privacy) -> Privacy:
+    """Return the strictest of the modes of a request, its tenant and an item; `allow` of none."""
+    return max(modes, key=_STRICT.__getitem__, default=Privacy.ALLOW)
+
+
+_STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
+
+
+def mark(kind: str) -> str:
+    """Return what stands in the place of something sensitive."""
+    return f"[REDACTED: {kind}]"
+
+
+def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
+    """Return what `redact` takes out of a text under this mode, in order, without overlaps.
+
+    Taking something out changes what stands beside it, so what is left is searched again until nothing is found. A text
+    made to need more rounds than four loses the stretches in question whole.
+    """
+    found: list[Sensitive] = []
+    waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
+    for turn in range(_ROUNDS):
+        left: list[tuple[int, int]] = []
+        for start, end in waiting:
+            part = text if end - start == len(text) else text[start:end]
+            here = _merged(_detect(part, mode), start)
+            if here and turn == _ROUNDS - 1:
+                here = [Sensitive(start, end, here[0].kind, clear=True)]
+            if here:
+                found += here
+                at = start
+                for one in here:
+                    if one.start - at >= _LEAST:
+                        left.append((at, one.start))
+                    at = one.end
+                if end - at >= _LEAST:
+                    left.append((at, end))
+        waiting = left
+        if not waiting:
+            break
+    found.sort()
+    return found
+
+
+def redact(text: str, mode: Privacy) -> Redacted:
+    """Return a text without what is sensitive under a mode; under `block` it is empty.
+
+    What was redacted stays as it is when it is redacted again. Token counts must be taken anew.
+    """
+    if mode is Privacy.BLOCK:
+        return Redacted("", ())
+    found = spans(text, mode)
+    if not found:
+        return Redacted(text, ())
+    parts: list[str] = []
+    at = 0
+    for one in found:
+        parts += (text[at : one.start], mark(one.kind))
+        at = one.end
+    parts.append(text[at:])
+    return Redacted("".join(parts), tuple(found))
+
+
+def safe_key(key: str) -> bool:
+    """Tell whether a key, an id or an entity may be shown as it is: nothing sensitive was found in it."""
+    return not _detect(key, Privacy.REDACT)
+
+
+def _detect(text: str, mode: Privacy) -> list[Found]:
+    found = detectors.secrets(text)
+    if "@" in text:
+        found += detectors_personal.logins(text)
+    digits = _DIGITS.search(text) is not None
+    if digits:
+        found += detectors_personal.ibans(text)
+        found += detectors_personal.cards(text)
+    if mode is not Privacy.ALLOW:
+        if "@" in text or "at" in text:
+            found += detectors_personal.emails(text)
+        if digits:
+            found += detectors_personal.phones(text)
+    return found
+
+
+def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
+    """Return stretches in order, those that overlap as one of the most specific kind among them."""
+    merged: list[Sensitive] = []
+    for one in sorted(found):
+        start, end, kind = one.start + offset, one.end + offset, one.kind
+        if end <= start:
+            continue
+        if merged and start < merged[-1].end:
+            last = merged.pop()
+            kind = min(kind, last.kind, key=_RANK.__getitem__)
+            start, end = last.start, max(end, last.end)
+        merged.append(Sensitive(start, end, kind, kind not in _PERSONAL))
+    return merged
+
+
+def _between(text: str) -> list[tuple[int, int]]:
+    """Return what lies between the marks of an earlier redaction."""
+    parts: list[tuple[int, int]] = []
+    start, end = 0, len(text)
+    for one in _MARK.finditer(text):
+        if one.start() - start >= _LEAST:
+            parts.append((start, one.start()))
+        start = one.end()
+    if end - start >= _LEAST:
+        parts.append((start, end))
+    return parts
