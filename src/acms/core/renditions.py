@@ -7,7 +7,7 @@ from math import inf
 
 from acms.contract import Candidate, Lod
 
-SHOWN = 0.5
+SHOWN = 0.7
 """What a shorter rendition is worth: this power of its share of the tokens of the longest."""
 
 _NONE: frozenset[int] = frozenset()
