@@ -63,7 +63,7 @@ def gaze(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, .
     if "_" in intent and _WORD.fullmatch(intent):
         intent = intent.replace("_", " ")
     found = list(entities(intent))
-    said = [word.lower() for word in _WORD.findall(intent)]
+    said = [word.lower() for word in _WORD.findall(intent[:READ])]
     if len(found) > 1 and found[0] in _ASKING and said and said[0] == found[0]:
         del found[0]
     return _joined(found, said, known) if known else tuple(found)
@@ -125,10 +125,13 @@ def _joined(found: list[str], said: list[str], known: Collection[str]) -> tuple[
         words = tuple(part for word in _WORD.findall(name) for part in _parts(word))
         if len(words) > 1:
             by_words.setdefault(words, name)
+    where: dict[str, list[int]] = {}
+    for at, word in enumerate(said):
+        where.setdefault(word, []).append(at)
     place: dict[int, str] = {}
     taken: set[int] = set()
     for words in sorted(by_words, key=lambda words: (-len(words), words)):
-        for at in range(len(said) - len(words) + 1):
+        for at in where.get(words[0], ()):
             here = range(at, at + len(words))
             if tuple(said[at : at + len(words)]) == words and taken.isdisjoint(here):
                 taken.update(here)
