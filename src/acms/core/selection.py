@@ -40,7 +40,7 @@ JUDGED = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 FLOOR = 0.2
 """What covers nothing asked for needs this times the square of the best relevance."""
-POWER = 4
+POWER = 3
 """The chance that an item is needed grows with this power of its benefit (measured, decision 0042)."""
 FRAME = 20
 """Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
