@@ -232,22 +232,26 @@ def _near(text: str, start: int, stop: int) -> Found | None:
 
 # ── values that a key calls secret ──────────────────────────────────────────────────────────────────────────────────
 
-_SIGNS = (
-    "pass", "pwd", "secret", "token", "key", "cred", "auth", "kennwort", "contrase", "senha", "пароль", "密码", "密碼",
-    "パスワード", "비밀번호", "cookie", "identified by", "pw", "curl", "session", "signature", "bearer",
+#: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
+_STEMS = (
+    "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
+    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by",
 )  # fmt: skip
-_NAMED = re.compile(
-    r"(?P<password>pass(?:word|wd|phrase|code|wort)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|pwd|kennwort|"
-    r"contrase(?:ñ|n)a|senha|mot de passe|пароль|密码|密碼|パスワード|비밀번호)"
-    r"|(?P<client_secret>client[ _.-]?secret|clientsecret|consumer[ _.-]?secret)"
-    r"|(?P<api_key>(?:api|access|auth|app|application|service|subscription|storage|account|license|encryption|"
-    r"signing|master|admin|private|secret|shared|session|hmac|webhook|deploy|crypto|cipher|aes|project|team|prod|live)"
-    r"[ _.-]?(?:access[ _.-]?)?(?:api[ _.-]?)?key(?![a-z]))"
-    r"|(?P<token>tokens?(?![a-z])|session[ _.-]?id|sessid|jsessionid|csrf)"
-    r"|(?P<secret>secret|credentials?|creds?(?![a-z])|(?:shared[ _-]?access[ _-]?|[?&]sig|x-amz-)signature|[?&]sig(?==))"
-    r"|(?P<header>authorization|proxy-authorization|bearer)"
+_STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
+_WORD = re.compile(
+    r"(?P<password>pass(?:word|wd|phrase|code|wort)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
+    r"|(?P<api_key>key(?![a-rt-z]))"
+    r"|(?P<token>token|session[ _.-]?id|sessid)"
+    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==))"
+    r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
     r"|(?P<sql>identified by(?= ['\"]))"
+)
+#: What makes a key, written before the word, one that opens something.
+_OPENING = tuple(
+    """api access auth app application service subscription storage account license encryption encrypt signing sign
+    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live""".split()
 )
 _FORMER = re.compile(r"[A-Za-z0-9_.\-]{0,48}$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
@@ -311,20 +315,33 @@ def _lower(text: str) -> str:
     return low if len(low) == len(text) else text.replace("İ", "i").lower()
 
 
+@cache
+def _any(stems: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(stems))
+
+
 def assigned(text: str) -> list[Found]:
     """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
     low = _lower(text)
     found: list[Found] = []
-    if not any(sign in low for sign in _SIGNS):
-        return found
-    at = 0
-    while name := _NAMED.search(low, at):
-        at = name.end()
-        kind = name.lastgroup or "secret"
-        hit = _header(text, name) if kind in ("header", "cookie") else _value(text, name, kind)
-        if hit:
-            found.append(hit)
-            at = max(at, hit.end)
+    stems = tuple(stem for stem in _STEMS if stem in low)
+    if not low.isascii():
+        stems += tuple(stem for stem in _STEMS_BEYOND if stem in low)
+    if stems:
+        find = _any(stems).search
+        at = 0
+        while stem := find(low, at):
+            at = stem.end()
+            name = _WORD.match(low, stem.start())
+            if not name:
+                continue
+            kind = name.lastgroup or "secret"
+            if kind == "api_key" and not low[max(0, at - 24) : stem.start()].rstrip(" _.-").endswith(_OPENING):
+                continue
+            hit = _header(text, name) if kind in ("header", "cookie") else _value(text, low, name, kind)
+            if hit:
+                found.append(hit)
+                at = max(at, hit.end)
     if "curl" in low or "sshpass" in low or "mysql" in low:
         found += _commands(text)
     return found
@@ -364,7 +381,7 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
-def _value(text: str, name: re.Match[str], kind: str) -> Found | None:
+def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     former = _FORMER.search(text, max(0, name.start() - 48), name.start())
     tail = _TAIL.match(text, name.end())
     end = tail.end() if tail else name.end()
@@ -374,7 +391,11 @@ def _value(text: str, name: re.Match[str], kind: str) -> Found | None:
         words = [word.lower() for word in _SPLIT.findall(rest)]
         if any(word not in _STILL and not word.isdigit() for word in words):
             return None
-    plural = rest == "s" or name[0].endswith("tokens")
+    if kind == "secret" and rest.lower().endswith("key"):
+        kind = "api_key"
+    plural = rest == "s"
+    if kind == "secret" and low[max(0, name.start() - 9) : name.start()].rstrip(" _.-").endswith(("client", "consumer")):
+        kind = "client_secret"
     if kind == "sql":
         after_at, op, flag = end, "by", False
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from acms.core.detectors import Found
 
@@ -51,38 +52,42 @@ def emails(text: str) -> Iterator[Found]:
                 yield Found(match.start(), match.end(), "email")
 
 
-_LOGIN = re.compile(
-    r"""(?<![\w.@/-])([A-Za-z][\w.-]{0,31}):([^\s:@"'`<>/]{3,64})@([A-Za-z0-9][\w.-]{0,120}\w)(:\d{2,5}|/)"""
-)
+_USER = re.compile(r"""(?<![\w.@/-])([A-Za-z][\w.-]{0,31}):[^\s:@"'`<>/]{3,64}$""")
+_HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)")
 
 
 def logins(text: str) -> Iterator[Found]:
     """Find `user:password@host:port` without a scheme."""
-    for match in _LOGIN.finditer(text):
-        if match[1].lower() not in ("mailto", "to", "from", "cc", "bcc", "email", "mail", "sip", "sips"):
-            yield Found(match.start(), match.end(), "connection_string")
+    at, after = text.find("@"), 0
+    while at >= 0:
+        host = _HOST.match(text, at)
+        user = _USER.search(text, max(after, at - 98), at) if host else None
+        if host and user and user[1].lower() not in _HEADERS:
+            after = host.end()
+            yield Found(user.start(), after, "connection_string")
+        at = text.find("@", max(after, at + 1))
 
+
+_HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
 
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
 
-_GAP = r"[ \u00a0\u2009\u202f.\-/]"
-_PLUS = re.compile(
-    rf"(?<![\w+])(?:\+|(?<!\d)00(?=[1-9][ \u00a0\-/0-9]{{9}}))[ \u00a0]?[1-9(](?:[0-9()]|{_GAP}{{1,3}}(?=[0-9(])){{6,23}}+(?![0-9])"
-)
+#: Digits in groups, with what may stand between the groups of one number.
+_DIGITS = re.compile(r"[+(]?[0-9(](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+_BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
-    r"(?<![\w./:#$€£=+\-,])(?<!\d )(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[2-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<a>[ .\-])[2-9]\d{2}(?P=a)\d{4})(?![\w]|[.\-/,:]\d| \d)"
-    # a trunk zero: 030 1234567, 0171/1234567, 01 23 45 67 89, (0)20 7946 0958, 020 7946 0958, 04 1234 5678, 03-1234-5678
-    r"|(?<![\w./:#$€£=+\-,])(?<!\d )(?:\(0[1-9]\d{1,4}\) ?\d{3,4}[ \-]?\d{3,6}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9]\d{1,4} ?[ /\-] ?\d{3,9}(?:[ \-]\d{2,5}){0,3}"
-    r"|0[1-9][ \-]\d{4}[ \-]\d{4})(?![\w]|[.\-/,:]\d| \d)"
+    r"(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[2-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<gap>[ .\-])[2-9]\d{2}(?P=gap)\d{4})"
+    # a trunk zero: 030 1234567, 0171/1234567, 01 23 45 67 89, (020) 7946 0958, 020 7946 0958, 03-1234-5678
+    r"|\(0[1-9]\d{0,4}\) ?\d{3,4}[ \-]?\d{3,6}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9][ \-]\d{4}[ \-]\d{4}"
+    r"|0[1-9]\d{1,4} ?[ /\-] ?\d{3,9}(?:[ \-]\d{2,5}){0,3}"
     # Brazil: (11) 91234-5678
-    r"|(?<![\w.])\([1-9]\d\) ?9?\d{4}-\d{4}(?!\w)"
+    r"|\([1-9]\d\) ?9?\d{4}-\d{4}"
 )
-_SAID = re.compile(
-    r"(?:\btel(?:ephone|efon|éfono|efone|\.)?|\bphone|\bmobile?|\bcell(?:phone)?|\bhandy|\bfax|\bwhats ?app|\bsms|\bdial|\bring|"
-    r"\bcall(?: (?:me|us|him|her|them))?|\btext(?: me| him| her| us)|\breach (?:me|us|him|her)|\bcontact|\bhotline|\bphone number|☎|📞|📱)"
-    r"(?:[ \t]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|me at|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?"
-    r"(?P<number>\(?[0-9](?:[0-9()]|[ \u00a0.\-/]{1,3}(?=[0-9(])){5,20}+)(?![\w]|[.,:]\d)",
+_CALLED = re.compile(
+    r"(?:\b(?:tele?(?:phone|fon|fone)?|phone|mobile?|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
+    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|téléphone|teléfono|☎|📞|📱)"
+    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
@@ -98,25 +103,30 @@ _CODES = re.compile(
 
 def phones(text: str) -> Iterator[Found]:
     """Find telephone numbers: international ones, national ones written in groups, any that is called one."""
-    if "+" in text or "00" in text:
-        for match in _PLUS.finditer(text):
-            digits = "".join(char for char in match[0] if char in "0123456789")
-            number = digits[2:] if match[0][0] == "0" else digits
-            if 8 <= len(number) <= 15 and _CODES.match(number) and len(set(number)) > 2:
-                yield Found(match.start(), match.end() - (match[0][-1] == "("), "phone")
-    for match in _NATIONAL.finditer(text):
-        size = sum(char.isdigit() for char in match[0])
-        if (
-            9 <= size <= 12
-            and not _DATE.fullmatch(match[0])
-            and not _SHORT.search(text, max(0, match.start() - 14), match.start())
-        ):
-            yield Found(match.start(), match.end(), "phone")
-    for match in _SAID.finditer(text):
-        number = match["number"]
-        size = sum(char.isdigit() for char in number)
-        if 7 <= size <= 13 and not _DATE.match(number) and len(set(number)) > 3:
-            yield Found(match.start("number"), match.start("number") + len(number.rstrip("-. /(")), "phone")
+    for match in _DIGITS.finditer(text):
+        start, number = match.start(), match[0].rstrip("(")
+        digits = "".join(char for char in number if "0" <= char <= "9")
+        before, after = text[start - 1 : start], text[match.end() : match.end() + 2]
+        if len(digits) < 7 or len(set(digits)) < 3 or before.isalnum() or before == "_" or after[:1].isalnum():
+            continue
+        if after[:1] in ("_", "@") or (after[:1] in (".", ",", ":", "-", "/") and after[1:].isdigit()):
+            continue
+        if number[0] == "+" and 8 <= len(digits) <= 15:
+            there = _CODES.match(digits) is not None
+        elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
+            there = len(number) > len(digits) or _called(text, start)
+        elif _DATE.match(number) or _SHORT.search(text, max(0, start - 14), start):
+            there = False
+        elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
+            there = True
+        else:
+            there = len(digits) <= 13 and _called(text, start)
+        if there:
+            yield Found(start, start + len(number), "phone")
+
+
+def _called(text: str, start: int) -> bool:
+    return _CALLED.search(text, max(0, start - 36), start) is not None
 
 
 # ── bank accounts ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,17 +139,16 @@ _LENGTHS = {
     LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25
     QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30""".split()
 }
-_IBAN = re.compile(
-    r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+|(?<![A-Za-z0-9])[a-z]{2}[0-9]{2}(?: [a-z0-9]{4}){2}(?: ?[a-z0-9]){3,22}+"
-)
+_IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
+_SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")
 
 
 def ibans(text: str) -> Iterator[Found]:
     """Find international bank account numbers whose length and checksum are right."""
-    for match in _IBAN.finditer(text):
+    for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         raw = match[0].upper()
         size = _LENGTHS.get(raw[:2])
-        if not size:
+        if not size or text[match.start() - 1 : match.start()].isalnum():
             continue
         chars: list[str] = []
         end = 0
@@ -157,22 +166,25 @@ def ibans(text: str) -> Iterator[Found]:
 
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-_CARD = re.compile(r"(?<![\w.\-/])[2-6][0-9]{3}(?:[ \u00a0-]?[0-9]){9,15}+(?![\w]|[.,-]\d)")
+_CARD = re.compile(
+    r"[2-6][0-9]{3}(?:(?P<gap>[ \u00a0-])(?:[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{4}(?:(?P=gap)[0-9]{1,3})?|[0-9]{6}(?P=gap)[0-9]{4,5})"
+    r"|[0-9]{9,15}+)(?![\w]|[.,-]\d)"
+)
 _ISSUERS = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|"
     r"3(?:0[0-59]|[689]\d)\d{11,13}|6(?:011|5\d{2}|4[4-9]\d)\d{12,15}|62\d{14,17}|35(?:2[89]|[3-8]\d)\d{12,15}|"
     r"(?:50|5[6-9]|6\d)\d{10,17}"
-)
-_GROUPS = re.compile(
-    r"\d{13,19}|\d{4}([ \u00a0-])\d{4}\1\d{4}\1\d{4}(?:\1\d{1,3})?|\d{4}([ \u00a0-])\d{6}\2\d{4,5}"
 )
 
 
 def cards(text: str) -> Iterator[Found]:
     """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
     for match in _CARD.finditer(text):
+        before = text[match.start() - 1 : match.start()]
+        if before.isalnum() or before in ("_", ".", "-", "/"):
+            continue
         digits = "".join(char for char in match[0] if char.isdigit())
-        if not _GROUPS.fullmatch(match[0]) or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
+        if not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
         if len(digits) == len(match[0]) and _SHORT.search(text, max(0, match.start() - 14), match.start()):
             continue
