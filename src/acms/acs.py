@@ -41,7 +41,7 @@ from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
-from acms.layers import Answer, Call, KnowledgeSource, Memory, ask, in_thread, providers
+from acms.layers import INLINE, Answer, Call, KnowledgeSource, Memory, ask, in_thread, providers
 from acms.logs import log, shown
 from acms.model import Json, Privacy
 from acms.protocols import TokenCounter
@@ -52,8 +52,6 @@ __all__ = ["ACS"]
 
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
-INLINE = 8_000
-"""Characters of candidates that are chosen from on the event loop, about 2 ms; more go to a thread."""
 GRACE = 0.05
 """Seconds that a call which is cancelled has to clean up, at most."""
 LOW = 0.5

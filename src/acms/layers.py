@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -29,11 +30,12 @@ from acms.contract import (
     RenderRequest,
     Variant,
 )
+from acms.core.admission import excerpt
 from acms.core.entities import entities, gaze
 from acms.core.episodes import is_mark
 from acms.core.history import preview
 from acms.core.passages import spans
-from acms.core.privacy import effective
+from acms.core.privacy import effective, redact
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.logs import log, shown
 from acms.model import Entry, Json, Kind, Privacy, State
@@ -51,6 +53,8 @@ T = TypeVar("T")
 
 CHARS = 4_000_000
 """Characters of all texts of one answer, at most."""
+INLINE = 8_000
+"""Characters that are read on the event loop, about 2 ms; more go to a thread."""
 TURN = 0.002
 """Seconds that reading an answer holds the event loop at a time."""
 KILL = 0.01
@@ -435,29 +439,8 @@ class Memory:
         found = await self._session.storage.read(
             items.context, at=items.version, kinds=(Kind.SUMMARY,), newest=PAST
         )
-        return tuple(
-            self._shown(
-                Candidate(
-                    id=one.id,
-                    source=Layer.L4,
-                    lod=Lod.MICRO,
-                    text=one.content,
-                    entities=entities(one.content),
-                    timestamp=one.created_at,
-                    citations=(f"episode:{one.episode}",),
-                    variants=(Variant(lod=Lod.MACRO, text=preview(one.content, TITLE), cost_tokens=0),),
-                    privacy=one.privacy,
-                )
-            )
-            for one in found
-            if is_mark(one) and one.content.strip() and one.state is State.LIVE
-        )
-
-    def _shown(self, one: Candidate) -> Candidate:
-        """Leave of a blocked item only the entities that the caller has named: ours are the words of its text."""
-        if effective(self._mode, one.privacy) is not Privacy.BLOCK:
-            return one
-        return replace(one, entities=tuple(name for name in one.entities if name in self._asked))
+        marks = [one for one in found if is_mark(one) and _there(one)]
+        return await self._made([(one, one.content, partial(self._episode, one)) for one in marks])
 
     async def _recall(self) -> ContextItems:
         async with self._recalling:
@@ -468,72 +451,117 @@ class Memory:
 
     async def _offered(self, items: ContextItems, more: Sequence[Entry]) -> tuple[Candidate, ...]:
         ids = [item.id for item in items]
-        rows = {one.id: one for one in await self._session.storage.get(ids) if one is not None}
-        found: list[Candidate] = []
-        began = perf_counter()
-        for item in items:
-            row = rows.get(item.id)
-            if row is None or row.state is not State.LIVE or not item.content.strip():
-                continue  # it went while we looked
-            found.append(self._shown(_recalled(item, row)))
-            if perf_counter() - began > TURN:
-                await asyncio.sleep(0)
-                began = perf_counter()
-        for entry in more:
-            if entry.state is State.LIVE and entry.content.strip():
-                found.append(self._shown(_message(entry)))
-            if perf_counter() - began > TURN:
-                await asyncio.sleep(0)
-                began = perf_counter()
-        return tuple(found)
+        rows = {
+            one.id: one for one in await self._session.storage.get(ids) if one is not None and _there(one)
+        }
+        work = [
+            (rows[item.id], item.content, partial(self._recalled, item, rows[item.id]))
+            for item in items
+            if item.id in rows and item.content.strip()
+        ]
+        work += [(one, one.content, partial(self._message, one)) for one in more if _there(one)]
+        return await self._made(work)
 
+    async def _made(
+        self, work: Sequence[tuple[Entry, str, Callable[[], Candidate]]]
+    ) -> tuple[Candidate, ...]:
+        """Read the texts, beside the event loop when they are long."""
 
-def _recalled(item: ContextItem, row: Entry) -> Candidate:
-    """Return what was recalled as a candidate, with its score as relevance where it was ranked."""
-    relevance = item.score or None
-    if item.source is Origin.FACT:
-        said = " ".join((str(row.data.get("subject", "")), str(row.data.get("attribute", "")), item.content))
+        def make() -> tuple[Candidate, ...]:
+            return tuple(one() for _, _, one in work)
+
+        if sum(len(row.content) + len(shown) for row, shown, _ in work) <= INLINE:
+            return make()
+        return await in_thread(make)
+
+    def _episode(self, row: Entry) -> Candidate:
+        return self._candidate(
+            row, row.content, source=Layer.L4, lod=Lod.MICRO, citations=(f"episode:{row.episode}",)
+        )
+
+    def _recalled(self, item: ContextItem, row: Entry) -> Candidate:
+        """Return what was recalled as a candidate, with its score as relevance where it was ranked."""
+        relevance = item.score or None
+        if item.source is Origin.FACT:
+            data = row.data
+            about = f"{data.get('subject', '')} {data.get('attribute', '')} "
+            return self._candidate(
+                row, item.content, lod=Lod.MACRO, citations=row.sources, about=about, relevance=relevance
+            )
+        lead = speak(item.speaker, "")
+        return self._said(row, item.content, lead, relevance)
+
+    def _message(self, row: Entry) -> Candidate:
+        return self._said(
+            row, row.content, "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, ""), None
+        )
+
+    def _said(self, row: Entry, content: str, lead: str, relevance: float | None) -> Candidate:
+        summary = row.kind is Kind.SUMMARY
+        return self._candidate(
+            row,
+            content,
+            lod=Lod.MICRO if summary else Lod.ATOMIC,
+            citations=row.sources if summary else (row.id,),
+            lead=lead,
+            relevance=relevance,
+        )
+
+    def _candidate(
+        self,
+        row: Entry,
+        content: str,
+        *,
+        lod: Lod,
+        citations: tuple[str, ...],
+        source: Layer = Layer.L2,
+        lead: str = "",
+        about: str = "",
+        relevance: float | None = None,
+    ) -> Candidate:
+        """Return an entry as a candidate: redacted first, for what is cut from a text may cut a secret in two.
+
+        Of a blocked one only the entities that the caller has named: ours are the words of its text.
+        """
+        mode = effective(self._mode, row.privacy)
+        if mode is Privacy.BLOCK:
+            names = tuple(name for name in entities(about + content) if name in self._asked)
+            return Candidate(
+                id=row.id,
+                source=source,
+                lod=lod,
+                entities=names,
+                timestamp=row.created_at,
+                relevance=relevance,
+                privacy=mode,
+            )
+        clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
+        if clean is None:
+            clean = redact(row.content, mode).text
         return Candidate(
-            id=item.id,
-            source=Layer.L2,
-            lod=Lod.MACRO,
-            text=item.content,
-            entities=entities(said),
-            timestamp=item.created_at,
-            citations=row.sources,
+            id=row.id,
+            source=source,
+            lod=lod,
+            text=lead + clean,
+            entities=entities(about + clean),
+            timestamp=row.created_at,
+            citations=citations,
+            variants=_shorter(lead + clean, lod),
             relevance=relevance,
             privacy=row.privacy,
         )
-    return _said(item.id, speak(item.speaker, item.content), item.content, row, relevance)
 
 
-def _message(row: Entry) -> Candidate:
-    speaker = None if row.kind is Kind.SUMMARY else row.actor or row.role
-    return _said(row.id, speak(speaker, row.content), row.content, row, None)
+def _there(row: Entry) -> bool:
+    return row.state is State.LIVE and bool(row.content.strip())
 
 
-def _said(id: str, shown: str, content: str, row: Entry, relevance: float | None) -> Candidate:
-    summary = row.kind is Kind.SUMMARY
-    return Candidate(
-        id=id,
-        source=Layer.L2,
-        lod=Lod.MICRO if summary else Lod.ATOMIC,
-        text=shown,
-        entities=entities(content),
-        timestamp=row.created_at,
-        citations=row.sources if summary else (id,),
-        variants=_shorter(shown, summary),
-        relevance=relevance,
-        privacy=row.privacy,
-    )
-
-
-def _shorter(shown: str, summary: bool) -> tuple[Variant, ...]:
+def _shorter(shown: str, lod: Lod) -> tuple[Variant, ...]:
     """Return shorter renditions of a long text: its first line, and its first sentences."""
-    if len(shown) < LONG:
+    if len(shown) < LONG or lod is Lod.MACRO:
         return ()
     title = Variant(lod=Lod.MACRO, text=preview(shown, TITLE), cost_tokens=0)
-    if summary:
+    if lod is Lod.MICRO:
         return (title,)
     end = 0
     for _, stop in spans(shown):

@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from acms.contract import Candidate, RiskLevel
+from acms.contract import Candidate, RiskLevel, Variant
 from acms.core.privacy import Redacted, effective, redact, safe_key
 from acms.core.selection import Profile, Selection, select
 from acms.model import Privacy
 
+MARK = "[REDACTED: "
+"""How the mark of a redaction begins."""
 WINDOW = 20
 """Characters in a row that give away a text."""
+PIECE = 8
+"""Characters of something sensitive that give it away."""
 ROUNDS = 3
 """Times that only what is chosen is read; then everything is."""
 
@@ -47,7 +51,7 @@ class Admitted:
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
-    #: Fragments that were redacted.
+    #: Fragments in which something was redacted, by us or before.
     redacted: int = 0
     #: Candidates that are not shown at all: their id or their names would give away what they hold.
     withheld: int = 0
@@ -64,7 +68,6 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         else:
             pool.append(found)
     clean: set[str] = set()
-    marked: set[str] = set()
     rounds = 0
     while True:
         selection = select(
@@ -91,8 +94,6 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
                 withheld += 1
             else:
                 kept.append(found)
-                if found.text != one.text or found.variants != one.variants:
-                    marked.add(one.id)
             changed = changed or found is not one
         clean |= fresh
         pool = kept
@@ -105,7 +106,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         blocked=sum(
             1 for one in selection.fragments if effective(terms.mode, by_id[one.id].privacy) is Privacy.BLOCK
         ),
-        redacted=sum(1 for one in selection.fragments if one.id in marked and one.text is not None),
+        redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
         withheld=withheld,
     )
 
@@ -136,23 +137,43 @@ def _gives_away(name: str, texts: Sequence[str]) -> bool:
     return last > 0 and any(name[at : at + WINDOW] in text for text in texts for at in range(last))
 
 
+def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
+    """Return a part of a text as it may be shown; None when it ends in the middle of what is sensitive in the whole.
+
+    Half a key is no longer found by the rules, and still half a key.
+    """
+    shown = redact(part, mode).text
+    for span in redact(whole, mode).spans:
+        secret = whole[span.start : span.end]
+        if any(secret[at : at + PIECE] in shown for at in range(max(1, len(secret) - PIECE + 1))):
+            return None
+    return shown
+
+
 def _cleaned(one: Candidate, mode: Privacy) -> Candidate | None:
     """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
     if _tells(one.id, mode):
         return None
     citations = tuple(name for name in one.citations if not _tells(name, mode))
     text = None if one.text is None else redact(one.text, mode)
-    read = [redact(variant.text, mode) for variant in one.variants]
-    secret = [
-        before[span.start : span.end].lower()
-        for before, after in zip((one.text, *(v.text for v in one.variants)), (text, *read), strict=True)
-        if before is not None and after is not None
-        for span in after.spans
-    ]
+    variants: list[Variant] = []
+    secret = _taken(one.text, text)
+    for variant in one.variants:
+        read = redact(variant.text, mode)
+        secret += _taken(variant.text, read)
+        shown = (
+            excerpt(variant.text, one.text, mode)
+            if text is not None and one.text and text.spans
+            else read.text
+        )
+        if shown is not None:
+            variants.append(variant if shown == variant.text else replace(variant, text=shown, cost_tokens=0))
+    left = [] if text is None else [text.text.lower()]
+    left += [variant.text.lower() for variant in variants]
     entities = tuple(
         name
         for name in one.entities
-        if not redact(name, mode).spans and not _part(name.lower(), secret, text, read)
+        if not redact(name, mode).spans and not _part(name.lower(), secret, left)
     )
     if not secret and entities == one.entities and citations == one.citations:
         return one
@@ -161,17 +182,18 @@ def _cleaned(one: Candidate, mode: Privacy) -> Candidate | None:
         text=None if text is None else text.text,
         # What was claimed was claimed for another text.
         cost_tokens=0 if text is not None and text.spans else one.cost_tokens,
-        variants=tuple(
-            replace(variant, text=after.text, cost_tokens=0) if after.spans else variant
-            for variant, after in zip(one.variants, read, strict=True)
-        ),
+        variants=tuple(variants),
         entities=entities,
         citations=citations,
     )
 
 
-def _part(name: str, secret: Sequence[str], text: Redacted | None, read: Sequence[Redacted]) -> bool:
+def _taken(before: str | None, after: Redacted | None) -> list[str]:
+    if before is None or after is None:
+        return []
+    return [before[span.start : span.end].lower() for span in after.spans]
+
+
+def _part(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
     """Whether an entity was read off what was taken out, and stands nowhere else."""
-    if not any(name in one for one in secret):
-        return False
-    return not any(name in one.text.lower() for one in (text, *read) if one is not None)
+    return any(name in one for one in secret) and not any(name in one for one in left)
