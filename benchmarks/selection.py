@@ -17,7 +17,7 @@ shortened text and as a title. Figures are means over questions, in percent, at 
     coverage    share of the gaze that the fragments cover
 
 "judged" candidates carry the relevance, "unjudged" ones do not, as from a provider that gives none; "plain" ones have
-no other renditions.
+no other renditions; among them "relevance" is the simplest choice that uses it: most relevant first, in full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, open_storage
-from acms.contract import Candidate, Layer, Lod, Variant
+from acms.contract import Candidate, Fragment, Layer, Lod, Variant
 from acms.core.entities import entities
 from acms.core.passages import spans
 from acms.core.selection import PROFILES, Selection, select
@@ -201,6 +201,18 @@ def of_kind(kind: str, candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(candidates)
 
 
+def by_relevance(candidates: Sequence[Candidate], tokens: int, count: Callable[[str], int]) -> Selection:
+    """Return what the simplest choice would be: in full, most relevant first, passing over what does not fit."""
+    left, found = tokens, list[Fragment]()
+    for one in sorted(candidates, key=lambda one: -(one.relevance or 0)):
+        if one.text is not None and (cost := count(one.text)) <= left:
+            left -= cost
+            found.append(
+                Fragment(id=one.id, lod=one.lod, text=one.text, entities=one.entities, cost_tokens=cost)
+            )
+    return Selection(fragments=tuple(found), used_tokens=tokens - left)
+
+
 def figures(
     chosen: Selection, gold: frozenset[int], texts: Sequence[str], count: Callable[[str], int]
 ) -> dict[str, float]:
@@ -263,6 +275,10 @@ async def evidence(conversations: Sequence[Conversation], every: int) -> dict[st
                         )
                         for name, value in figures(chosen, gold, texts, count).items():
                             sums[conversation.dataset, kind, profile, budget, name].append(value)
+            for budget in budgets(conversation.dataset):
+                chosen = by_relevance(candidates, budget, count)
+                found_full = figures(chosen, gold, texts, count)["full"]
+                sums[conversation.dataset, KINDS[-1], "relevance", budget, "full"].append(found_full)
         if sys.stderr.isatty():
             print(f"{conversation.dataset} {conversation.name}", file=sys.stderr)
     found: dict[str, Any] = {}
@@ -294,9 +310,9 @@ def page(document: dict[str, Any]) -> Iterator[str]:
                 if name == "shown" and kind.endswith("plain"):
                     continue
                 for profile, by_budget in kinds[kind].items():
-                    cells = "  ".join(
-                        f"{budget:>6}: {at.get(name, 0):5.1f}" for budget, at in by_budget.items()
-                    )
+                    if not all(name in at for at in by_budget.values()):
+                        continue
+                    cells = "  ".join(f"{budget:>6}: {at[name]:5.1f}" for budget, at in by_budget.items())
                     yield f"  {kind:14} {name:9} {profile:10} {cells}"
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from uuid import UUID
 
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
@@ -465,7 +464,7 @@ def _uuid(value: object) -> str:
     found = text(value, "id", most=64)
     if not _SLUG.match(found):
         raise ValidationError("must be a UUID", field="id")
-    return str(UUID(found))
+    return found.lower()
 
 
 def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:

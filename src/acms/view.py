@@ -24,6 +24,7 @@ from acms.projections import (
     SessionStats,
     Tree,
 )
+from acms.protocols import StorageBackend, TokenCounter
 from acms.shared import SharedSession
 
 __all__ = ["View"]
@@ -40,6 +41,16 @@ class View:
     def session_id(self) -> str:
         """The caller's name for the conversation."""
         return self._shared.session_id
+
+    @property
+    def counter(self) -> TokenCounter:
+        """How the tokens of its messages are counted."""
+        return self._shared.counter
+
+    @property
+    def storage(self) -> StorageBackend:
+        """Where its log lies."""
+        return self._shared.storage
 
     async def recall(
         self,

@@ -26,6 +26,7 @@ def asks(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:
     [
         ("Where does Caroline keep the paintings?", ("caroline", "keep", "paintings")),
         ("call getUserName twice", ("call", "getusername", "user", "name", "twice")),
+        ("OAuth in MySQL v1.2", ("oauth", "mysql", "v1.2")),
         ("the HTTPServer", ("httpserver", "http", "server")),
         ("in orders_db now", ("orders_db", "orders", "db")),
         ("see src/core/plan.py", ("see", "src/core/plan.py", "src", "core", "plan", "py")),
@@ -77,6 +78,8 @@ def test_a_slug_is_its_words_without_what_is_to_be_done() -> None:
     found = gaze(asks("implement_hyperbolic_search_with_performance_constraints"))
     assert found == ("hyperbolic", "search", "performance", "constraints")
     assert gaze(asks("Debug the memory leak")) == ("memory", "leak")
+    assert gaze(asks("implementHyperbolicSearch")) == ("hyperbolic", "search")
+    assert gaze(asks("orders_db")) == ("orders_db", "orders", "db")
     assert gaze(asks("search")) == ("search",)
     assert gaze(asks("what is it?")) == ()
 

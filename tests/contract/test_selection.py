@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from math import log
+from math import log, nan
 
 import pytest
 
@@ -308,6 +308,12 @@ def test_of_two_with_the_same_id_the_fresher_is_kept_then_the_cheaper() -> None:
         ("x", "duplicate", 9),
         ("x", "duplicate", 1),
     ]
+
+
+def test_a_provider_that_lies_about_relevance_gains_nothing_beyond_full_relevance() -> None:
+    for claimed, believed in ((7.0, 1.0), (-1.0, 0.0), (nan, 0.0)):
+        one, other = (choose([offer("x", "a", relevance=number)]) for number in (claimed, believed))
+        assert one.scores == other.scores
 
 
 def test_a_time_that_lies_ahead_is_as_fresh_as_now() -> None:

@@ -29,6 +29,8 @@ _RUN = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
 )
 _SHORT_RUN = 4
+#: Words from which on one name that is all of an intent is a sentence.
+_SLUG = 3
 #: What is to be done, not what it is about, where an intent begins with it.
 _ASKING = frozenset(
     """add build compare create debug describe design explain explore find fix give help how implement investigate list
@@ -60,10 +62,10 @@ def gaze(request: RenderRequest, *, known: Collection[str] = ()) -> tuple[str, .
     if request.entities is not None:
         return tuple(dict.fromkeys(filter(None, map(normal, request.entities))))
     intent = request.intent.strip()
-    if "_" in intent and _WORD.fullmatch(intent):
-        intent = intent.replace("_", " ")
+    if _WORD.fullmatch(intent) and len(slug := list(_parts(intent))) >= _SLUG:
+        intent = " ".join(slug)
     found = list(entities(intent))
-    said = [word.lower() for word in _WORD.findall(intent)]
+    said = [word.lower() for word in _WORD.findall(intent[:READ])]
     if len(found) > 1 and found[0] in _ASKING and said and said[0] == found[0]:
         del found[0]
     return _joined(found, said, known) if known else tuple(found)
@@ -87,8 +89,11 @@ def _of(piece: str) -> Iterator[tuple[str, bool]]:
     parts = [part for word in _WORD.findall(piece) for part in _parts(word)]
     if len(small) <= LONGEST and not _RUN.search(small) and (len(parts) > 1 or _counts(small)):
         yield small, True
-    for part in parts:
-        if (part != small or _RUN.search(part)) and _counts(part):
+    telling = [part for part in parts if _counts(part)]
+    if len(telling) < 2 and any(len(part) < 3 for part in parts) and len(parts) > 1:
+        return  # what is left of "OAuth" or "v1.2" is another word
+    for part in telling:
+        if part != small or _RUN.search(part):
             yield part, False
 
 
@@ -125,10 +130,13 @@ def _joined(found: list[str], said: list[str], known: Collection[str]) -> tuple[
         words = tuple(part for word in _WORD.findall(name) for part in _parts(word))
         if len(words) > 1:
             by_words.setdefault(words, name)
+    where: dict[str, list[int]] = {}
+    for at, word in enumerate(said):
+        where.setdefault(word, []).append(at)
     place: dict[int, str] = {}
     taken: set[int] = set()
     for words in sorted(by_words, key=lambda words: (-len(words), words)):
-        for at in range(len(said) - len(words) + 1):
+        for at in where.get(words[0], ()):
             here = range(at, at + len(words))
             if tuple(said[at : at + len(words)]) == words and taken.isdisjoint(here):
                 taken.update(here)

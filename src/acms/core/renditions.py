@@ -7,7 +7,7 @@ from math import inf
 
 from acms.contract import Candidate, Lod
 
-SHOWN = 0.5
+SHOWN = 0.7
 """What a shorter rendition is worth: this power of its share of the tokens of the longest."""
 
 _NONE: frozenset[int] = frozenset()
@@ -69,15 +69,19 @@ def normalised(
         other = best.setdefault(candidate.id, item)
         if other is item:
             continue
-        keep, drop = sorted((other, item), key=twin)
-        best[candidate.id] = keep
-        doubles.append(drop)
+        if _before(item, other):
+            best[candidate.id] = item
+            item = other
+        doubles.append(item)
     return list(best.values()), doubles
 
 
-def twin(item: Item) -> tuple[str, float, int, str]:
-    """Return by what two with the same id are told apart: the fresher comes first, then the cheaper."""
-    return item.candidate.id, -item.stamp, item.costs[item.offered], repr(item.candidate)
+def _before(item: Item, other: Item) -> bool:
+    """Whether the first of two with the same id is the one to keep."""
+    mine, theirs = (-item.stamp, item.key[2]), (-other.stamp, other.key[2])
+    if mine != theirs:
+        return mine < theirs
+    return repr(item.candidate) < repr(other.candidate)  # whichever, as long as it is always the same
 
 
 def _item(candidate: Candidate, count: Callable[[str], int], prefer: Lod | None, upwards: bool) -> Item:

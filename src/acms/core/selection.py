@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract import Candidate, Fragment, Lod, RiskLevel
-from acms.core.renditions import Item, normalised, twin
+from acms.core.renditions import Item, normalised
 
 Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
@@ -40,7 +40,7 @@ JUDGED = 0.8
 """Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 FLOOR = 0.2
 """What covers nothing asked for needs this times the square of the best relevance."""
-POWER = 4
+POWER = 3
 """The chance that an item is needed grows with this power of its benefit (measured, decision 0042)."""
 FRAME = 20
 """Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
@@ -205,7 +205,7 @@ def _left(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> tuple[Re
         id = item.candidate.id
         rule = "relevance" if id in run.floored else "budget"
         found.append(Rejected(id, rule, _REASONS[rule], item.score, item.costs[0]))
-    for item in sorted(doubles, key=twin):
+    for item in sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs)):
         id = item.candidate.id
         found.append(Rejected(id, "duplicate", _REASONS["duplicate"], scores[id], item.costs[0]))
     return tuple(found)
@@ -252,14 +252,14 @@ def _tiers(
     items: Sequence[Item], size: int, risk: RiskLevel
 ) -> tuple[list[Item], list[Item], frozenset[str]]:
     """Weigh the items; return those that answer, those that may fill what is left, and the ids of the rest."""
-    best = max((item.candidate.relevance or 0.0 for item in items), default=0.0)
+    best = max((_judged(item.candidate) or 0.0 for item in items), default=0.0)
     floor = FLOOR * best * best
     first: list[Item] = []
     second: list[Item] = []
     floored: list[str] = []
     for item in items:
         one = item.candidate
-        judged = one.relevance
+        judged = _judged(one)
         if judged is None:
             item.weight = OVERLAP / size if size else 0.0
             # What is fresh and cited is worth that much only as far as it answers.
@@ -277,6 +277,12 @@ def _tiers(
         else:
             first.append(item)
     return first, second, frozenset(floored)
+
+
+def _judged(candidate: Candidate) -> float | None:
+    """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
+    relevance = candidate.relevance
+    return None if relevance is None else min(1.0, max(0.0, relevance))
 
 
 def _benefit(item: Item, covered: set[int]) -> float:

@@ -1,4 +1,4 @@
-"""AI models behind a port: token counters, embedders, rerankers, summarizers, reflectors.
+"""AI models behind a port: token counters, embedders, rerankers, summarizers, reflectors; sources of knowledge.
 
 What needs an extra is imported when asked for.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from acms.providers.http_embedder import HTTPEmbedder
     from acms.providers.http_reflector import HTTPReflector
     from acms.providers.http_reranker import HTTPReranker
+    from acms.providers.http_source import HTTPSource
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
     from acms.providers.offline import OfflineReflector
@@ -29,6 +30,7 @@ __all__ = [
     "HTTPEmbedder",
     "HTTPReflector",
     "HTTPReranker",
+    "HTTPSource",
     "HTTPSummarizer",
     "LocalEmbedder",
     "OfflineReflector",
@@ -46,6 +48,7 @@ _ROOMS = {
     "HTTPEmbedder": "http_embedder",
     "HTTPReflector": "http_reflector",
     "HTTPReranker": "http_reranker",
+    "HTTPSource": "http_source",
     "HTTPSummarizer": "http_summarizer",
     "LocalEmbedder": "local",
     "OfflineReflector": "offline",

@@ -27,7 +27,7 @@ from acms.logs import log
 from acms.providers.addresses import Guard, Resolve, resolve
 from acms.providers.retry import with_retry
 
-__all__ = ["Endpoint", "StatusError", "endpoint", "retry_after"]
+__all__ = ["Endpoint", "StatusError", "UnreachableError", "endpoint", "retry_after"]
 
 T = TypeVar("T")
 
@@ -62,6 +62,10 @@ class StatusError(ProviderError):
         self.status = status
         #: The field of the request that the server complains of, where it names one.
         self.param = param
+
+
+class UnreachableError(ProviderError):
+    """A server cannot be reached; nothing was sent."""
 
 
 class _Secret:
@@ -208,14 +212,13 @@ class Endpoint:
             except ProviderError as error:
                 failure = error
             except (httpx2.TimeoutException, TimeoutError) as error:
-                connecting = isinstance(error, httpx2.ConnectTimeout)
-                seconds = self._connect_timeout if connecting else self._timeout
-                failure = self._failure(
-                    f"{'no connection' if connecting else 'no answer'} within {seconds:g} s"
-                )
+                if isinstance(error, httpx2.ConnectTimeout):
+                    failure = self._unreachable(f"no connection within {self._connect_timeout:g} s")
+                else:
+                    failure = self._failure(f"no answer within {self._timeout:g} s")
             except httpx2.ConnectError as error:
                 # Nothing was sent yet, so what it says is about the network alone.
-                failure = self._failure(f"cannot be reached: {_one_line(str(error))}")
+                failure = self._unreachable(f"cannot be reached: {_one_line(str(error))}")
             except Exception as error:
                 closed = line.closed
                 failure = self._failure(
@@ -309,6 +312,9 @@ class Endpoint:
 
     def _failure(self, why: str, *, retryable: bool = True) -> ProviderError:
         return ProviderError(f"{self.provider}: {why}", provider=self.provider, retryable=retryable)
+
+    def _unreachable(self, why: str) -> ProviderError:
+        return UnreachableError(f"{self.provider}: {why}", provider=self.provider, retryable=True)
 
     def _complaint(self, body: bytes) -> tuple[str, str]:
         """Return the server's code for an error and the field at fault, where they are short, clean and no secret."""

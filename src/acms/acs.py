@@ -1,0 +1,534 @@
+"""ACS: the engine behind the v0 contract. A request for context in, fragments within the budget or an error out.
+
+    reply = await ACS(sources=[session]).render({"version": "v0", …})
+    reply.to_wire()
+
+Sources are asked at the same time, each within a slice of the request's time; what they say is checked, redacted and
+chosen from. A reply comes within `time_ms` and max(5 %, 25 ms), whatever the sources do, and stays within `tokens_max`.
+Given the same answers it is the same, whichever came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Literal, NamedTuple
+
+from acms.contract import (
+    Action,
+    Candidate,
+    Code,
+    Experience,
+    KVPolicy,
+    Layer,
+    Lod,
+    Metrics,
+    Notice,
+    ProviderRequest,
+    RenderReply,
+    RenderRequest,
+    RiskLevel,
+)
+from acms.core import recovery, validate
+from acms.core.admission import Admitted, Terms, choose
+from acms.core.entities import gaze
+from acms.core.privacy import effective, redact
+from acms.core.recovery import Outcome, Situation
+from acms.core.selection import Profile
+from acms.errors import ConfigurationError
+from acms.layers import INLINE, Answer, Call, KnowledgeSource, Memory, ask, in_thread, providers
+from acms.logs import log, shown
+from acms.model import Json, Privacy
+from acms.protocols import TokenCounter
+from acms.providers.tokens import default_counter
+from acms.view import View
+
+__all__ = ["ACS"]
+
+ATTEMPTS = 64
+"""Requests of which it is remembered what an attempt has brought."""
+GRACE = 0.05
+"""Seconds that a call which is cancelled has to clean up, at most."""
+LOW = 0.5
+"""Coverage below which the caller is warned."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one attempt has brought, kept for the next one."""
+
+    intent: str
+    mode: Privacy
+    #: By place among the sources.
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+
+class _Asking(NamedTuple):
+    """A request under way."""
+
+    request: RenderRequest
+    mode: Privacy
+    action: Action | None
+    attempt: int
+    #: Of the event loop's clock, in seconds: when it began, and when answers must be there.
+    began: float
+    until: float
+    kept: _Attempt | None
+
+
+class ACS:
+    """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
+
+    `sources` are sessions and objects with an async `search` (`acms.layers.KnowledgeSource`, `HTTPSource`). `privacy`
+    is the policy of whoever runs it: the strictest of it, the request and the item holds. `profile` is "quality" or the
+    "published" formula, `order` of the fragments "selection" or "lod". Providers are asked for `top_k` items. Without a
+    `token_counter` tokens are counted as the first session counts them. One object serves many requests at a time; it
+    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[View | KnowledgeSource],
+        *,
+        profile: Profile = "quality",
+        order: Literal["selection", "lod"] = "selection",
+        privacy: Privacy | str = Privacy.ALLOW,
+        top_k: int = 20,
+        max_attempts: int = 2,
+        token_counter: TokenCounter | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        if profile not in ("quality", "published"):
+            raise ConfigurationError('profile must be "quality" or "published"')
+        if order not in ("selection", "lod"):
+            raise ConfigurationError('order must be "selection" or "lod"')
+        if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
+            raise ConfigurationError("sources must be a list of sessions and sources")
+        self._providers = providers(sources)
+        self._layers = frozenset(one.layer for one in self._providers)
+        self._profile: Profile = profile
+        self._order: Literal["selection", "lod"] = order
+        self._privacy = validate.choice(privacy, Privacy, "privacy")
+        self._top_k = validate.whole(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
+        self._max_attempts = validate.whole(max_attempts, "max_attempts", least=1, most=10)
+        sessions = [one.source for one in self._providers if one.own]
+        counter: TokenCounter = (
+            token_counter
+            if token_counter is not None
+            else sessions[0].counter
+            if sessions
+            else default_counter()
+        )
+        self._count = counter.count
+        self._clock = clock
+        self._timer = timer
+        self._warm = False
+        self._kept: OrderedDict[str, _Attempt] = OrderedDict()
+
+    async def render(
+        self,
+        request: RenderRequest | Mapping[str, Json],
+        *,
+        action: Action | str | None = None,
+        attempt: int = 1,
+        cache: Iterable[str] | None = None,
+        lenient: bool = False,
+    ) -> RenderReply:
+        """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
+
+        `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
+        `cache` holds the keys of what the caller has in its cache. With `lenient` the intent may be an object `{goal,
+        entities}` and unknown fields are ignored. Whatever a source does is told in the reply, not raised.
+        """
+        began = asyncio.get_running_loop().time()
+        asked = RenderRequest.of(request, lenient=lenient)
+        attempt = validate.whole(attempt, "attempt", least=1, most=self._max_attempts)
+        chosen = None if action is None else Action.of(action)
+        mode = effective(asked.privacy, self._privacy)
+        log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
+        kept = self._kept.get(asked.request_id)
+        if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
+            kept = None  # another question, or another exposure
+        left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
+        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept)
+        try:
+            reply = await self._render(now, tuple(cache or ()))
+        except Exception as error:
+            log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
+            reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
+        log(
+            logging.INFO,
+            "render_replied" if reply.error is None else "render_failed",
+            request_id=asked.request_id,
+            attempt=attempt,
+            fragments=len(reply.fragments or ()),
+            used_tokens=0 if reply.metrics is None else reply.metrics.used_tokens,
+            code=None if reply.error is None else reply.error.code.value,
+            warnings=[one.code for one in reply.warnings],
+            ms=round(1000 * (asyncio.get_running_loop().time() - began), 3),
+        )
+        return reply
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _render(self, now: _Asking, cache: tuple[str, ...]) -> RenderReply:
+        request, minimal = now.request, now.action is Action.RETURN_MINIMAL
+        if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
+            found = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
+            return replace(found, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
+        answers = {} if minimal else await self._gather(now)
+        before = self._reused(now, answers)
+        outcomes = [_outcome(answer) for _, answer in sorted(answers.items())]
+        everything = {**before, **answers}
+        candidates = [one for _, answer in sorted(everything.items()) for one in self._of(now, answer)]
+        began = self._timer()
+        admitted = await self._chosen(now, candidates)
+        if admitted is None:
+            self._remember(now, everything)
+            message = "there was no time left to choose from what was found"
+            return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        selection = admitted.selection
+        planner_ms = round(1000 * (self._timer() - began), 3)
+        too_large = any(one.rule == "budget" for one in selection.left)
+        code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
+        failed = any(answer.code is not None for answer in everything.values())
+        if failed or not candidates:
+            self._remember(now, everything)
+        if code is not None and not minimal:
+            message = "; ".join(recovery.told(one) for one in outcomes if one.code is not None)
+            return self._failed(now, code, message, outcomes, len(candidates))
+        if admitted.withheld and not selection.fragments and not too_large and not minimal:
+            message = "what was found would show what must not be shown"
+            return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
+        warnings = self._warnings(now, everything, admitted)
+        if not selection.fragments and too_large:
+            text = "nothing that was found fits the token budget"
+            warnings.append(Notice(code=Code.TRUNCATED_BY_BUDGET.value, message=text))
+        if selection.coverage is not None and selection.coverage < LOW:
+            text = f"the fragments cover {selection.coverage:.0%} of what was asked for"
+            warnings.append(Notice(code=Code.LOW_COVERAGE.value, message=text))
+        return RenderReply(
+            request_id=request.request_id,
+            fragments=selection.fragments,
+            kv_policy=self._kv_policy(now, admitted, cache),
+            metrics=Metrics(
+                used_tokens=selection.used_tokens,
+                planner_ms=planner_ms,
+                coverage_entities=selection.coverage,
+            ),
+            warnings=tuple(warnings),
+            experience=_experience(admitted),
+        )
+
+    async def _gather(self, now: _Asking) -> dict[int, Answer]:
+        """Ask the sources, and in a second wave those that may do better; return the answers by place."""
+        loop = asyncio.get_running_loop()
+        request = now.request
+        foreign = replace(request, intent=redact(request.intent, _spoken(now.mode)).text)
+        memories = {
+            id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
+        }
+        calls: dict[int, Call] = {}
+        answers: dict[int, Answer] = {}
+        for place in self._wave(now):
+            call = self._call(now, place, foreign, (now.until - loop.time()) * 1000)
+            if call.slice_ms > 0:
+                calls[place] = call
+            else:
+                answers[place] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
+        answers |= await self._asked(now, calls, memories)
+        second: dict[int, Call] = {}
+        left = (now.until - loop.time()) * 1000
+        for place in self._again(now, answers):
+            old = answers.get(place)
+            call = self._call(now, place, foreign, left, expansion=old is None, again=old)
+            if call.slice_ms > 0:
+                second[place] = call
+        answers |= await self._asked(now, second, memories)
+        return answers
+
+    async def _asked(
+        self, now: _Asking, calls: Mapping[int, Call], memories: Mapping[int, Memory]
+    ) -> dict[int, Answer]:
+        for call in calls.values():
+            log(
+                logging.DEBUG,
+                "provider_called",
+                request_id=now.request.request_id,
+                provider=call.provider.name,
+                layer=call.provider.layer.value,
+                top_k=call.request.top_k,
+                slice_ms=round(call.slice_ms),
+            )
+        left = now.until - asyncio.get_running_loop().time()
+        found = await ask(list(calls.values()), memories, grace=max(0.005, min(GRACE, left)))
+        for one in found:
+            log(
+                logging.DEBUG,
+                "provider_timeout" if one.code is Code.PROVIDER_TIMEOUT else "provider_replied",
+                request_id=now.request.request_id,
+                provider=one.call.provider.name,
+                candidates=len(one.candidates),
+                code=None if one.code is None else one.code.value,
+            )
+        return dict(zip(calls, found, strict=True))
+
+    def _wave(self, now: _Asking) -> list[int]:
+        """Return the places of the sources to be asked first."""
+        action = now.action
+        wanted: frozenset[Layer]
+        if action is Action.RETURN_L4_ONLY:
+            wanted = frozenset((Layer.L4,))
+        elif action is Action.EXPLICIT_L1_EXPANSION:
+            wanted = frozenset((Layer.L1, Layer.L4))
+        elif action is Action.SKIP_EXPERIENCE_PATH:
+            wanted = frozenset((Layer.L2,))
+        else:
+            wanted = frozenset((Layer.L2, Layer.L4))
+        if now.request.experience_top_k == 0:
+            wanted -= {Layer.L4}
+        places = [place for place, one in enumerate(self._providers) if one.layer in wanted]
+        if now.kept is None or action in (None, Action.RETURN_L4_ONLY, Action.SKIP_EXPERIENCE_PATH):
+            return places
+        there = now.kept.answers
+        if action is Action.EXPLICIT_L1_EXPANSION:
+            answered = {place for place, one in there.items() if one.code is None}
+            return [
+                place for place in places if self._providers[place].layer is Layer.L1 or place not in answered
+            ]
+        failed = [place for place in places if place not in there or there[place].code is not None]
+        return failed or places
+
+    def _again(self, now: _Asking, answers: Mapping[int, Answer]) -> list[int]:
+        """Return the places of the sources of a second wave: failures that may pass, and the world where it may help.
+
+        Without an explicit action only a caller that takes a low risk has the world asked, and only when the project
+        is empty.
+        """
+        places = [place for place, answer in answers.items() if answer.passing]
+        project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
+        empty = bool(project) and all(one.code is None and not one.candidates for one in project)
+        if (
+            empty
+            and now.action is None
+            and now.request.risk is RiskLevel.LOW
+            and now.mode is not Privacy.BLOCK
+        ):
+            places += [place for place, one in enumerate(self._providers) if one.layer is Layer.L1]
+        return places
+
+    def _call(
+        self,
+        now: _Asking,
+        place: int,
+        foreign: RenderRequest,
+        left_ms: float,
+        *,
+        expansion: bool = False,
+        again: Answer | None = None,
+    ) -> Call:
+        """Return what one source is asked, and how long it may take."""
+        provider, request = self._providers[place], now.request
+        top_k = self._top_k
+        if provider.layer is Layer.L4 and request.experience_top_k is not None:
+            top_k = min(recovery.MAX_TOP_K, max(1, request.experience_top_k))
+        own = provider.own
+        time_ms = request.time_ms
+        slice_ms = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, left_ms, own=own)
+        if again is not None or now.action is Action.RETRY_WITH_REDUCED_SCOPE:
+            earlier = again if again is not None else now.kept and now.kept.answers.get(place)
+            if earlier:
+                top_k = earlier.call.request.top_k
+            top_k = recovery.reduced(top_k)
+        if again is None and now.action is Action.RETRY_WITH_REDUCED_SCOPE:
+            full = (time_ms - recovery.reserve_ms(time_ms)) if not own else left_ms
+            old = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full, own=own)
+            slice_ms = recovery.raised_ms(old, left_ms, own=own)
+        said = request if own else foreign
+        number = now.attempt if again is None else f"{now.attempt}.2"
+        reissued = now.attempt > 1 or again is not None
+        return Call(
+            provider=provider,
+            slice_ms=slice_ms,
+            request=ProviderRequest(
+                request_id=f"{request.request_id}#{number}" if reissued else request.request_id,
+                query=said.intent,
+                entities=gaze(said),
+                top_k=top_k,
+                deadline_ms=max(1, int(slice_ms)),
+                expansion=expansion
+                or (provider.layer is Layer.L1 and now.action is Action.EXPLICIT_L1_EXPANSION),
+                privacy=now.mode,
+            ),
+        )
+
+    # ── what earlier attempts have brought ──────────────────────────────────────────────────────────────────────────
+
+    def _reused(self, now: _Asking, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+        """Return what an earlier attempt has brought and this one does not ask for again."""
+        if now.kept is None or now.action in (None, Action.SKIP_EXPERIENCE_PATH):
+            return {}
+        only_l4 = now.action is Action.RETURN_L4_ONLY
+        return {
+            place: answer
+            for place, answer in now.kept.answers.items()
+            if (place not in answers or (only_l4 and answers[place].code is not None))
+            and not (only_l4 and answer.call.provider.layer is not Layer.L4)
+        }
+
+    def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
+        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers))
+        self._kept.move_to_end(now.request.request_id)
+        while len(self._kept) > ATTEMPTS:
+            self._kept.popitem(last=False)
+
+    # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _of(self, now: _Asking, answer: Answer) -> Sequence[Candidate]:
+        """Return the candidates of an answer; of experience no more units than were asked for."""
+        most = now.request.experience_top_k
+        if most is None or answer.call.provider.layer is not Layer.L4:
+            return answer.candidates
+        return sorted(answer.candidates, key=_best_first)[:most]
+
+    async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
+        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
+        request = now.request
+        size = sum(
+            200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
+            for one in candidates
+        )
+        moment = self._clock()
+
+        def work() -> Admitted:
+            names = {name for one in candidates for name in one.entities if not name.isalnum()}
+            terms = Terms(
+                mode=now.mode,
+                gaze=gaze(request, known=names),
+                tokens_max=request.tokens_max,
+                now=moment,
+                count=self._count,
+                profile=self._profile,
+                order=self._order,
+                risk=request.risk,
+            )
+            return choose(candidates, terms)
+
+        if size <= INLINE and self._warm:
+            return work()
+        self._warm = True  # the first time rules are compiled
+        last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        left = last - asyncio.get_running_loop().time() - 0.005
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                return await in_thread(work)
+        except TimeoutError:
+            return None
+
+    def _kv_policy(self, now: _Asking, admitted: Admitted, cache: tuple[str, ...]) -> KVPolicy | None:
+        return None
+
+    # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _failed(
+        self, now: _Asking, code: Code, message: str, outcomes: Sequence[Outcome], collected: int
+    ) -> RenderReply:
+        situation = Situation(
+            request=now.request,
+            mode=now.mode,
+            attempt=now.attempt,
+            max_attempts=self._max_attempts,
+            outcomes=outcomes,
+            layers=self._layers,
+            collected=collected,
+        )
+        return RenderReply(
+            request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
+        )
+
+    def _warnings(self, now: _Asking, answers: Mapping[int, Answer], admitted: Admitted) -> list[Notice]:
+        """Return what is degraded, in the order of the sources."""
+        found: dict[Notice, None] = {}
+
+        def warn(code: Code, message: str) -> None:
+            found[Notice(code=code.value, message=message)] = None
+
+        disobeyed: list[str] = []
+        for _, answer in sorted(answers.items()):
+            name = f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
+            if answer.code is not None:
+                warn(Code.PARTIAL_DATA, recovery.told(_outcome(answer)))
+            elif answer.dropped:
+                warn(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
+            if answer.partial or Code.PARTIAL_DATA in answer.warnings:
+                warn(Code.PARTIAL_DATA, f"{name} did not finish its search")
+            if answer.disobeyed:
+                disobeyed.append(name)
+        project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
+        silent = any(one.code is None for one in project) and not any(one.candidates for one in project)
+        if silent:
+            warn(
+                Code.PROJECT_EMPTY, "the project knows nothing about it; explicit_l1_expansion asks the world"
+            )
+        if any(one.call.request.expansion for one in answers.values()):
+            warn(Code.L1_EXPANSION, "knowledge from outside of the project was asked for; tell the user")
+        for name in disobeyed:
+            warn(Code.PRIVACY_VIOLATION, f"{name} sent texts although none were allowed; they were dropped")
+        if admitted.withheld:
+            warn(Code.PRIVACY_BLOCKED, f"{admitted.withheld} items were left out: their names tell too much")
+        if admitted.blocked:
+            warn(Code.PRIVACY_BLOCKED, f"of {admitted.blocked} fragments only the id may be shown")
+        if admitted.redacted:
+            warn(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
+        return list(found)
+
+
+def _spoken(mode: Privacy) -> Privacy:
+    """Return how a question is redacted before others see it: there must be one."""
+    return Privacy.REDACT if mode is Privacy.BLOCK else mode
+
+
+def _outcome(answer: Answer) -> Outcome:
+    call = answer.call
+    return Outcome(
+        name=call.provider.name,
+        layer=call.provider.layer,
+        top_k=call.request.top_k,
+        slice_ms=call.slice_ms,
+        code=answer.code,
+        found=len(answer.candidates),
+        own=call.provider.own,
+    )
+
+
+def _best_first(one: Candidate) -> tuple[float, float, str, str]:
+    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
+    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
+
+
+def _experience(admitted: Admitted) -> tuple[Experience, ...]:
+    """Return the chosen fragments that are experience as units of it."""
+    return tuple(
+        Experience(
+            unit_id=one.id,
+            score=admitted.selection.scores[one.id],
+            summary=one.text,
+            refs=admitted.candidates[one.id].citations,
+            reason=_REASON[one.lod],
+        )
+        for one in admitted.selection.fragments
+        if one.source is Layer.L4
+    )
+
+
+_REASON = {
+    Lod.MACRO: "a title of what was done before",
+    Lod.MICRO: "a summary of what was done before",
+    Lod.ATOMIC: "the record of what was done before",
+}

@@ -1,0 +1,199 @@
+"""Admission: what of the candidates may be shown, and as what; then the choice among them.
+
+Privacy comes before the choice: of a blocked item only its id and level of detail, and names that give nothing away;
+of any other the text without what is sensitive, its tokens counted again. Redaction reads every letter, so only what is
+chosen is read; where that changes a text, the choice is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from acms.contract import Candidate, RiskLevel, Variant
+from acms.core.privacy import Redacted, effective, redact, safe_key
+from acms.core.selection import Profile, Selection, select
+from acms.model import Privacy
+
+MARK = "[REDACTED: "
+"""How the mark of a redaction begins."""
+WINDOW = 20
+"""Characters in a row that give away a text."""
+PIECE = 8
+"""Characters of something sensitive that give it away."""
+ROUNDS = 3
+"""Times that only what is chosen is read; then everything is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a choice is made by."""
+
+    #: The strictest of request and tenant.
+    mode: Privacy
+    gaze: tuple[str, ...]
+    tokens_max: int
+    now: datetime
+    count: Callable[[str], int]
+    profile: Profile = "quality"
+    order: Literal["selection", "lod"] = "selection"
+    risk: RiskLevel = RiskLevel.MEDIUM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What was chosen, and what privacy did on the way."""
+
+    selection: Selection
+    #: By id, as they were admitted.
+    candidates: dict[str, Candidate]
+    #: Fragments of which only the id is shown.
+    blocked: int = 0
+    #: Fragments in which something was redacted, by us or before.
+    redacted: int = 0
+    #: Candidates that are not shown at all: their id or their names would give away what they hold.
+    withheld: int = 0
+
+
+def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
+    """Choose what enters a reply. The order in which candidates come does not matter."""
+    withheld = 0
+    pool: list[Candidate] = []
+    for one in candidates:
+        found = _referred(one) if effective(terms.mode, one.privacy) is Privacy.BLOCK else one
+        if found is None:
+            withheld += 1
+        else:
+            pool.append(found)
+    clean: set[str] = set()
+    rounds = 0
+    while True:
+        selection = select(
+            pool,
+            gaze=terms.gaze,
+            tokens_max=terms.tokens_max,
+            now=terms.now,
+            count=terms.count,
+            profile=terms.profile,
+            risk=terms.risk,
+            order=terms.order,
+        )
+        fresh = {one.id for one in selection.fragments if one.id not in clean}
+        if not fresh:
+            break
+        rounds += 1
+        if rounds > ROUNDS:
+            fresh = {one.id for one in pool} - clean
+        kept: list[Candidate] = []
+        changed = False
+        for one in pool:
+            found = _cleaned(one, effective(terms.mode, one.privacy)) if one.id in fresh else one
+            if found is None:
+                withheld += 1
+            else:
+                kept.append(found)
+            changed = changed or found is not one
+        clean |= fresh
+        pool = kept
+        if not changed:
+            break
+    by_id = {one.id: one for one in pool}
+    return Admitted(
+        selection=selection,
+        candidates=by_id,
+        blocked=sum(
+            1 for one in selection.fragments if effective(terms.mode, by_id[one.id].privacy) is Privacy.BLOCK
+        ),
+        redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
+        withheld=withheld,
+    )
+
+
+def _referred(one: Candidate) -> Candidate | None:
+    """Return what may be said of a blocked item; None when its id alone would say more."""
+    texts = [text for text in (one.text, *(variant.text for variant in one.variants)) if text]
+    if _gives_away(one.id, texts) or _tells(one.id, Privacy.REDACT):
+        return None
+    return replace(
+        one,
+        text=None,
+        variants=(),
+        cost_tokens=0,
+        citations=(),
+        entities=tuple(name for name in one.entities if safe_key(name) and not _gives_away(name, texts)),
+        privacy=Privacy.BLOCK,
+    )
+
+
+def _tells(id: str, mode: Privacy) -> bool:
+    """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
+    return any(one.kind != "phone" for one in redact(id, mode).spans)
+
+
+def _gives_away(name: str, texts: Sequence[str]) -> bool:
+    last = len(name) - WINDOW + 1
+    return last > 0 and any(name[at : at + WINDOW] in text for text in texts for at in range(last))
+
+
+def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
+    """Return a part of a text as it may be shown; None when it ends in the middle of what is sensitive in the whole.
+
+    Half a key is no longer found by the rules, and still half a key.
+    """
+    shown = redact(part, mode).text
+    for span in redact(whole, mode).spans:
+        secret = whole[span.start : span.end]
+        if any(secret[at : at + PIECE] in shown for at in range(max(1, len(secret) - PIECE + 1))):
+            return None
+    return shown
+
+
+def _cleaned(one: Candidate, mode: Privacy) -> Candidate | None:
+    """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
+    if _tells(one.id, mode):
+        return None
+    citations = tuple(name for name in one.citations if not _tells(name, mode))
+    text = None if one.text is None else redact(one.text, mode)
+    variants: list[Variant] = []
+    secret = _taken(one.text, text)
+    for variant in one.variants:
+        read = redact(variant.text, mode)
+        secret += _taken(variant.text, read)
+        shown = (
+            excerpt(variant.text, one.text, mode)
+            if text is not None and one.text and text.spans
+            else read.text
+        )
+        if shown is not None:
+            variants.append(variant if shown == variant.text else replace(variant, text=shown, cost_tokens=0))
+    left = [] if text is None else [text.text.lower()]
+    left += [variant.text.lower() for variant in variants]
+    entities = tuple(
+        name
+        for name in one.entities
+        if not redact(name, mode).spans and not _part(name.lower(), secret, left)
+    )
+    if not secret and entities == one.entities and citations == one.citations:
+        return one
+    return replace(
+        one,
+        text=None if text is None else text.text,
+        # What was claimed was claimed for another text.
+        cost_tokens=0 if text is not None and text.spans else one.cost_tokens,
+        variants=tuple(variants),
+        entities=entities,
+        citations=citations,
+    )
+
+
+def _taken(before: str | None, after: Redacted | None) -> list[str]:
+    if before is None or after is None:
+        return []
+    return [before[span.start : span.end].lower() for span in after.spans]
+
+
+def _part(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
+    """Whether an entity was read off what was taken out, and stands nowhere else."""
+    return any(name in one for one in secret) and not any(name in one for one in left)

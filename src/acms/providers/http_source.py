@@ -1,0 +1,81 @@
+"""A source of knowledge on a server: `provider_request.v0` in, `provider_response.v0` out, by HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from acms.config import RetryConfig
+from acms.contract import Layer, ProviderRequest
+from acms.errors import ConfigurationError
+from acms.providers.http import Endpoint, OverEndpoint
+
+__all__ = ["HTTPSource"]
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Bytes of one answer, at most."""
+
+
+class HTTPSource(OverEndpoint):
+    """Knowledge behind an address: `url` is where the requests go, as in "https://kb.example.com/v1/search".
+
+    It is asked within its slice of a reply's time, tries and waits of `max_retries` included. `deadline_ms` is the most
+    it may take; without it its layer decides. What it answers is read and checked by the engine.
+
+    An address from code is trusted. Give an `Endpoint` and the `path` on it for headers, limits and addresses that come
+    from data (`trusted=False`). Close it, or use it as a block: connections are kept open between calls.
+    """
+
+    def __init__(
+        self,
+        url: str | Endpoint,
+        *,
+        layer: Layer | str,
+        name: str | None = None,
+        path: str | None = None,
+        api_key: str | None = None,
+        deadline_ms: float | None = None,
+        timeout: float = 5.0,
+        max_retries: int = 1,
+    ) -> None:
+        if isinstance(url, Endpoint):
+            if api_key is not None:
+                raise ConfigurationError("an Endpoint has its own api_key")
+            self._endpoint, self._path = url, "search" if path is None else path
+        else:
+            if path is not None:
+                raise ConfigurationError("path goes with an Endpoint; url holds the whole address")
+            base, self._path = _split(url)
+            self._endpoint = Endpoint(
+                base,
+                api_key=api_key,
+                timeout=timeout,
+                max_bytes=MAX_BYTES,
+                retry=RetryConfig(max_attempts=max_retries + 1, base_delay=0.02),
+            )
+        try:
+            #: Where its knowledge comes from.
+            self.layer = Layer(layer)
+        except ValueError as error:
+            raise ConfigurationError("layer must be L1, L2 or L4") from error
+        #: Named in warnings and errors: the host, unless it was given.
+        self.name = name or self._endpoint.provider
+        self.deadline_ms = deadline_ms
+
+    def __repr__(self) -> str:
+        return f"HTTPSource({self._endpoint!r}, layer={self.layer.value!r})"
+
+    async def search(self, request: ProviderRequest) -> dict[str, Any]:
+        """Ask, and return the answer as it came; `ProviderError` when there is none."""
+        return await self._endpoint.post(self._path, request.to_wire(), dict)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Return the address of a server, and the last step of a path on it."""
+    if not isinstance(url, str):
+        raise ConfigurationError("url must be an address such as https://kb.example.com/v1/search")
+    parts = urlsplit(url)
+    base, _, last = parts.path.rstrip("/").rpartition("/")
+    if not last:
+        raise ConfigurationError("url must name a path, as in https://kb.example.com/v1/search")
+    return urlunsplit(parts._replace(path=base)), last
