@@ -77,7 +77,7 @@ class Sent(NamedTuple):
     #: Scope it came from.
     path: str
     role: Role
-    #: SHA-256 of role, name and parts, 32 hex digits: equal for messages that say the same, wherever it comes from.
+    #: First 32 hex digits of the SHA-256 of role, name and parts: equal where the same is said, wherever it comes from.
     hash: str
     #: Raw tokens by the codec.
     tokens: int
@@ -103,6 +103,10 @@ class Read(NamedTuple):
 
     context: str
     version: int
+    #: Version of the oldest message that was handed to the fit: older ones could not fit; 0 when there are none.
+    first: int = 0
+    #: Inherited segments: (owner, last version read from it).
+    lineage: tuple[tuple[str, int], ...] = ()
 
 
 class Scored(NamedTuple):
@@ -160,7 +164,7 @@ class Manifest:
     budget: int | None = None
     #: Raw tokens that the budget allowed; None without a budget.
     limit: int | None = None
-    #: Raw tokens of the whole request, and what the budget was compared with.
+    #: The codec's count of the whole request, and what the budget was compared with.
     tokens: int
     upper_bound: int
     tools: tuple[Tool, ...] = ()
@@ -217,7 +221,7 @@ class Manifest:
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
             "entries": list(places),
             "messages": [_sent(message, places) for message in self.messages],
-            "reads": [list(read) for read in self.reads],
+            "reads": [[*read[:3], [list(segment) for segment in read.lineage]] for read in self.reads],
             "candidates": [[*one[:-1], dict(one.parts)] for one in self.candidates],
             "left": [[list(one.ids), *one[1:]] for one in self.left],
             "steps": [list(step) for step in self.steps],
@@ -258,7 +262,7 @@ class Manifest:
                     ]
                 ),
                 messages=tuple([_sent_back(row, entries) for row in written.get("messages", ())]),
-                reads=tuple([Read(_text(context), _whole(at)) for context, at in written.get("reads", ())]),
+                reads=tuple([_read_back(row) for row in written.get("reads", ())]),
                 candidates=tuple([_scored_back(row) for row in written.get("candidates", ())]),
                 left=tuple([_unsent_back(row) for row in written.get("left", ())]),
                 steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
@@ -359,6 +363,12 @@ def _part_back(written: Json, entries: list[str]) -> Whole | Written:
         else:
             raise TypeError(f"{type(value).__name__} in {name} of a part")
     return Written(written.get("type", "text"), tuple(sorted(fields)))
+
+
+def _read_back(row: Sequence[Json]) -> Read:
+    context, version, first, lineage = row
+    segments = tuple([(_text(owner), _whole(upto)) for owner, upto in lineage])
+    return Read(_text(context), _whole(version), _whole(first), segments)
 
 
 def _scored_back(row: Sequence[Json]) -> Scored:
