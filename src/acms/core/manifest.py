@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from acms.composition import CacheMark, Count, PromptMessage, Tool
@@ -38,9 +39,9 @@ from acms.protocols import Codec
 _CUT = re.compile(r"(\s*\[…\]\s*)")
 """What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
-_LEADS = (": ", "\n")
-"""What may stand before a quoted text: who speaks, or an opening mark."""
-_LEAD = 300
+_LEAD = re.compile(r": |\n")
+"""What ends whatever stands before a quoted text: who speaks, an opening mark."""
+_LEADING = 300
 """Characters of what stands before it, at most."""
 _GRAM = 8
 """Characters that two texts must share before they are compared further."""
@@ -308,11 +309,7 @@ def _within(
     fragment: str, places: Sequence[_Place], reached: dict[_Place, int]
 ) -> tuple[Segment, ...] | None:
     """Return a fragment that stands in one of the texts, perhaps behind a lead and before a closing mark."""
-    starts = [0]
-    for lead in _LEADS:
-        at = fragment.find(lead, 0, _LEAD)
-        if at >= 0:
-            starts.append(at + len(lead))
+    starts = [0, *[lead.end() for lead in islice(_LEAD.finditer(fragment, 0, _LEADING), 8)]]
     ends = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
     for start in starts:
         for end in ends:
