@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
+from acms.cli.base import AsJson, At, Db, Namespace, Session, app, looking, opened, run
 from acms.cli.render import Column, Screen
 from acms.composition import PromptMessage
 from acms.core.caching import predict
@@ -187,7 +187,7 @@ def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
             "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
         }
         screen = Screen(as_json)
-        summary = f"{shared} messages shared; {cached.predicted_tokens} tokens can be read from a cache: {cached.reason}"
+        summary = f"{shared} messages shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
 
         def draw() -> None:
             if screen.console is None:
