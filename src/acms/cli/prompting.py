@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acms.cli import render
-from acms.cli.base import AsJson, At, Db, Namespace, Session, app, looking, opened, run
+from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
 from acms.cli.render import Column, Screen
 from acms.composition import PromptMessage
 from acms.core.caching import predict
@@ -40,8 +40,6 @@ prompt = typer.Typer(
 )
 app.add_typer(prompt, name="prompt")
 
-Saved = Annotated[Path, typer.Argument(metavar="FILE", help="What `acms prompt render --save` wrote, or -.")]
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -54,18 +52,21 @@ class Kept:
     messages: tuple[PromptMessage, ...]
 
 
+CODECS = {
+    "openai-chat": ("OpenAIChat", "gpt-5"),
+    "openai-responses": ("OpenAIResponses", "gpt-5"),
+    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+}
+"""Formats by name: the class, and the model when none is given."""
+
+
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    made = {
-        "openai-chat": (codecs.OpenAIChat, "gpt-5"),
-        "openai-responses": (codecs.OpenAIResponses, "gpt-5"),
-        "anthropic": (codecs.AnthropicMessages, "claude-sonnet-4-5"),
-    }
-    if name not in made:
-        raise ValidationError(f"{name!r} is not one of {', '.join(made)}", field="codec", options=tuple(made))
-    codec, usual = made[name]
-    found: Codec = codec(model or usual)
+    if name not in CODECS:
+        raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
+    made, usual = CODECS[name]
+    found: Codec = getattr(codecs, made)(model or usual)
     return found
 
 
@@ -166,7 +167,7 @@ def render_prompt(
 
 
 @prompt.command(epilog="Example:  acms prompt diff monday.json tuesday.json")
-def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
+def diff(left: File, right: File, as_json: AsJson = False) -> None:
     """Show two prompts side by side: what they share from the start, and what changed first.
 
     The shared beginning is what a provider can read from its cache.
@@ -203,7 +204,7 @@ def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
 
 @prompt.command(epilog="Example:  acms prompt why a.json v12")
 def why(
-    file: Saved,
+    file: File,
     id: Annotated[
         str,
         typer.Argument(metavar="ID", help="Of an entry; its version, as v12; a pin's key; a scope's path."),
@@ -241,7 +242,7 @@ def why(
 
 
 @prompt.command(epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
-def replay(file: Saved, db: Db = None, as_json: AsJson = False) -> None:
+def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
     """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
 
     What was erased since cannot be made again: the error names it.
