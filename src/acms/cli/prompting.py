@@ -52,6 +52,8 @@ class Kept:
     messages: tuple[PromptMessage, ...]
 
 
+RECALLED = 4
+"""Part of a budget that what the past says may have: one in so many."""
 CODECS = {
     "openai-chat": ("OpenAIChat", "gpt-5"),
     "openai-responses": ("OpenAIResponses", "gpt-5"),
@@ -63,6 +65,7 @@ CODECS = {
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
+    name = name.partition("/")[0]  # a codec may be called by its format and its model
     if name not in CODECS:
         raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
     made, usual = CODECS[name]
@@ -121,7 +124,7 @@ def render_prompt(
         async with looking(db, namespace, session, at) as view:
             made = made.history(view)
             if query is not None:
-                made = made.recall(view, query).user(query)
+                made = made.recall(view, query, tokens=budget // RECALLED).user(query)
             found = await made.render(budget=budget, after=earlier)
             manifest = found.manifest
             kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
@@ -151,7 +154,7 @@ def render_prompt(
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
                 f"{len(kept.messages)} messages, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
-                f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
+                f"({found.tokens.exactness.value}), {_format(manifest)}{_versions(manifest)}",
                 "dim",
             )
             for step in found.steps:
@@ -371,6 +374,11 @@ def _place(sent: Sent) -> str:
     return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
 
 
+def _format(manifest: Manifest) -> str:
+    name = manifest.codec
+    return name if name.endswith(manifest.model) else f"{name} {manifest.model}"
+
+
 def _versions(manifest: Manifest) -> str:
     found = ", ".join(dict.fromkeys(f"v{read.version}" for read in manifest.reads))
     return f", log at {found}" if found else ""
@@ -449,7 +457,7 @@ def _line(kept: Kept, place: int, length: int) -> str:
 
 
 def _title(kept: Kept) -> str:
-    return f"{kept.name} ({kept.manifest.codec} {kept.manifest.model}, {_count(kept.manifest.tokens)} tokens)"
+    return f"{kept.name} ({_format(kept.manifest)}, {_count(kept.manifest.tokens)} tokens)"
 
 
 def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared: int, summary: str) -> None:
