@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -153,7 +153,7 @@ def render_prompt(
             rows = _rows(kept)
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
-                f"{len(kept.messages)} messages, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
+                f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
                 f"({found.tokens.exactness.value}), {_format(manifest)}{_versions(manifest)}",
                 "dim",
             )
@@ -191,11 +191,11 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
             "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
         }
         screen = Screen(as_json)
-        summary = f"{shared} messages shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
+        summary = f"{_many(shared)} shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
 
         def draw() -> None:
             if screen.console is None:
-                _unified(screen, one, other, rows, shared, summary)
+                _unified(screen, one, other, rows, summary)
             else:
                 screen.console.print(_beside(one, other, rows, shared))
                 screen.line(summary, "dim")
@@ -273,7 +273,7 @@ def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
         screen.show(
             value,
             lambda: screen.line(
-                f"identical: {len(kept.messages)} messages from {count} entries, {value['payload']}"
+                f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
             ),
         )
 
@@ -478,8 +478,34 @@ def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared
             screen.line(f"+ {_line(other, b, 160)}")
 
 
-CONTEXT = 3
-"""Shared messages that a comparison shows before the first one that changed."""
+FOLD = "~"
+"""Sign of a row that stands for messages which are the same: their number is in the place of the first."""
+CONTEXT = 2
+"""Messages that are the same which a comparison shows before and after a change."""
+
+
+def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows with long runs of the same messages folded."""
+    near = [False] * len(rows)
+    for place, (sign, _, _) in enumerate(rows):
+        if sign != " ":
+            low, high = max(0, place - CONTEXT), min(len(rows), place + CONTEXT + 1)
+            near[low:high] = [True] * (high - low)
+    place = 0
+    while place < len(rows):
+        end = place
+        while end < len(rows) and not near[end]:
+            end += 1
+        if end - place > 1:
+            yield FOLD, end - place, None
+            place = end
+        else:
+            yield rows[place]
+            place += 1
+
+
+def _many(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
@@ -487,11 +513,13 @@ def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
     for kept in (one, other):
         table.add_column(render.clean(_title(kept)), ratio=1, overflow="fold")
     styles = {" ": "dim", "!": "yellow", "-": "red", "+": "green"}
-    for place, (sign, a, b) in enumerate(rows):
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            table.add_row(*[Text(f"… {_many(a or 0)} the same", style="dim")] * 2)
+            continue
         cells = [
             "" if at is None else f"{sign} {_line(kept, at, 300)}" for kept, at in ((one, a), (other, b))
         ]
-        table.add_row(
-            *[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=place == shared - 1
-        )
+        last = b is not None and b == shared - 1
+        table.add_row(*[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=last)
     return table
