@@ -37,13 +37,18 @@ async def agent(session: ACMS, turns: int = 12) -> list[str]:
     """A conversation of an agent: questions, calls of tools with long answers, thoughts, decisions."""
     ids: list[str] = []
     for turn in range(turns):
-        question = f"How full is disk {turn}? We chose db{turn} for the orders of region {turn}. " + "And why? " * 9
+        question = (
+            f"How full is disk {turn}? We chose db{turn} for the orders of region {turn}. " + "And why? " * 9
+        )
         ids.append(await session.ingest("user", question, actor_id="Ann"))
         calls = [{"id": f"call_{turn}", "name": "disk", "arguments": f'{{"host": "db{turn}"}}'}]
         ids.append(await session.ingest("assistant", "I look.", tool_calls=calls))
         output = f"/dev/sd{turn} " + " ".join(f"{turn}{number}% used." for number in range(60))
         ids.append(await session.ingest("tool", output, tool_call_id=f"call_{turn}"))
-        thoughts = [Reasoning("It is full."), Text(f"Disk {turn} is {turn} % full. Decision: we keep db{turn}.")]
+        thoughts = [
+            Reasoning("It is full."),
+            Text(f"Disk {turn} is {turn} % full. Decision: we keep db{turn}."),
+        ]
         ids.append(await session.ingest("assistant", parts=thoughts))
     return ids
 
@@ -110,7 +115,9 @@ async def test_a_prompt_of_everything_is_made_again_from_its_manifest(
     assert manifest.digest == (await prompt.render(budget=budget)).manifest.digest
 
 
-async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(storage: Storage, codec: Codec) -> None:
+async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(
+    storage: Storage, codec: Codec
+) -> None:
     session = session_on(storage)
     await session.ingest("user", "start " + "of a long story, " * 300 + "the end")
     rendered = await Prompt(codec).history(session).render(budget=200)
@@ -143,7 +150,9 @@ def session_id(entry: str) -> str:
     return f"c_{entry.split('_')[1]}"
 
 
-async def test_what_was_compacted_retracted_and_edited_since_is_still_there(storage: Storage, codec: Codec) -> None:
+async def test_what_was_compacted_retracted_and_edited_since_is_still_there(
+    storage: Storage, codec: Codec
+) -> None:
     session = session_on(storage)
     ids = await agent(session, 6)
     rendered = await Prompt(codec).history(session).render()

@@ -136,7 +136,7 @@ def render_prompt(
             "query": query,
             "tokens": found.tokens,
             "budget": budget,
-            "cache": found.cache._asdict(),
+            "cache": found.cache,
             "warnings": found.warnings,
             "payload": found.payload,
             "manifest": manifest.to_json(),
@@ -145,11 +145,9 @@ def render_prompt(
         def draw() -> None:
             stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
             line, what = stable, "what is above stays the same next time"
-            if found.cache.first_change is not None:
-                line, what = (
-                    found.cache.first_change,
-                    f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}",
-                )
+            if earlier is not None:
+                line = _shared(earlier.messages, manifest.messages)
+                what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
             rows = _rows(kept)
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
@@ -187,7 +185,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
             "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
             "different": one.manifest.payload != other.manifest.payload,
             "shared_messages": shared,
-            "cache": cached._asdict(),
+            "cache": cached,
             "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
         }
         screen = Screen(as_json)
