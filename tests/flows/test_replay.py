@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from acms import ACMS
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
-from acms.composition import PromptMessage, Tool
+from acms.composition import Tool
 from acms.core.manifest import address
 from acms.errors import EntryNotFoundError, GoneError, ValidationError
 from acms.kv import InMemoryKV
 from acms.manifest import Manifest, Quote, Written
-from acms.model import Entry, Media, Reasoning, Role, State, Text
+from acms.model import Entry, Reasoning, Text
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec

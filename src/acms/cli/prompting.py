@@ -65,7 +65,7 @@ CODECS = {
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    name = name.partition("/")[0]  # a codec may be called by its format and its model
+    name = name.partition("/")[0].removesuffix("-messages")  # as codecs call themselves
     if name not in CODECS:
         raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
     made, usual = CODECS[name]
