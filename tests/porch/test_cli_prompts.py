@@ -21,10 +21,10 @@ ASKED = "which database did we choose for orders?"
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ACMS_DB", url)
+    monkeypatch.setenv("ACMS_DB", f"sqlite:///{tmp_path}/notes.db")
     monkeypatch.chdir(tmp_path)
 
 

@@ -458,7 +458,7 @@ def _title(kept: Kept) -> str:
     return f"{kept.name} ({_format(kept.manifest)}, {_count(kept.manifest.tokens)} tokens)"
 
 
-def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared: int, summary: str) -> None:
+def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summary: str) -> None:
     screen.line(f"--- {_title(one)}")
     screen.line(f"+++ {_title(other)}")
     screen.line(f"@@ {summary} @@")
