@@ -462,12 +462,11 @@ def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summar
     screen.line(f"--- {_title(one)}")
     screen.line(f"+++ {_title(other)}")
     screen.line(f"@@ {summary} @@")
-    for _, a, b in rows[max(0, shared - CONTEXT) :]:
-        if (
-            a is not None
-            and b is not None
-            and one.manifest.messages[a].hash == other.manifest.messages[b].hash
-        ):
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            screen.line(f"  … {_many(a or 0)} the same")
+            continue
+        if sign == " " and b is not None:
             screen.line(f"  {_line(other, b, 160)}")
             continue
         if a is not None:
