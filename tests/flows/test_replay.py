@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,7 +125,9 @@ async def test_what_is_cut_inside_a_message_is_quoted_from_its_head_and_tail(
     (message,) = manifest.messages
     (part,) = message.parts
     assert isinstance(part, Written)
-    quotes = [segment for _, value in part.fields for segment in value if isinstance(segment, Quote)]  # type: ignore[union-attr]
+    ((_, segments),) = part.fields
+    assert isinstance(segments, tuple)
+    quotes = [segment for segment in segments if isinstance(segment, Quote)]
     assert len(quotes) >= 1
     assert "story" not in texts(manifest)
 
@@ -228,9 +231,8 @@ async def test_another_codec_model_store_or_release_is_refused_in_words(storage:
         with pytest.raises(ValidationError, match="was rendered for") as error:
             await replay(manifest, session.storage, other)
         assert error.value.options
-    values = {name: value for name, value in vars(manifest).items() if name not in ("entries", "digest")}
     with pytest.raises(ValidationError, match="another payload"):
-        await replay(Manifest(**{**values, "payload": "0" * 64}), session.storage, codec)
+        await replay(replace(manifest, payload="0" * 64), session.storage, codec)
     elsewhere: Any = Counted(session.storage)
 
     async def nothing(ids: Sequence[str]) -> list[Entry | None]:
