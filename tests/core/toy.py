@@ -9,6 +9,7 @@ from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, U
 from acms.core.fit import fit
 from acms.core.nodes import Atom, Fitted, NeedSummary, Scope
 from acms.model import Json, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.protocols import TokenCounter
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class Toy:
     model = "toy"
 
     def __init__(self, primer: int = 0) -> None:
-        self.counter = Words()
+        self.counter: TokenCounter = Words()
         self.primer = primer
         self.costed = 0
 

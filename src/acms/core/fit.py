@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from acms.composition import PromptMessage, Tool
-from acms.core.fit_strategies import apply, drop_pieces
+from acms.core.fit_strategies import apply, cut_mandatory, drop_pieces, name
 from acms.core.fit_tree import Leaf, Section, priced
 from acms.core.nodes import (
     Atom,
@@ -126,8 +126,13 @@ def _within(
         if over + reserve <= 0:
             continue
         before = root.used
-        yield from apply(section, over, reserve, codec)
-        _note(steps, section, type(section.scope.strategy).__name__.lower(), base + before, base + root.used)
+        yield from apply(section, over + reserve, codec)
+        _note(steps, section, name(section), base + before, base + root.used)
+    for section in waiting:
+        if area.used > room:
+            before = root.used
+            cut_mandatory(section, area.used - room, codec)
+            _note(steps, section, name(section), base + before, base + root.used)
 
 
 def _reserve(window: Section, moving: Sequence[Section], done: Sequence[Section]) -> int:

@@ -20,22 +20,43 @@ from acms.model import Text
 from acms.protocols import Codec
 
 
-def apply(
-    section: Section, over: int, reserve: int, codec: Codec
-) -> Generator[NeedSummary, str | None, None]:
-    """Make a section cost `over` less, or as much less as its strategy can.
-
-    A window leaves `reserve` tokens more, so that it does not move when what moves behind it grows.
-    """
+def apply(section: Section, over: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
+    """Make a section cost `over` less, or as much less as its strategy can."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
         omit(section)
     elif isinstance(strategy, Truncate):
         truncate(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        window(section, over, reserve, codec, strategy.slack)
+        window(section, over, strategy.slack)
     elif isinstance(strategy, Summarise):
         yield from summarise(section, over, codec, strategy)
+
+
+def cut_mandatory(section: Section, over: int, codec: Codec) -> None:
+    """Cut what must stay, once nothing else can shrink."""
+    strategy = section.scope.strategy
+    keep = strategy.keep if isinstance(strategy, Truncate) else None
+    target = section.used - over
+    for leaf in section.leaves():
+        if section.used <= target:
+            return
+        if leaf.mandatory and not leaf.gone:
+            shorten(
+                section,
+                leaf,
+                target,
+                codec,
+                keep,
+                name(section),
+                "it must stay, and nothing else could shrink",
+            )
+
+
+def name(section: Section) -> str:
+    """Return what the strategy of a section is called in ledgers."""
+    strategy = section.scope.strategy
+    return "summary" if isinstance(strategy, Summarise) else type(strategy).__name__.lower()
 
 
 def omit(section: Section) -> None:
@@ -70,39 +91,28 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
         shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
         if section.holds(leaf.tokens):
             return  # its floor: what comes after is not left out before this
-    for leaf in (*optional[-1:], *[leaf for leaf in left if leaf.mandatory]):
-        if section.used <= target:
-            return
-        if not leaf.gone:
+    for leaf in optional[-1:]:
+        if section.used > target and not leaf.gone:
             shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-            if section.used > target and not leaf.mandatory and section.spares(leaf, leaf.tokens):
+            if section.used > target and section.spares(leaf, leaf.tokens):
                 leaf.leave("truncate", "even cut it did not fit")
 
 
-def window(section: Section, over: int, reserve: int, codec: Codec, slack: float) -> None:
+def window(section: Section, over: int, slack: float) -> None:
     """Move the start of what is shown to the next place of a grid from which all that follows fits."""
     left = [leaf for leaf in section.leaves() if not leaf.gone]
-    target = section.used - over
-    room = max(0, target - reserve)
+    room = max(0, section.used - over)
     costs = [leaf.tokens for leaf in left]
-    if left and section.used > room:
-        befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
-        if not befores[-1]:  # what the caller wrote has no place in a log: it is placed by what it costs
-            befores = [0, *accumulate(costs[:-1])]
-        first = start(befores, costs, room, slack)
-        reason = f"older than the newest messages that fit {room} tokens"
-        for leaf in left[:first]:
-            if section.holds(leaf.tokens):
-                break
-            if not leaf.mandatory and section.spares(leaf, leaf.tokens):
-                leaf.leave("window", reason)
-    for leaf in left:
-        if section.used <= target:
-            return
-        if leaf.mandatory:
-            shorten(
-                section, leaf, target, codec, None, "window", "the newest message is cut rather than left out"
-            )
+    befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
+    if not any(befores):  # what the caller wrote has no place in a log: it is placed by what it costs
+        befores = [0, *accumulate(costs[:-1])]
+    first = start(befores, costs, room, slack)
+    reason = f"older than the newest messages that fit {room} tokens"
+    for leaf in left[:first]:
+        if section.holds(leaf.tokens):
+            break
+        if not leaf.mandatory and section.spares(leaf, leaf.tokens):
+            leaf.leave("window", reason)
 
 
 def start(befores: Sequence[int], costs: Sequence[int], room: int, slack: float) -> int:
@@ -183,9 +193,6 @@ def _shrink_summarised(section: Section, units: Sequence[Leaf], target: int, cod
         shorten(section, summary, target, codec, Keep.START, "summary", "cut to the room that is left")
         if section.used > target and section.spares(summary, summary.tokens):
             summary.leave("summary", "even cut it did not fit")
-    for leaf in rest:
-        if section.used > target and leaf.mandatory:
-            shorten(section, leaf, target, codec, None, "summary", "cut to the room that is left")
 
 
 def _stand(
