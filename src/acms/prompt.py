@@ -1,13 +1,13 @@
 """Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
 
-    rendered = await (
-        Prompt(OpenAIChat("gpt-5"))
-        .system("You are the orders team's assistant.")
-        .recall(session, "what did we choose for orders?", tokens=2000)
-        .last(session, n=20)
-        .user("Write the migration plan.")
-        .render(budget=8000)
-    )
+rendered = await (
+    Prompt(OpenAIChat("gpt-5"))
+    .system("You are the orders team's assistant.")
+    .recall(session, "what did we choose for orders?", tokens=2000)
+    .last(session, n=20)
+    .user("Write the migration plan.")
+    .render(budget=8000)
+)
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from acms.composition import PromptMessage, Tool
 from acms.core import content as contents
 from acms.core import validate
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
-from acms.core.nodes import RECALL, SHRINKABLE, Atom, Composed, Keep, Node, Omit, Scope, Strategy, Truncate, Window
+from acms.core.nodes import (
+    RECALL,
+    SHRINKABLE,
+    Atom,
+    Composed,
+    Keep,
+    Node,
+    Omit,
+    Scope,
+    Strategy,
+    Truncate,
+    Window,
+)
 from acms.errors import ConfigurationError, ValidationError
 from acms.events import Event
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
@@ -56,8 +68,8 @@ class Plugin(Protocol):
 class Prompt:
     """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
 
-    Order of calls is the order of the prompt; only what is recalled is laid behind the last message that stays. What the
-    caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
+    Order of calls is the order of the prompt; only what is recalled is laid behind the last message that stays. What
+    the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
     `pinned_kv` shrinks when the budget is short, the highest priority number first.
 
     A prompt is bound to one codec. One without is a fragment, to be given to others or merged into them.
@@ -68,16 +80,18 @@ class Prompt:
     ) -> None:
         if codec is not None and not callable(getattr(codec, "render", None)):
             raise ConfigurationError(
-                f"{codec!r} is no codec", options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)")
+                f"{codec!r} is no codec",
+                options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),
             )
-        self._codec = codec
+        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
+        self.codec = codec
+        self.steps: tuple[Step, ...] = ()
+        self.offered: tuple[Tool, ...] = ()
         self._on_event = on_event
-        self._steps: tuple[Step, ...] = ()
-        self._tools: tuple[Tool, ...] = ()
 
     def __repr__(self) -> str:
-        bound = "unbound" if self._codec is None else f"{self._codec.name} {self._codec.model}"
-        return f"<Prompt {bound}, {len(self._steps)} steps>"
+        bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
+        return f"<Prompt {bound}, {len(self.steps)} steps>"
 
     # ── what the caller writes ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,9 +127,7 @@ class Prompt:
         result = ToolResult(call_id, output, bool(is_error))
         return self._with(Said(contents.message(Role.TOOL, parts=[result])))
 
-    def message(
-        self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None
-    ) -> Self:
+    def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of any role."""
         text, parts = _said(content)
         return self._with(Said(contents.message(role, text, parts=parts, name=name)))
@@ -155,9 +167,7 @@ class Prompt:
         strategy = Truncate(cap, validate.choice(keep, Keep, "keep"))
         return self._shrinking("truncate", content, strategy, priority, role=role)
 
-    def omit(
-        self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER
-    ) -> Self:
+    def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
         """Add a content that is left out as a whole when room is short; `role` is that of plain texts."""
         return self._shrinking("omit", content, Omit(), priority, role=role)
 
@@ -179,8 +189,9 @@ class Prompt:
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
         fails. With `pin`, a pin registry, it is pinned too.
         """
+        made, steps = self._read(content, "content")
         step = Standing(
-            self._read(content, "content"),
+            steps,
             validate.name(id, "id"),
             store,
             summarizer,
@@ -189,7 +200,7 @@ class Prompt:
             validate.choice(role, Role, "role"),
             pin,
         )
-        return self._with(step)
+        return made._with(step)
 
     def recall(
         self,
@@ -204,7 +215,7 @@ class Prompt:
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:
-        """Add what a session's past says about a query, in at most so many tokens; the other options as `recall` has them.
+        """Add what a session's past says about a query, in at most so many tokens; other options as `ACMS.recall` has them.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
         `in_place`. What the prompt shows of the session anyway is not recalled.
@@ -279,28 +290,30 @@ class Prompt:
         if ceiling is not None and validate.whole(ceiling, "ceiling", most=validate.BUDGET) < floor:
             raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
         if callable(content):
-            content = _prompt(content(Prompt(self._codec)), "content")
+            content = _prompt(content(Prompt(self.codec)), "content")
         name = validate.name(name, "name")
         if "/" in name:
             raise ValidationError("must not contain a slash", field="name")
-        if any(isinstance(step, Shrinking) and step.name == name for step in self._steps):
+        if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
             raise ValidationError(f"there is a section {name!r} already", field="name")
+        made, steps = self._read(content, "content")
         step = Shrinking(
             name,
-            self._read(content, "content"),
+            steps,
             None if priority is None else Truncate(),
             0 if priority is None else _priority(priority),
             floor=floor,
             ceiling=ceiling,
             share=None if share is None else validate.fraction(share, "share"),
         )
-        return self._with(step)
+        return made._with(step)
 
     # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add(self, content: Content) -> Self:
         """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
-        return self._with(*self._read(content, "content"))
+        made, steps = self._read(content, "content")
+        return made._with(*steps)
 
     def when(self, condition: object, then: Callable[[Self], Self]) -> Self:
         """Return what a function makes of this prompt if a condition holds, else the prompt as it is."""
@@ -312,7 +325,11 @@ class Prompt:
 
     def use(self, plugin: Plugin) -> Self:
         """Add what a plugin makes at each render."""
-        if isinstance(plugin, type) or not callable(getattr(plugin, "render", None)) or isinstance(plugin, Prompt):
+        if (
+            isinstance(plugin, type)
+            or not callable(getattr(plugin, "render", None))
+            or isinstance(plugin, Prompt)
+        ):
             raise ValidationError("must be an object with an async method render(request)", field="plugin")
         return self._with(Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower()))
 
@@ -322,22 +339,25 @@ class Prompt:
             raise ValidationError(
                 f"must be a PromptMessage, Scope, Atom or Composed, not {type(node).__name__}", field="node"
             )
-        return self._with(*self._read(node, "node"))
+        made, steps = self._read(node, "node")
+        return made._with(*steps)
 
     def merge(self, *prompts: Prompt) -> Self:
-        """Add everything of other prompts in order, their tools too; they must be bound to the same codec or to none."""
+        """Add everything of other prompts in order, tools too; they must be bound to the same codec or to none."""
         made = self
         for prompt in prompts:
             other = _prompt(prompt, "prompts")
-            made = made._bound(other)._with(*other._steps)
-            if other._tools:
-                made._tools = contents.tools([*made._tools, *(one for one in other._tools if one not in made._tools)])
+            made = made._bound(other)._with(*other.steps)
+            if other.offered:
+                made.offered = contents.tools(
+                    [*made.offered, *(one for one in other.offered if one not in made.offered)]
+                )
         return made
 
     def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
         """Add functions the model may call: `Tool`, or mappings in neutral or in OpenAI's form."""
         made = self._with()
-        made._tools = contents.tools([*self._tools, *contents.tools(tools)])
+        made.offered = contents.tools([*self.offered, *contents.tools(tools)])
         return made
 
     def cache_hint(self, *, id: str = "prompt", version: str = "", ttl: int | None = None) -> Self:
@@ -346,7 +366,7 @@ class Prompt:
         `ttl` is in seconds. The key that goes with it carries a hash of the prefix, so a prefix that changes under the
         same version is never mistaken for the old one. Nothing recalled may stand before it.
         """
-        if any(isinstance(step, Hint) and step.id == id for step in self._steps):
+        if any(isinstance(step, Hint) and step.id == id for step in self.steps):
             raise ValidationError(f"there is a hint {id!r} already", field="id")
         hint = Hint(
             validate.name(id, "id"),
@@ -369,7 +389,15 @@ class Prompt:
         `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
         a plugin raises. The same prompt may be rendered many times at once.
         """
-        return await rendering.render(self, budget, after=after, on_event=on_event)
+        return await rendering.render(
+            self.steps,
+            self.codec,
+            budget,
+            tools=self.offered,
+            read=lambda made: self._read(made, "plugin")[1],
+            after=after,
+            listeners=[one for one in (self._on_event, on_event) if one is not None],
+        )
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -377,9 +405,9 @@ class Prompt:
         """Return a copy with more steps."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._steps = (*self._steps, *steps)
+        made.steps = (*self.steps, *steps)
         recalled = False
-        for step in made._steps:
+        for step in made.steps:
             recalled = recalled or contents.moves(step)
             if recalled and isinstance(step, Hint):
                 raise ValidationError(
@@ -391,15 +419,15 @@ class Prompt:
 
     def _bound(self, other: Prompt) -> Self:
         """Return the prompt bound to the codec of another one if it had none."""
-        theirs = other._codec
-        if theirs is None or self._codec is theirs:
+        theirs = other.codec
+        if theirs is None or self.codec is theirs:
             return self
         made = self._with()
-        if self._codec is None:
-            made._codec = theirs
-        elif (self._codec.name, self._codec.model) != (theirs.name, theirs.model):
+        if self.codec is None:
+            made.codec = theirs
+        elif (self.codec.name, self.codec.model) != (theirs.name, theirs.model):
             raise ValidationError(
-                f"is bound to {theirs.name} {theirs.model}, this prompt to {self._codec.name} {self._codec.model}",
+                f"is bound to {theirs.name} {theirs.model}, this prompt to {self.codec.name} {self.codec.model}",
                 field="prompts",
                 options=("build fragments with Prompt() and no codec",),
             )
@@ -417,17 +445,27 @@ class Prompt:
     ) -> Self:
         if isinstance(content, str):
             content = contents.message(role, content)
-        return self._with(
-            Shrinking(name, self._read(content, "content"), strategy, _priority(priority), newest=newest)
-        )
+        made, steps = self._read(content, "content")
+        if isinstance(strategy, Window) and any(map(contents.moves, steps)):
+            raise ValidationError(
+                "is recalled and stands behind the messages, not among them",
+                field="content",
+                options=("call recall on the prompt itself",),
+            )
+        return made._with(Shrinking(name, steps, strategy, _priority(priority), newest=newest))
 
-    def _read(self, content: object, field: str) -> tuple[Step, ...]:
-        """Return a content as steps, checked."""
-        return tuple(read(content, field, self._codec))
+    def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
+        """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
+        bound: list[Prompt] = []
+        steps = _read(content, field, bound)
+        made = self
+        for one in bound:
+            made = made._bound(one)
+        return made, tuple(steps)
 
 
-def read(content: object, field: str, codec: Codec | None) -> list[Step]:
-    """Return a content as steps; `ValidationError` for what is none."""
+def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
+    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -437,26 +475,27 @@ def read(content: object, field: str, codec: Codec | None) -> list[Step]:
     if isinstance(content, Scope | Atom | Composed):
         return [Fixed(content)]
     if isinstance(content, _PARTS):
-        return read([content], field, codec)
+        return _read([content], field, bound)
     if isinstance(content, Mapping):
         return [Said(contents.read(content, field))]
     if isinstance(content, View):
         return [Log(content)]
     if isinstance(content, Prompt):
-        Prompt(codec)._bound(content)
-        if content._tools:
+        bound.append(content)
+        if content.offered:
             raise ValidationError("carries tools: merge it instead", field=field)
-        if any(isinstance(step, Hint) for step in content._steps):
+        if any(isinstance(step, Hint) for step in content.steps):
             raise ValidationError(
-                "carries a cache hint, which marks a prefix of the whole prompt", field=field,
+                "carries a cache hint, which marks a prefix of the whole prompt",
+                field=field,
                 options=("call cache_hint on the prompt that is rendered", "merge it"),
             )
-        return list(content._steps)
+        return list(content.steps)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         if content and all(isinstance(item, _PARTS) for item in content):
             return [Said(contents.message(_role_of(content), parts=list(content)))]
         return [
-            step for index, item in enumerate(content) for step in read(item, f"{field}[{index}]", codec)
+            step for index, item in enumerate(content) for step in _read(item, f"{field}[{index}]", bound)
         ]
     raise ValidationError(f"{type(content).__name__} cannot stand in a prompt", field=field)
 
@@ -475,7 +514,9 @@ def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
     if isinstance(content, _PARTS):
         return "", [content]
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
-        raise ValidationError(f"must be a text or a list of parts, not {type(content).__name__}", field="content")
+        raise ValidationError(
+            f"must be a text or a list of parts, not {type(content).__name__}", field="content"
+        )
     return "", list(content)
 
 

@@ -17,8 +17,8 @@ from acms.protocols import Codec
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
 
-PLACES = 16
-"""Pieces that stand for what is still to be recalled."""
+SEAM = 8
+"""Tokens by which a joined text may have more than its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,21 @@ class Request:
     tell: Callable[[Event], None]
 
 
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """What was read of a log for a prompt."""
+
+    gathered: Gathered
+    #: Whether it is all that is in force.
+    complete: bool
+    lineage: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the entries that were read."""
+        return [entry.id for unit in self.gathered.units for entry in unit.entries]
+
+
 @dataclass(slots=True)
 class Resolved:
     """A tree, and what is still open in it."""
@@ -40,10 +55,10 @@ class Resolved:
     tree: Scope
     #: What is to be recalled, by the path of its scope.
     recalls: dict[str, Recalling] = field(default_factory=dict)
-    #: Cache hints, each with the names of the scopes before it.
-    hints: list[tuple[Hint, frozenset[str]]] = field(default_factory=list)
+    #: Cache hints, each with how many scopes of the tree are before it.
+    hints: list[tuple[Hint, int]] = field(default_factory=list)
     #: Logs that were read.
-    logs: list[Gathered] = field(default_factory=list)
+    logs: list[LogRead] = field(default_factory=list)
     #: Contents that a summary may stand for, by its name.
     standing: dict[str, Any] = field(default_factory=dict)
 
@@ -61,16 +76,16 @@ class Resolver:
         """Return the tree of a prompt: a scope for each step."""
         found = self._found
         names = content.named(steps)
-        for index, step in enumerate(steps):
-            if isinstance(step, Hint):
-                found.hints.append((step, frozenset(names[:index])))
         made = await self._each(steps, names, found.tree.id, self._limit, None)
-        children = [
-            nodes[0] if len(nodes) == 1 and _is(nodes[0], name) else Scope(id=name, children=nodes)
-            for name, nodes in zip(names, made, strict=True)
-            if nodes
-        ]
-        found.tree = replace(found.tree, children=tuple(children))
+        children: list[Node] = []
+        for step, name, nodes in zip(steps, names, made, strict=True):
+            if isinstance(step, Hint):
+                found.hints.append((step, len(children)))
+            elif len(nodes) == 1 and isinstance(nodes[0], Scope):
+                children.append(nodes[0])
+            else:
+                children.append(Scope(id=name, children=nodes))
+        found.tree = replace(found.tree, children=_distinct(children))
         return found
 
     async def _nodes(
@@ -78,7 +93,7 @@ class Resolver:
     ) -> tuple[Node, ...]:
         """Return the nodes of some steps, in order."""
         made = await self._each(steps, content.named(steps), path, room, newest)
-        return tuple([node for nodes in made for node in nodes])
+        return _distinct([node for nodes in made for node in nodes])
 
     async def _each(
         self, steps: Sequence[Step], names: Sequence[str], path: str, room: int | None, newest: int | None
@@ -98,19 +113,19 @@ class Resolver:
             case Said(message):
                 return (Atom((message,)),)
             case Fixed(node):
-                return (replace(node, id=name) if isinstance(node, Scope) else node,)
+                return (node,)
             case Log():
                 return tuple(await self._log(step, room, newest))
             case Shrinking():
                 return (await self._shrinking(step, name, path, room, newest),)
             case Plugged(plugin):
                 made = self._read(await plugin.render(self._request))
-                nodes = await self._nodes(made, f"{path}", room, newest)
-                only = nodes[0] if len(nodes) == 1 else None
-                return (replace(only, id=name) if isinstance(only, Scope) else Scope(id=name, children=nodes),)
+                if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
+                    return (made[0].node,)
+                return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
             case Recalling():
                 self._found.recalls[path] = step
-                return (waiting(step, name),)
+                return (remembering(step, name, sum(allowed(step, self._request.codec))),)
             case Standing():
                 return (await self._standing(step, name, path, room),)
             case Hint():
@@ -160,7 +175,10 @@ class Resolver:
                 if gathered.whole or _cost(gathered, view.counter.name, codec) > room:
                     break
                 wanted *= 2
-        self._found.logs.append(gathered)
+        messages = sum([len(unit.entries) for unit in gathered.units])
+        complete = gathered.whole and (count is None or messages <= count)
+        lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
+        self._found.logs.append(LogRead(gathered, complete, lineage))
         return content.atoms(gathered.units, view.counter.name)
 
 
@@ -169,18 +187,38 @@ def _cost(gathered: Gathered, counter: str, codec: Codec) -> int:
     return sum([codec.cost(message) for unit in units for message in unit.messages])
 
 
-def _is(node: Node, name: str) -> bool:
-    return isinstance(node, Scope) and node.id == name
+def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return nodes of which no two scopes have the same id."""
+    known = {node.id for node in nodes if isinstance(node, Scope)}
+    seen: set[str] = set()
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Scope):
+            name, number = node.id, 1
+            while name in seen or (number > 1 and name in known):
+                number += 1
+                name = f"{node.id}-{number}"
+            seen.add(name)
+            node = node if name == node.id else replace(node, id=name)
+        found.append(node)
+    return tuple(found)
 
 
-def waiting(step: Recalling, name: str) -> Scope:
-    """Return the scope of a recall before it is made: as large as it may become."""
-    size = -(-step.tokens // PLACES)
-    places = tuple([Piece("", f"{name}:{place}", tokens=size) for place in range(PLACES)]) if size else ()
+def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+    """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
+    frame = codec.cost(content.framed(content.recalled(()))) + SEAM
+    return step.tokens if left is None else max(0, min(step.tokens, left - frame)), frame
+
+
+def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
+    """Return the scope of a recall: what it found, or the room for it while it has not been made.
+
+    It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
+    """
     return Scope(
         id=name,
-        children=(content.recalled(places),),
+        children=(content.recalled(found),) if found else (),
         priority=step.priority,
-        strategy=Truncate(),
-        moves=not step.in_place,
+        strategy=Truncate(tokens),
+        moves=True,
     )

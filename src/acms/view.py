@@ -24,7 +24,7 @@ from acms.projections import (
     SessionStats,
     Tree,
 )
-from acms.protocols import TokenCounter
+from acms.protocols import StorageBackend, TokenCounter
 from acms.shared import SharedSession
 
 __all__ = ["View"]
@@ -46,6 +46,11 @@ class View:
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter
+
+    @property
+    def storage(self) -> StorageBackend:
+        """Where its log lies."""
+        return self._shared.storage
 
     async def recall(
         self,

@@ -363,8 +363,11 @@ def kept(units: Sequence[Atom]) -> list[Atom]:
     return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
 
 
-def pieces(items: Sequence[ContextItem]) -> tuple[Piece, ...]:
-    """Return recalled items as pieces in their order; a tool call and its answers are one."""
+def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
+    """Return recalled items as pieces in their order; a tool call and its answers are one.
+
+    `counted` says that the tokens of the items are those of the codec.
+    """
     found: list[Piece] = []
     group: str | None = None
     for item in items:
@@ -377,9 +380,11 @@ def pieces(items: Sequence[ContextItem]) -> tuple[Piece, ...]:
                 text=last.text + SEPARATOR + text,
                 rank=max(last.rank, item.score),
                 sources=(*last.sources, item.id),
+                tokens=None if last.tokens is None else last.tokens + item.token_count,
             )
         else:
-            found.append(Piece(text, item.id, item.score, (item.id,)))
+            tokens = item.token_count if counted else None
+            found.append(Piece(text, item.id, item.score, (item.id,), tokens))
         group = item.group
     return tuple(found)
 
@@ -388,3 +393,32 @@ def recalled(found: tuple[Piece, ...]) -> Composed:
     """Return recalled pieces as one message of delimited data."""
     opening, closing = chat.RECALLED
     return Composed(Role.USER, found, opening, SEPARATOR, closing, "recall")
+
+
+def framed(node: Composed) -> PromptMessage:
+    """Return a composed message without its pieces: what is around them."""
+    return PromptMessage(role=node.role, parts=(Text(node.opening + node.closing),))
+
+
+def replaced(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
+    """Return a tree with other scopes at some paths."""
+    path = path or tree.id
+    children: list[Node] = []
+    for node in tree.children:
+        below = f"{path}/{node.id}" if isinstance(node, Scope) else ""
+        if isinstance(node, Scope):
+            found = made.get(below)
+            if found is None and any(one.startswith(f"{below}/") for one in made):
+                found = replaced(node, made, below)
+            children.append(node if found is None else found)
+        else:
+            children.append(node)
+    return replace(tree, children=tuple(children))
+
+
+def at(tree: Scope, path: str) -> Scope:
+    """Return the scope at a path of a tree."""
+    _, *names = path.split("/")
+    for name in names:
+        tree = next(node for node in tree.children if isinstance(node, Scope) and node.id == name)
+    return tree
