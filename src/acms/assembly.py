@@ -68,6 +68,8 @@ class Gathered:
     hidden: list[tuple[Entry, str]]
     #: True when it starts at the beginning of the log.
     whole: bool
+    #: State of the log: the same while it only grows, another one once anything in it was rewritten.
+    stamp: str = ""
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -101,11 +103,11 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None) -> G
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
 
 
 def _gathered(
-    context: str, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
+    head: Head, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
 ) -> Gathered:
     hidden = list(folded.hidden)
     if cover:
@@ -113,7 +115,8 @@ def _gathered(
             by = cover.by(entry.version)
             if by is not None:
                 hidden.append((entry, f"out of force since v{by}"))
-    return Gathered(context, version, cover, folded.units, hidden, whole=after == 0)
+    stamp = f"{head.context} {head.rewrites} {head.epoch}"
+    return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
 
 
 async def gather_newest(
@@ -134,6 +137,16 @@ async def gather_last(storage: StorageBackend, context: str, at: int | None, mes
         return sum([len(unit.entries) for unit in found]) >= messages
 
     return await _gather_back(storage, head, at, messages + 4, enough)
+
+
+async def gather_since(storage: StorageBackend, context: str, at: int | None, tokens: int) -> Gathered:
+    """Read back from a version to a unit that has no more than so many tokens of the log before it."""
+    head = await storage.head(context)
+
+    def enough(found: Sequence[Unit[Entry]]) -> bool:
+        return bool(found) and before(found[0]) <= tokens
+
+    return await _gather_back(storage, head, at, 64, enough)
 
 
 async def _gather_back(
@@ -157,9 +170,15 @@ async def _gather_back(
             after = end if end >= first else _before(cover, first)
             folded = units(effective(entries, cover, after=after), whole=after == 0)
             if after and not folded.unresolved and enough(folded.units):
-                return _gathered(context, version, entries, cover, folded, after)
+                return _gathered(head, version, entries, cover, folded, after)
             size = 2 * size
-    return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+
+
+def before(unit: Unit[Entry]) -> int:
+    """Return how many tokens of the log lie before the newest entry of a unit."""
+    last = unit.entries[-1]
+    return last.total - last.tokens if last.kind is Kind.MESSAGE else last.total
 
 
 def _before(cover: Cover, first: int) -> int:

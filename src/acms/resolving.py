@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from acms.assembly import Gathered
 from acms.core import content
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
-from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
+from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Summarise, Truncate, Window
+from acms.core.pairs import joined
+from acms.errors import ValidationError
 from acms.events import Event
 from acms.protocols import Codec
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.summaries import SummaryRun
 
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
@@ -60,7 +67,7 @@ class Resolved:
     #: Logs that were read.
     logs: list[LogRead] = field(default_factory=list)
     #: Contents that a summary may stand for, by its name.
-    standing: dict[str, Any] = field(default_factory=dict)
+    standing: dict[str, SummaryRun] = field(default_factory=dict)
 
 
 class Resolver:
@@ -156,9 +163,37 @@ class Resolver:
         )
 
     async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
-        from acms.summaries import standing
+        """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
+        from acms.summaries import Summaries
 
-        return await standing(self, step, name, path, room)
+        if step.id in self._found.standing:
+            raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
+        codec = self._request.codec
+        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(codec.counter)
+        self._found.standing[step.id] = run
+        load = partial(run.load, step.id, tokens=step.tokens, role=step.role)
+        found: Summarise | None = None
+        (only,) = step.steps if len(step.steps) == 1 else (None,)
+        if isinstance(only, Log):
+            view, counter = only.session, only.session.counter.name
+            gathered: Gathered = await view.said(budget=room)
+            reach = await run.reach(step.id, stamp=gathered.stamp)
+            units = content.atoms(gathered.units, counter)
+            if not gathered.whole and units[0].before > reach:
+                gathered = await view.said(since=reach) if reach else await view.said()
+            while found is None:
+                units = content.atoms(gathered.units, counter)
+                entries = [entry for unit in gathered.units for entry in unit.entries]
+                found = await load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
+                if found is None:
+                    gathered = await view.said()
+            await self._note(gathered, view, gathered.whole)
+        else:
+            units = joined(content.flat(await self._nodes(step.steps, path, None)))
+            found = await load(units)
+        return Scope(
+            id=name, children=tuple(content.kept(units)), priority=step.priority, strategy=found
+        )
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""
@@ -176,10 +211,12 @@ class Resolver:
                     break
                 wanted *= 2
         messages = sum([len(unit.entries) for unit in gathered.units])
-        complete = gathered.whole and (count is None or messages <= count)
+        await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
+        return content.atoms(gathered.units, view.counter.name)
+
+    async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
         self._found.logs.append(LogRead(gathered, complete, lineage))
-        return content.atoms(gathered.units, view.counter.name)
 
 
 def _cost(gathered: Gathered, counter: str, codec: Codec) -> int:

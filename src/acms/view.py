@@ -172,16 +172,21 @@ class View:
             return []
         return await assembly.in_force(shared.storage, context, self._at, newest)
 
-    async def said(self, *, budget: int | None = None, messages: int | None = None) -> assembly.Gathered:
+    async def said(
+        self, *, budget: int | None = None, messages: int | None = None, since: int | None = None
+    ) -> assembly.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
-        The first unit may be beyond it. Reads no more of the log than that; tokens are those of the session's counter.
+        With `since` everything from the last unit on that has no more than so many tokens of the log before it. The
+        first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         """
         shared = self._shared
         if budget is not None:
             budget = validate.budget(budget, "budget")
         if messages is not None:
             messages = validate.whole(messages, "messages")
+        if since is not None:
+            since = validate.whole(since, "since")
         context = await shared.find()
         if context is None:
             return self._nothing()
@@ -189,6 +194,8 @@ class View:
             return await assembly.gather_last(shared.storage, context, self._at, messages)
         if budget is not None:
             return await assembly.gather_newest(shared.storage, context, self._at, shared.frame, budget)
+        if since is not None:
+            return await assembly.gather_since(shared.storage, context, self._at, since)
         return await assembly.gather_all(shared.storage, context, self._at)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
