@@ -104,25 +104,30 @@ class Summaries:
         """
         if not content:
             raise ValidationError("has no messages", field="content")
-        run = self.run(counter or default_counter())
-        found = await run.load(id, content, tokens=tokens, stamp=stamp, entries=entries)
-        assert found is not None  # the content is whole
-        known = found.strategy
+        run = self.run(id, counter or default_counter(), tokens=tokens)
+        loaded = await run.load(content, stamp=stamp, entries=entries)
+        assert loaded is not None  # the content is whole
+        known = loaded.strategy
         if known.covers == len(content):
             return known.text
         text = await run.asked(NeedSummary(id, known.text, tuple(content[known.covers :]), tokens))
-        await run.store(id, text, len(content))
+        await run.put(text, len(content))
         return text
 
-    def run(self, counter: TokenCounter) -> SummaryRun:
-        """Begin a render; `counter` is that of its codec."""
+    def run(
+        self, id: str, counter: TokenCounter, *, tokens: int = 400, role: Role = Role.SYSTEM
+    ) -> SummaryRun:
+        """Begin a render that may use one summary, of at most so many tokens of its codec's `counter`."""
         return SummaryRun(
-            self._store,
-            self._summarizer,
-            self._pin,
-            self._metadata,
-            self._timeout,
-            counter,
+            id=validate.key(id, "id"),
+            tokens=tokens,
+            role=role,
+            counter=counter,
+            store=self._store,
+            summarizer=self._summarizer,
+            pin=self._pin,
+            metadata=self._metadata,
+            timeout=self._timeout,
         )
 
 
@@ -136,13 +141,12 @@ class Loaded(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What a render knows of one summary."""
+    """What a render knows of a summary once it is loaded."""
 
     atoms: Sequence[Atom]
     entries: Mapping[str, Entry]
     stamp: str
-    #: What was stored, and how far it stands for the atoms; text and watermark only where it does.
-    entry: KVEntry | None
+    #: The stored text and its watermark, and for how many of the atoms it stands; nothing where it does not match.
     text: str
     mark: Watermark | None
     covers: int
@@ -164,53 +168,50 @@ _asked: WeakValueDictionary[tuple[int, int, str], _Asked] = WeakValueDictionary(
 _guard = threading.Lock()
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class SummaryRun:
-    """The summaries of one render: read at its beginning, asked for while it is fitted, stored when it has succeeded.
+    """One summary of one render: read before the fit, asked for by it, stored when the prompt is rendered.
 
     Made by `Summaries.run`, and used once.
     """
 
-    def __init__(
-        self,
-        store: KVMemory,
-        summarizer: Summarizer | None,
-        pin: Registry | None,
-        metadata: Mapping[str, Json],
-        timeout: float,
-        counter: TokenCounter,
-    ) -> None:
-        self._store = store
-        self._summarizer = summarizer
-        self._pin = pin
-        self._metadata = metadata
-        self._timeout = timeout
-        self._counter = counter
-        self._model = RECIPE if summarizer is None else compact.name_of(summarizer)
-        self._entries: dict[str, KVEntry | None] = {}
-        self._known: dict[str, _Known] = {}
-        self._kept: list[_Asked] = []
-        #: What went wrong without ending the render, in words.
-        self.warnings: list[str] = []
-        #: By id: why a stored text was not used, for the ledger.
-        self.reasons: dict[str, str] = {}
+    id: str
+    tokens: int
+    role: Role
+    counter: TokenCounter
+    store: KVMemory
+    summarizer: Summarizer | None
+    pin: Registry | None
+    metadata: Mapping[str, Json]
+    timeout: float
+    #: What went wrong without ending the render, in words.
+    warnings: list[str] = field(default_factory=list)
+    #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
+    reason: str = ""
+    _entry: KVEntry | None = None
+    _read: bool = False
+    _known: _Known | None = None
+    _kept: list[_Asked] = field(default_factory=list)
 
-    async def reach(self, id: str, *, stamp: str) -> int:
+    @property
+    def model(self) -> str:
+        """Who writes it."""
+        return RECIPE if self.summarizer is None else compact.name_of(self.summarizer)
+
+    async def reach(self, *, stamp: str) -> int:
         """Return how far back a log must be read for `load`: to an atom with no more tokens before it.
 
         0 when it must be read from its beginning. `stamp` is the state of the log: another one when anything in it was
         rewritten, the same when it has only grown.
         """
-        entry = await self._read(id)
+        entry = await self._stored()
         mark = None if entry is None else standing.watermark(entry.metadata)
-        return standing.reach(mark, model=self._model, stamp=stamp)
+        return standing.reach(mark, model=self.model, stamp=stamp)
 
     async def load(
         self,
-        id: str,
         atoms: Sequence[Atom],
         *,
-        tokens: int = 400,
-        role: Role = Role.SYSTEM,
         stamp: str = "",
         whole: bool = True,
         entries: Iterable[Entry] = (),
@@ -221,64 +222,63 @@ class SummaryRun:
         in place of all that it covers; None when they do not go on from it: read the whole log and load again.
         `entries` are those that the atoms show: their markers and their privacy are heeded where they are given.
         """
-        entry = await self._read(id)
+        entry = await self._stored()
         text = "" if entry is None else _text(entry)
         mark = standing.watermark(entry.metadata) if entry is not None else None
         if not text:
             found = Match()
-        elif self._counter.count(text) > tokens:
-            found = Match(reason=f"it has more than {tokens} tokens")
+        elif self.counter.count(text) > self.tokens:
+            found = Match(reason=f"it has more than {self.tokens} tokens")
         else:
-            found = standing.match(mark, atoms, model=self._model, stamp=stamp, whole=whole)
+            found = standing.match(mark, atoms, model=self.model, stamp=stamp, whole=whole)
+        self.reason = found.reason
         if not found.covers:
             if not whole:
                 return None
             text, mark = "", None
-            if found.reason:
-                self.reasons[id] = found.reason
-        known = _Known(atoms, {one.id: one for one in entries}, stamp, entry, text, mark, found.covers)
-        self._known[id] = known
+        shown = {one.id: one for one in entries}
+        self._known = known = _Known(atoms, shown, stamp, text, mark, found.covers)
         if whole:
-            return Loaded(Summarise(id, text, found.covers, tokens, role), tuple(atoms))
+            return Loaded(Summarise(self.id, text, found.covers, self.tokens, self.role), tuple(atoms))
         known.hidden = found.covers - 1
-        shown = (Atom((standing.message(text, role),)), *atoms[found.covers :])
-        return Loaded(Summarise(id, text, 1, tokens, role), shown)
+        first = Atom((standing.message(text, self.role),))
+        return Loaded(Summarise(self.id, text, 1, self.tokens, self.role), (first, *atoms[found.covers :]))
 
     async def answer(self, need: NeedSummary) -> str | None:
         """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
         try:
             return await self.asked(need)
         except ACMSError as error:
-            log(logging.WARNING, "summary_failed", summary=need.id, error=shown(error))
-            self.warnings.append(f"there is no new summary {need.id!r}: {shown(error)}")
+            log(logging.WARNING, "summary_failed", summary=self.id, error=shown(error))
+            self.warnings.append(f"there is no new summary {self.id!r}: {shown(error)}")
             return None
 
     async def asked(self, need: NeedSummary) -> str:
         """Return a text for a question; renders that ask the same at the same time share one answer."""
-        known = self._known[need.id]
+        known = self._loaded()
         said = standing.turns(need.atoms, need.existing, known.entries)
-        if not said or (len(said) == 1 and need.existing):
-            raise ProviderError("there is no text to summarise", provider=self._model)
-        digest = standing.chain(
-            need.atoms, f"{need.id}\n{need.tokens}\n{self._counter_name}\n{need.existing}"
+        if len(said) == (1 if need.existing else 0):
+            raise ProviderError("there is no text to summarise", provider=self.model)
+        question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, "name", "")}\n{need.existing}"
+        key = (
+            id(asyncio.get_running_loop()),
+            id(self.summarizer),
+            standing.chain(need.atoms, question),
         )
-        key = (id(asyncio.get_running_loop()), id(self._summarizer), digest)
         with _guard:
             asked = _asked.setdefault(key, _Asked())
         self._kept.append(asked)
         async with asked.lock:
             if not asked.text and asked.error is None:
-                summarizer = await compaction.writer(self._summarizer)
-                read = sum(self._counter.count(turn.text) for turn in said)
                 try:
                     asked.text, _ = await compaction.shortened(
-                        summarizer,
+                        await compaction.writer(self.summarizer),
                         said,
                         limit=need.tokens,
-                        below=read,
-                        counter=self._counter,
-                        seconds=self._timeout,
-                        model=self._summarizer is not None,
+                        below=sum(self.counter.count(turn.text) for turn in said),
+                        counter=self.counter,
+                        seconds=self.timeout,
+                        model=self.summarizer is not None,
                     )
                 except ACMSError as error:
                     asked.error = error
@@ -292,60 +292,61 @@ class SummaryRun:
         Of two renders at once the one whose text stands for more is kept. A store that fails is told in `warnings`: the
         prompt is no worse for it, the next render asks again.
         """
-        used = {id: (text, covers) for id, text, covers in summaries}
-        for id, known in self._known.items():
-            try:
-                if id in used:
-                    text, covers = used[id]
-                    await self.store(id, text, covers + known.hidden)
-                else:
-                    await self._stamp(id, known)
-            except ACMSError as error:
-                log(logging.WARNING, "summary_not_stored", summary=id, error=shown(error))
-                self.warnings.append(f"the summary {id!r} could not be stored: {shown(error)}")
+        used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
+        try:
+            if used is not None:
+                await self.put(used[0], used[1] + self._loaded().hidden)
+            else:
+                await self._stamp()
+        except ACMSError as error:
+            log(logging.WARNING, "summary_not_stored", summary=self.id, error=shown(error))
+            self.warnings.append(f"the summary {self.id!r} could not be stored: {shown(error)}")
 
-    async def store(self, id: str, text: str, covers: int) -> None:
+    async def put(self, text: str, covers: int) -> None:
         """Store a text that stands for so many of the atoms that were loaded, and pin it."""
-        known = self._known[id]
+        known = self._loaded()
         mark = standing.marked(
-            known.mark, known.covers, known.atoms, covers, model=self._model, stamp=known.stamp
+            known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
         )
-        await self._put(id, text, mark, known)
-        if self._pin is not None and all(getattr(pin, "key", None) != id for pin in await self._pin.list()):
-            await self._pin.pin(id)
+        await self._write(text, mark)
+        if self.pin is not None and all(getattr(pin, "key", None) != self.id for pin in await self.pin.list()):
+            await self.pin.pin(self.id)
 
-    async def _stamp(self, id: str, known: _Known) -> None:
+    async def _stamp(self) -> None:
         """Note that a text was seen to stand in a newer state of the log, so that it need not be read whole again."""
-        if known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
+        known = self._known
+        if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
             return
         mark = standing.marked(
-            known.mark, known.covers, known.atoms, known.covers, model=self._model, stamp=known.stamp
+            known.mark, known.covers, known.atoms, known.covers, model=self.model, stamp=known.stamp
         )
         if mark.stamp:
-            await self._put(id, known.text, mark, known)
+            await self._write(known.text, mark)
 
-    async def _put(self, id: str, text: str, mark: Watermark, known: _Known) -> None:
+    async def _write(self, text: str, mark: Watermark) -> None:
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             kept: dict[str, Json] = {}
             if entry is not None:
                 kept = dict(entry.metadata)
-                changed = entry != known.entry and bool(_text(entry))
+                changed = entry != self._entry and bool(_text(entry))
                 if changed and not standing.wins(mark, standing.watermark(entry.metadata)):
                     return None
-            return text, {**kept, **self._metadata, standing.FIELD: mark.to_json()}
+            return text, {**kept, **self.metadata, standing.FIELD: mark.to_json()}
 
-        stored = await change_entry(self._store, id, change)
-        log(logging.INFO, "summary_stored" if stored else "summary_superseded", summary=id, atoms=mark.atoms)
+        stored = await change_entry(self.store, self.id, change)
+        name = "summary_stored" if stored else "summary_superseded"
+        log(logging.INFO, name, summary=self.id, atoms=mark.atoms)
 
-    async def _read(self, id: str) -> KVEntry | None:
+    async def _stored(self) -> KVEntry | None:
         """Read what is stored, once: a render goes on from what it has seen first."""
-        if id not in self._entries:
-            self._entries[id] = await self._store.get(validate.key(id, "id"))
-        return self._entries[id]
+        if not self._read:
+            self._entry, self._read = await self.store.get(self.id), True
+        return self._entry
 
-    @property
-    def _counter_name(self) -> str:
-        return getattr(self._counter, "name", None) or type(self._counter).__name__
+    def _loaded(self) -> _Known:
+        if self._known is None:
+            raise ACMSError(f"the summary {self.id!r} was not loaded")
+        return self._known
 
 
 def _text(entry: KVEntry) -> str:
