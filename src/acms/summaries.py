@@ -259,7 +259,7 @@ class SummaryRun:
         said = standing.turns(need.atoms, need.existing, known.entries)
         if len(said) == (1 if need.existing else 0):
             raise ProviderError("there is no text to summarise", provider=self.model)
-        question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, "name", "")}\n{need.existing}"
+        question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, 'name', '')}\n{need.existing}"
         key = (
             id(asyncio.get_running_loop()),
             id(self.summarizer),
@@ -309,7 +309,9 @@ class SummaryRun:
             known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
         )
         await self._write(text, mark)
-        if self.pin is not None and all(getattr(pin, "key", None) != self.id for pin in await self.pin.list()):
+        if self.pin is not None and all(
+            getattr(pin, "key", None) != self.id for pin in await self.pin.list()
+        ):
             await self.pin.pin(self.id)
 
     async def _stamp(self) -> None:
