@@ -233,6 +233,11 @@ class Ledger:
         verdict = self.why(id)
         return None if verdict.included else verdict
 
+    @property
+    def candidates(self) -> Mapping[str, Verdict]:
+        """Verdicts by id on what the plan chose from, without the rest of the log."""
+        return self._verdicts
+
     @cached_property
     def _all(self) -> Mapping[str, Verdict]:
         if self._others is None:
