@@ -106,7 +106,13 @@ def window(section: Section, over: int, slack: float) -> None:
     befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
     if not any(befores):  # what the caller wrote has no place in a log: it is placed by what it costs
         befores = [0, *accumulate(costs[:-1])]
-    first = start(befores, costs, room, slack)
+    first, held = len(left), -1
+    while True:  # older ones that must stay take room from the rest
+        first = start(befores, costs, room - max(0, held), slack)
+        found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0
+        if found <= held or not found:
+            break
+        held = found
     reason = f"older than the newest messages that fit {room} tokens"
     for leaf in left[:first]:
         if section.holds(leaf.tokens):

@@ -148,7 +148,7 @@ class _Pairing:
                     for part in kept.parts
                     if isinstance(part, ToolCall)
                 ]
-                for call in calls:
+                for call in reversed(calls):  # of two with one id in a message the first is answered first
                     self._open.setdefault(call.id, []).append(call)
                 draft.lines.append((kept, calls))
             elif any(type(part) is ToolResult for part in parts):
