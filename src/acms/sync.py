@@ -229,9 +229,10 @@ def _building(
         def given(value: Any) -> Any:
             return _filling(value) if fills and callable(value) else _given(value)
 
-        taken: Any = [given(value) for value in args]
-        named: Any = {name: given(value) for name, value in kwargs.items()}
-        return Prompt.of(method(self.inner, *taken, **named))
+        build: Any = method
+        return Prompt.of(
+            build(self.inner, *map(given, args), **{name: given(value) for name, value in kwargs.items()})
+        )
 
     return call
 
