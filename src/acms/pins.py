@@ -184,6 +184,8 @@ class PinnedKV:
         self._strategy = _core.strategy(strategy)
         self._role = _core.block_role(role)
         self._priority = validate.whole(priority, "priority")
+        if format is not None and not callable(format):
+            raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
         self._format = format or _core.text
         self._reserve = self._floor(reserve)
 

@@ -17,6 +17,7 @@ from acms.cli import (
     jobs,
     migrating,
     moving,
+    pinning,
     reading,
     reindexing,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "jobs",
     "migrating",
     "moving",
+    "pinning",
     "reading",
     "reindexing",
 ]

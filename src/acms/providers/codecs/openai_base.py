@@ -18,7 +18,7 @@ from acms.errors import PayloadError, ValidationError
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import TokenCounter
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import MEDIA, PRIMER, Framing, Function, cache_key, dump, thawed
+from acms.providers.codecs.framing import KEY_CHARS, MEDIA, PRIMER, Framing, Function, cache_key, dump, thawed
 from acms.providers.codecs.openai_models import published
 from acms.providers.tokens import token_counter
 
@@ -33,6 +33,10 @@ NAMES = 4_096
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """A name of a tool, and of who speaks."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+_FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
+FUNCTIONS = 128
+"""Tools that a request may offer."""
 
 BREAKPOINT = "prompt_cache_breakpoint"
 WRITES = 3
@@ -110,7 +114,7 @@ class OpenAICodec(ABC):
                 return message
         said = self._parts(message, note)
         if message.role is Role.TOOL:
-            said = [_answer(said)]
+            said = list[Part]([_answer(said)])
         elif not said:
             note("a message with nothing to send is left out")
             return None
@@ -174,6 +178,10 @@ class OpenAICodec(ABC):
         digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{call_id[: self.id_chars - 21]}_{digest[:20]}"
 
+    def _headers(self, parts: Sequence[Part]) -> int:
+        """Return how many messages these parts of one become."""
+        return 1
+
     @abstractmethod
     def _named(self, message: PromptMessage) -> bool:
         """Return whether a message has no name, or one that can be sent as such."""
@@ -211,26 +219,36 @@ class OpenAICodec(ABC):
             if len(self._names) >= NAMES:
                 self._names = {None: 0}
             self._names[name] = self.framing.name(name)
-        clean = self._clean(message, ignore) if message.role is not Role.TOOL else message
+        if message.role is Role.TOOL or any(isinstance(part, ToolResult) for part in message.parts):
+            return self._answers_cost(message)
+        clean = self._clean(message, ignore)
         if clean is None:
             return 0
+        named = 0 if clean.name is None else self.framing.name(clean.name)
+        return named + self._parts_cost(clean.role, clean.parts)
+
+    def _answers_cost(self, message: PromptMessage) -> int:
+        """Return the tokens of results and what stands beside them, whether there is a call to them or not.
+
+        A result costs more than the same text of the user, so that is what is charged.
+        """
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        rest = replace(
+            message, parts=tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        )
         total = 0
-        results = [part for part in clean.parts if isinstance(part, ToolResult)]
         for part in results:
             total += self.framing.result(self._id(part.call_id, ignore)) + self.counter.count(part.output)
-        rest = [part for part in clean.parts if not isinstance(part, ToolResult)]
-        if clean.role is Role.TOOL:
-            rest = self._parts(replace(clean, parts=tuple(rest)), ignore)
-            if not results:
-                text = "\n".join([part.text for part in rest if isinstance(part, Text)])
-                return self.framing.role(Role.USER) + self.counter.count(wrap(text, ORPHAN))
-        elif rest:
-            total += self.framing.role(clean.role)
-            if clean.name is not None:
-                total += self.framing.name(clean.name)
-        for part in rest:
-            total += self._part_cost(part)
-        return total
+        if not results:
+            total += self.framing.role(Role.USER) + self.counter.count(wrap("", ORPHAN))
+        if rest.parts and message.role is Role.TOOL:
+            told = [self._parts(replace(rest, role=role), ignore) for role in (Role.TOOL, Role.USER)]
+            return total + max(self._parts_cost(Role.USER, parts) for parts in told)
+        return total + (self._cost(rest) if rest.parts else 0)
+
+    def _parts_cost(self, role: Role, parts: Sequence[Part]) -> int:
+        frames = self._headers(parts) * self.framing.role(role)
+        return frames + sum([self._part_cost(part) for part in parts])
 
     def _part_cost(self, part: Part) -> int:
         match part:
@@ -242,7 +260,8 @@ class OpenAICodec(ABC):
                 return self._stated(part)
             case Raw():
                 return self.framing.raw(part.json)
-        raise AssertionError(part)  # pragma: no cover - every other part has been mapped or counted
+            case _:  # pragma: no cover - reasoning has been left out, results are counted by whoever asks
+                return 0
 
     def _stated(self, media: Media) -> int:
         """Return the tokens of media, and remember them: a payload does not say what they were stated to cost."""
@@ -418,6 +437,64 @@ def read_usage(usage: object, tokens: str, details: str) -> Usage:
         cached_tokens=of(more, "cached_tokens") or 0,
         written_tokens=of(more, "cache_write_tokens") or 0,
     )
+
+
+def check_key(payload: Mapping[str, Json]) -> None:
+    """Raise `PayloadError` for a key of the prompt cache that is too long."""
+    key = payload.get("prompt_cache_key", "")
+    if not isinstance(key, str) or len(key) > KEY_CHARS:
+        raise fault(f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
+
+
+def check_name(name: Json, field: str) -> None:
+    """Raise `PayloadError` for what is no name of a tool."""
+    if not isinstance(name, str) or not NAME.match(name):
+        raise fault("must have 1 to 64 letters, digits, _ and -", field)
+
+
+def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str, Json]], Json]) -> None:
+    """Raise `PayloadError` for tools that would be refused; `function_of` is None for one that is no function."""
+    if "tools" not in payload:
+        return
+    tools = payload["tools"]
+    if not isinstance(tools, list) or not 1 <= len(tools) <= FUNCTIONS:
+        raise fault(f"must be a list of 1 to {FUNCTIONS} tools: leave it out without one", "tools")
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        field = f"tools[{index}]"
+        offered = function_of(tool) if isinstance(tool, Mapping) else {}
+        if offered is None:
+            continue
+        if not isinstance(offered, Mapping) or not offered:
+            raise fault('must be a tool of the type "function"', field)
+        check_name(offered.get("name"), f"{field}.name")
+        if offered["name"] in seen:
+            raise fault("must be another name than that of the tools before it", f"{field}.name")
+        seen.add(offered["name"])
+        schema = offered.get("parameters", {"type": "object"})
+        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+            raise fault('must be a JSON Schema of {"type": "object"}', f"{field}.parameters")
+        if offered.get("strict") and not _closed(schema):
+            raise fault(
+                'of a strict tool must say "additionalProperties": false and list every property in "required": '
+                "write it so, or leave `strict` out",
+                f"{field}.parameters",
+            )
+
+
+def _closed(schema: Mapping[str, Json]) -> bool:
+    every = set(schema.get("properties", ()))
+    return schema.get("additionalProperties") is False and every == set(schema.get("required", ()))
+
+
+def is_url(ref: str) -> bool:
+    """Return whether a reference can be fetched, or comes with its bytes."""
+    return ref.startswith(("https://", "http://", "data:"))
+
+
+def is_file_id(ref: str) -> bool:
+    """Return whether a reference is the id of an uploaded file."""
+    return _FILE.match(ref) is not None
 
 
 def fault(message: str, field: str, *options: str) -> PayloadError:

@@ -8,7 +8,7 @@ from typing import Any
 from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
-from acms.providers.codecs.framing import KEY_CHARS, dump, thawed
+from acms.providers.codecs.framing import dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, fault
 
 __all__ = ["OpenAIChat"]
@@ -28,8 +28,6 @@ _CONTENTS = {
     Role.TOOL: {"text"},
 }
 _ROLES = {role.value: role for role in Role}
-TOOLS = 128
-"""Functions that a request may offer."""
 
 
 class OpenAIChat(OpenAICodec):
@@ -53,10 +51,9 @@ class OpenAIChat(OpenAICodec):
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
             return base.mention(media)
-        if media.mime.startswith("image/"):
-            if _is_url(media.ref):
-                return media
-        elif not _is_url(media.ref) or media.ref.startswith("data:"):
+        # Images are fetched, other files are not: they are uploaded before, or come along.
+        image = media.mime.startswith("image/")
+        if media.ref.startswith("data:") or (base.is_url if image else base.is_file_id)(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
         return base.mention(media)
@@ -111,6 +108,8 @@ class OpenAIChat(OpenAICodec):
                 case ToolResult(call_id, output):
                     written["tool_call_id"] = call_id
                     contents.append({"type": "text", "text": output})
+                case _:  # pragma: no cover - reasoning has been left out
+                    pass
         if len(contents) == 1 and contents[0].keys() == {"type", "text"}:
             written["content"] = contents[0]["text"]
         else:
@@ -192,14 +191,8 @@ class OpenAIChat(OpenAICodec):
             waiting = {call["id"]: None for call in message.get("tool_calls", ())}
         if waiting:
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
-        _check_tools(payload)
-        key = payload.get("prompt_cache_key", "")
-        if not isinstance(key, str) or len(key) > KEY_CHARS:
-            raise fault(f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
-
-
-def _is_url(ref: str) -> bool:
-    return ref.startswith(("https://", "http://", "data:"))
+        base.check_tools(payload, _function_of)
+        base.check_key(payload)
 
 
 def _medium(media: Media) -> dict[str, Json]:
@@ -237,6 +230,10 @@ def _tool(tool: Tool) -> dict[str, Json]:
     return {"type": "function", "function": function}
 
 
+def _function_of(tool: Mapping[str, Json]) -> Json:
+    return tool.get("function") if tool.get("type") == "function" else {}
+
+
 def _break(messages: Sequence[dict[str, Json]]) -> None:
     """Mark the end of a prefix on its last message that may carry a mark: one that the model did not write."""
     for message in reversed(messages):
@@ -253,7 +250,7 @@ def _read(message: Mapping[str, Json]) -> PromptMessage:
     content = message.get("content")
     parts: list[Part] = []
     if role is Role.TOOL:
-        text = content if isinstance(content, str) else "\n".join([item["text"] for item in content])
+        text = content if isinstance(content, str) else "\n".join([item["text"] for item in content or ()])
         return PromptMessage(role=role, parts=(ToolResult(message["tool_call_id"], text),))
     if isinstance(content, str):
         parts.append(Text(content))
@@ -270,7 +267,7 @@ def _read(message: Mapping[str, Json]) -> PromptMessage:
 
 
 def _check_message(message: Json, field: str) -> Role:
-    role = _ROLES.get(message.get("role")) if isinstance(message, Mapping) else None
+    role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
         raise fault(f"must have one of the roles {', '.join(_ROLES)}", f"{field}.role")
     unknown = sorted(set(message) - _KEYS[role])
@@ -331,34 +328,4 @@ def _check_calls(calls: Json, field: str) -> None:
         function = call.get("function")
         if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
             raise fault("must be a name and arguments as JSON text", f"{field}[{index}].function")
-        _check_name(function.get("name"), f"{field}[{index}].function.name")
-
-
-def _check_name(name: Json, field: str) -> None:
-    if not isinstance(name, str) or not NAME.match(name):
-        raise fault("must have 1 to 64 letters, digits, _ and -", field)
-
-
-def _check_tools(payload: Mapping[str, Json]) -> None:
-    tools = payload.get("tools", [{}])
-    if not isinstance(tools, list) or not 1 <= len(tools) <= TOOLS:
-        raise fault(f"must be a list of 1 to {TOOLS} tools: leave it out without one", "tools")
-    if "tools" not in payload:
-        return
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or tool.get("type") != "function":
-            raise fault('must be {"type": "function", "function": {…}}', f"tools[{index}]")
-        check_function(function, f"tools[{index}].function", seen)
-
-
-def check_function(function: Mapping[str, Json], field: str, seen: set[str]) -> None:
-    """Raise `PayloadError` for a tool with a name that is not allowed or taken, or parameters that are no object."""
-    _check_name(function.get("name"), f"{field}.name")
-    if function["name"] in seen:
-        raise fault("must be another name than that of the tools before it", f"{field}.name")
-    seen.add(function["name"])
-    schema = function.get("parameters", {"type": "object"})
-    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-        raise fault('must be a JSON Schema of {"type": "object"}', f"{field}.parameters")
+        base.check_name(function.get("name"), f"{field}[{index}].function.name")
