@@ -127,7 +127,7 @@ class Rendered:
     def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict(self._after, self.manifest, self.codec, key=key)
+        return predict(self.manifest, self._after, self.codec, key=key)
 
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
