@@ -61,7 +61,7 @@ def name(section: Section) -> str:
 
 def omit(section: Section) -> None:
     """Leave everything out, unless a floor holds."""
-    if section.floored:
+    if section.spare() < section.used or any(one.floor for one in section.sections()):
         return
     for leaf in section.leaves():
         leaf.leave("omit", "left out as a whole when room was short")
@@ -85,16 +85,16 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
                 return
         if leaf is left[-1]:
             break
-        if section.spares(leaf, leaf.tokens):
+        if leaf.section.spare() >= leaf.tokens:
             leaf.leave("truncate", reason)
             continue
         shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-        if section.holds(leaf.tokens):
+        if section.spare() < leaf.tokens:
             return  # its floor: what comes after is not left out before this
     for leaf in optional[-1:]:
         if section.used > target and not leaf.gone:
             shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-            if section.used > target and section.spares(leaf, leaf.tokens):
+            if section.used > target and leaf.section.spare() >= leaf.tokens:
                 leaf.leave("truncate", "even cut it did not fit")
 
 
@@ -115,9 +115,9 @@ def window(section: Section, over: int, slack: float) -> None:
         held = found
     reason = f"older than the newest messages that fit {room} tokens"
     for leaf in left[:first]:
-        if section.holds(leaf.tokens):
+        if section.spare() < leaf.tokens:
             break
-        if not leaf.mandatory and section.spares(leaf, leaf.tokens):
+        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("window", reason)
 
 
@@ -184,20 +184,27 @@ def summarise(
                 return
     _stand(section, units, None, codec, strategy)
     if section.summary is not None:
-        _shrink_summarised(section, units, target, codec)
+        _shrink_summarised(section, units, target, codec, strategy)
 
 
-def _shrink_summarised(section: Section, units: Sequence[Leaf], target: int, codec: Codec) -> None:
+def _shrink_summarised(
+    section: Section, units: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
+) -> None:
     rest = [leaf for leaf in units if not leaf.gone]
     for leaf in rest:
         if section.used <= target:
             return
-        if not leaf.mandatory and section.spares(leaf, leaf.tokens):
+        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("summary", "the oldest after the summary goes first")
     summary = section.summary
     if summary is not None and section.used > target:
-        shorten(section, summary, target, codec, Keep.START, "summary", "cut to the room that is left")
-        if section.used > target and section.spares(summary, summary.tokens):
+        room = summary.tokens - min(section.used - target, section.spare())
+        _, message, cost = cut_text(
+            section.text, lambda text: _standing(strategy, text), room, codec, Keep.START
+        )
+        if summary.tokens - section.spare() <= cost < summary.tokens:
+            summary.write((message,), (cost,), "", "")
+        if section.used > target and section.spare() >= summary.tokens:
             summary.leave("summary", "even cut it did not fit")
 
 
@@ -212,11 +219,7 @@ def _stand(
     cost = codec.cost(message)
     old = section.summary.tokens if section.summary is not None else 0
     saved = sum([leaf.tokens for leaf in covered]) + old - cost
-    if (
-        saved <= 0
-        or section.used - saved < section.floor
-        or (target is not None and section.used - saved > target)
-    ):
+    if saved <= 0 or saved > section.spare() or (target is not None and section.used - saved > target):
         return False
     for leaf in covered:
         leaf.leave("summary", f"the summary {strategy.id} stands for it")
@@ -274,7 +277,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
                 low, found = middle, wider
             else:
                 high = middle - 1
-    while found[1] >= leaf.tokens or not section.spares(leaf, leaf.tokens - found[1]):
+    while found[1] >= leaf.tokens or leaf.section.spare() < leaf.tokens - found[1]:
         low += 1
         if low >= len(pieces):
             return
@@ -290,7 +293,7 @@ def shorten(
     section: Section, leaf: Leaf, target: int, codec: Codec, keep: Keep | None, rule: str, reason: str
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it."""
-    room = max(leaf.tokens - (section.used - target), leaf.tokens - _spare(section, leaf), 0)
+    room = max(leaf.tokens - (section.used - target), leaf.tokens - leaf.section.spare(), 0)
     for _ in range(3):
         if room >= leaf.tokens:
             return
@@ -298,7 +301,7 @@ def shorten(
         cost = sum(costs)
         if cost >= leaf.tokens:
             return
-        if section.spares(leaf, leaf.tokens - cost):
+        if leaf.section.spare() >= leaf.tokens - cost:
             leaf.pieces = pieces
             leaf.write(messages, costs, rule, reason)
             leaf.cut = True
@@ -309,13 +312,13 @@ def shorten(
 def _shorter(
     leaf: Leaf, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return a unit cut to a room, of a composed message its lowest piece."""
+    """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
     node = leaf.node
     if isinstance(node, Atom):
-        return ((), *cut(leaf.shown, leaf.costs, room, codec, keep))
+        return ((), *cut(node.messages, leaf.whole, room, codec, keep))
     pieces = list(leaf.pieces)
     place = by_rank(pieces)[-1]
-    piece = pieces[place]
+    piece = next(one for one in node.pieces if one.id == pieces[place].id)
 
     def write(text: str) -> PromptMessage:
         pieces[place] = piece._replace(text=text)
@@ -324,16 +327,3 @@ def _shorter(
     text, message, cost = cut_text(piece.text, write, room, codec, keep)
     pieces[place] = piece._replace(text=text)
     return tuple(pieces), (message,), (cost,)
-
-
-def _spare(section: Section, leaf: Leaf) -> int:
-    """Return how many tokens less a unit may cost under the floors around it."""
-    spare = leaf.tokens
-    around: Section | None = leaf.section
-    while around is not None:
-        if around.floor:
-            spare = min(spare, around.used - around.floor)
-        if around is section:
-            break
-        around = around.parent
-    return max(0, spare)
