@@ -177,7 +177,7 @@ class Prompt:
         *,
         id: str,
         store: Any,
-        summarizer: Any,
+        summarizer: Any = None,
         tokens: int = 400,
         priority: int = SHRINKABLE,
         role: str | Role = Role.SYSTEM,
@@ -187,7 +187,7 @@ class Prompt:
 
         The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
-        fails. With `pin`, a pin registry, it is pinned too.
+        fails. Without a summarizer the extractive one writes. With `pin`, a pin registry, it is pinned too.
         """
         made, steps = self._read(content, "content")
         step = Standing(

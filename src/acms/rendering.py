@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from acms.composition import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
-from acms.core import content, pins, validate
+from acms.core import content, pins, standing, validate
 from acms.core.caching import confirm, predict
 from acms.core.content import Recalling, Step, at, replaced
 from acms.core.fit import fit
@@ -315,6 +315,9 @@ class _Render:
         while True:
             fitted = await self._fit(tree, resolved, limit)
             fewer = _once(tree, fitted.placed, resolved.recalls)
+            if fewer is None and resolved.standing:
+                stored = {id: run.stored for id, run in resolved.standing.items()}
+                fewer = standing.unpinned(tree, fitted, stored)
             if fewer is not None:
                 tree = fewer
                 continue
