@@ -98,6 +98,7 @@ class View:
     window = _blocking(_view.View.window)
     messages = _blocking(_view.View.messages)
     entries = _blocking(_view.View.entries)
+    said = _blocking(_view.View.said)
     history = _blocking(_view.View.history)
     episodes = _blocking(_view.View.episodes)
     facts = _blocking(_view.View.facts)

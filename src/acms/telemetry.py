@@ -10,9 +10,9 @@ that dashboards which count calls and cost do not count a request twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from acms.composition import PromptMessage
@@ -38,7 +38,6 @@ def record_content(on: bool = True) -> None:
     _content = on
 
 
-@cache
 def _api() -> Any:
     """Return the API of OpenTelemetry; None when it is not installed."""
     try:
@@ -163,10 +162,18 @@ def _part(part: Part) -> dict[str, Json]:
         case Reasoning(text):
             return {"type": "reasoning", "content": text}
         case ToolCall(call_id, name, arguments):
-            return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}
+            return {"type": "tool_call", "id": call_id, "name": name, "arguments": _given(arguments)}
         case ToolResult(call_id, output):
             return {"type": "tool_call_response", "id": call_id, "response": output}
         case Media(mime, ref):
             return {"type": "uri", "mime_type": mime, "modality": mime.partition("/")[0], "uri": ref}
         case Raw(vendor, raw):
             return {"type": vendor, "json": raw}
+
+
+def _given(arguments: str) -> Json:
+    """Read the arguments of a call, which are an object in the conventions; as they are when they are no JSON."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from acms.composition import CacheMark, Count, PromptMessage, Tool
@@ -38,10 +39,12 @@ from acms.protocols import Codec
 _CUT = re.compile(r"(\s*\[…\]\s*)")
 """What a cut leaves between two stretches of a text: the mark of `plan.CUT`, and the blanks around it."""
 _CLOSINGS = (RECALLED[1], SUMMARY[1], ORPHAN[1])
-_LEADS = (": ", "\n")
-"""What may stand before a quoted text: who speaks, or an opening mark."""
-_LEAD = 300
+_LEAD = re.compile(r": |\n")
+"""What ends whatever stands before a quoted text: who speaks, an opening mark."""
+_LEADING = 300
 """Characters of what stands before it, at most."""
+_AHEAD = 4
+"""Texts in which a stretch is looked for, beginning with the one that was reached."""
 _GRAM = 8
 """Characters that two texts must share before they are compared further."""
 _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
@@ -289,15 +292,16 @@ def _pieced(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
     if not places or not text:
         yield text
         return
-    reached: dict[_Place, int] = {}
+    reached = (0, 0)
     grams: dict[str, tuple[_Place, int]] | None = None
     for index, fragment in enumerate(_CUT.split(text)):
         if index % 2 or not fragment:
             yield fragment
             continue
-        found = _within(fragment, places, reached)
+        found = _within(fragment, places, *reached)
         if found is not None:
-            yield from found
+            *segments, reached = found
+            yield from segments
             continue
         if grams is None:
             grams = _index(places)
@@ -305,27 +309,23 @@ def _pieced(text: str, places: Sequence[_Place]) -> Iterator[Segment]:
 
 
 def _within(
-    fragment: str, places: Sequence[_Place], reached: dict[_Place, int]
-) -> tuple[Segment, ...] | None:
-    """Return a fragment that stands in one of the texts, perhaps behind a lead and before a closing mark."""
-    starts = [0]
-    for lead in _LEADS:
-        at = fragment.find(lead, 0, _LEAD)
-        if at >= 0:
-            starts.append(at + len(lead))
-    ends = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
+    fragment: str, places: Sequence[_Place], reached: int, end: int
+) -> tuple[str, Quote, str, tuple[int, int]] | None:
+    """Return a fragment that stands in one of the texts, perhaps behind a lead and before a closing mark.
+
+    Looked for in the text that was reached, from `end` on, and in the next ones; last comes what is reached then.
+    """
+    starts = [0, *[lead.end() for lead in islice(_LEAD.finditer(fragment, 0, _LEADING), 8)]]
+    stops = [len(fragment), *[len(fragment) - len(mark) for mark in _CLOSINGS if fragment.endswith(mark)]]
     for start in starts:
-        for end in ends:
-            said = fragment[start:end]
-            if not said:
-                continue
-            for one in places:
-                at = one.text.find(said, reached.get(one, 0))
-                at = one.text.find(said) if at < 0 else at
+        for stop in stops:
+            said = fragment[start:stop]
+            for place in range(reached, min(reached + _AHEAD, len(places))) if said else ():
+                one = places[place]
+                at = one.text.find(said, end if place == reached else 0)
                 if at >= 0:
-                    reached[one] = at + len(said)
                     quote = Quote(one.entry, at, at + len(said), one.field)
-                    return (fragment[:start], quote, fragment[end:])
+                    return fragment[:start], quote, fragment[stop:], (place, quote.end)
     return None
 
 
