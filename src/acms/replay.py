@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from acms.composition import PromptMessage
 from acms.core.manifest import address, messages
 from acms.errors import ExpiredError, GoneError, ValidationError
 from acms.manifest import Manifest
 from acms.model import Entry, Json, State
 from acms.protocols import Codec, StorageBackend
 
-__all__ = ["replay"]
+__all__ = ["replay", "shown"]
 
 BATCH = 500
 """Entries read at once."""
@@ -33,8 +34,7 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
                 field=field,
                 options=(f"replay it with the codec {manifest.codec!r} and the model {manifest.model!r}",),
             )
-    told = await _entries(storage, manifest.entries)
-    payload = codec.render(messages(manifest, told), tools=manifest.tools, marks=manifest.marks)
+    payload = codec.render(await shown(manifest, storage), tools=manifest.tools, marks=manifest.marks)
     if manifest.payload and address(payload) != manifest.payload:
         raise ValidationError(
             "this release of the codec writes the same messages as another payload",
@@ -42,6 +42,11 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
             options=("replay it with the release that rendered it", "render the prompt again"),
         )
     return payload
+
+
+async def shown(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
+    """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
+    return messages(manifest, await _entries(storage, manifest.entries))
 
 
 async def _entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:

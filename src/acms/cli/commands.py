@@ -18,6 +18,7 @@ from acms.cli import (
     migrating,
     moving,
     pinning,
+    prompting,
     reading,
     reindexing,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "migrating",
     "moving",
     "pinning",
+    "prompting",
     "reading",
     "reindexing",
 ]
