@@ -215,7 +215,7 @@ class Prompt:
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:
-        """Add what a session's past says about a query, in at most so many tokens; other options as `ACMS.recall` has them.
+        """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
         `in_place`. What the prompt shows of the session anyway is not recalled.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from acms.assembly import Gathered
+from acms.assembly import Gathered, before
 from acms.core import content
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
-from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Summarise, Truncate, Window
+from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
 from acms.events import Event
@@ -19,7 +18,7 @@ from acms.protocols import Codec
 from acms.view import View
 
 if TYPE_CHECKING:
-    from acms.summaries import SummaryRun
+    from acms.summaries import Loaded, SummaryRun
 
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
@@ -168,32 +167,37 @@ class Resolver:
 
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
-        codec = self._request.codec
-        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(codec.counter)
-        self._found.standing[step.id] = run
-        load = partial(run.load, step.id, tokens=step.tokens, role=step.role)
-        found: Summarise | None = None
-        (only,) = step.steps if len(step.steps) == 1 else (None,)
-        if isinstance(only, Log):
-            view, counter = only.session, only.session.counter.name
-            gathered: Gathered = await view.said(budget=room)
-            reach = await run.reach(step.id, stamp=gathered.stamp)
-            units = content.atoms(gathered.units, counter)
-            if not gathered.whole and units[0].before > reach:
-                gathered = await view.said(since=reach) if reach else await view.said()
-            while found is None:
-                units = content.atoms(gathered.units, counter)
-                entries = [entry for unit in gathered.units for entry in unit.entries]
-                found = await load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
-                if found is None:
-                    gathered = await view.said()
-            await self._note(gathered, view, gathered.whole)
-        else:
-            units = joined(content.flat(await self._nodes(step.steps, path, None)))
-            found = await load(units)
-        return Scope(
-            id=name, children=tuple(content.kept(units)), priority=step.priority, strategy=found
+        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(
+            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
         )
+        self._found.standing[step.id] = run
+        only = step.steps[0] if len(step.steps) == 1 else None
+        if isinstance(only, Log):
+            loaded = await self._summarised(run, only.session, room)
+        else:
+            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
+            assert loaded is not None  # the content is whole
+        return Scope(
+            id=name,
+            children=tuple(content.kept(loaded.atoms)),
+            priority=step.priority,
+            strategy=loaded.strategy,
+        )
+
+    async def _summarised(self, run: SummaryRun, view: View, room: int | None) -> Loaded:
+        """Read of a log what its summary goes on from: the end of it, or all where no summary fits."""
+        gathered = await view.said(budget=room)
+        reach = await run.reach(stamp=gathered.stamp)
+        if not gathered.whole and before(gathered.units[0]) > reach:
+            gathered = await view.said(since=reach) if reach else await view.said()
+        while True:
+            units = content.atoms(gathered.units, view.counter.name)
+            entries = [entry for unit in gathered.units for entry in unit.entries]
+            loaded = await run.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
+            if loaded is not None:
+                await self._note(gathered, view, gathered.whole)
+                return loaded
+            gathered = await view.said()
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""

@@ -19,17 +19,28 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acms import pins as _pins
+from acms import prompt as _prompt
 from acms import session as _async
 from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
+from acms.events import Event
 from acms.projections import Diff, IndexStats, MessageReceipt
-from acms.protocols import Embedder, KVMemory, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import (
+    Codec,
+    Embedder,
+    KVMemory,
+    Reflector,
+    Reranker,
+    StorageBackend,
+    Summarizer,
+    TokenCounter,
+)
 from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
 from acms.storage.kv import Clock, utc_now
 
-__all__ = ["ACMS", "KV", "PinRegistry", "View", "create_pin_registry", "open_kv"]
+__all__ = ["ACMS", "KV", "PinRegistry", "Prompt", "View", "create_pin_registry", "open_kv"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -261,3 +272,76 @@ def create_pin_registry(
     return PinRegistry(
         _pins.create_pin_registry(inner, namespace=namespace, index_key=index_key, clock=clock)
     )
+
+
+def _given(value: Any) -> Any:
+    """Return what the async door takes in place of a session, a store or a prompt of this one, also in a list."""
+    if isinstance(value, View | Prompt | KV | PinRegistry):
+        return value.inner
+    if isinstance(value, list | tuple):
+        return [_given(item) for item in value]
+    return value
+
+
+def _filling(function: Callable[[Prompt], Prompt]) -> Callable[[_prompt.Prompt], Any]:
+    """Return a function that fills a prompt of the async door."""
+    return lambda prompt: _given(function(Prompt.of(prompt)))
+
+
+def _building(
+    method: Callable[Concatenate[_prompt.Prompt, P], _prompt.Prompt], *, fills: bool = False
+) -> Callable[Concatenate[Prompt, P], Prompt]:
+    @wraps(method)
+    def call(self: Prompt, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
+        def given(value: Any) -> Any:
+            return _filling(value) if fills and callable(value) else _given(value)
+
+        build: Any = method
+        return Prompt.of(
+            build(self.inner, *map(given, args), **{name: given(value) for name, value in kwargs.items()})
+        )
+
+    return call
+
+
+class Prompt:
+    """A prompt as a recipe, for blocking code; see `acms.prompt.Prompt`. Plugins stay async."""
+
+    def __init__(
+        self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
+    ) -> None:
+        self.inner = _prompt.Prompt(codec, on_event=on_event)
+
+    @classmethod
+    def of(cls, inner: _prompt.Prompt) -> Prompt:
+        """Return the blocking door to a prompt."""
+        found = cls.__new__(cls)
+        found.inner = inner
+        return found
+
+    system = _building(_prompt.Prompt.system)
+    developer = _building(_prompt.Prompt.developer)
+    user = _building(_prompt.Prompt.user)
+    assistant = _building(_prompt.Prompt.assistant)
+    tool = _building(_prompt.Prompt.tool)
+    message = _building(_prompt.Prompt.message)
+    history = _building(_prompt.Prompt.history)
+    last = _building(_prompt.Prompt.last)
+    truncate = _building(_prompt.Prompt.truncate)
+    omit = _building(_prompt.Prompt.omit)
+    summary = _building(_prompt.Prompt.summary)
+    recall = _building(_prompt.Prompt.recall)
+    pinned_kv = _building(_prompt.Prompt.pinned_kv)
+    section = _building(_prompt.Prompt.section, fills=True)
+    add = _building(_prompt.Prompt.add)
+    when = _building(_prompt.Prompt.when, fills=True)
+    use = _building(_prompt.Prompt.use)
+    raw = _building(_prompt.Prompt.raw)
+    merge = _building(_prompt.Prompt.merge)
+    tools = _building(_prompt.Prompt.tools)
+    cache_hint = _building(_prompt.Prompt.cache_hint)
+
+    @wraps(_prompt.Prompt.render)
+    def render(self, *args: Any, **kwargs: Any) -> _prompt.Rendered:
+        """Return the request for the provider; see `acms.prompt.Prompt.render`."""
+        return _portal.run(self.inner.render(*args, **kwargs))
