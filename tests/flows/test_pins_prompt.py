@@ -186,8 +186,8 @@ async def test_a_reserve_is_room_that_pins_have_whatever_else_must_go(talk):
     codec = OpenAIChat("gpt-5")
 
     async def cost(reserve):
-        pins = PinnedKV(store=store, namespace="user:123", priority=9, reserve=reserve)
-        rendered = await Prompt(codec).use(pins).history(talk).render(budget=900)
+        prompt = Prompt(codec).pinned_kv(store=store, namespace="user:123", priority=9, reserve=reserve)
+        rendered = await prompt.history(talk).render(budget=900)
         found = [one for one in rendered.messages if one.text.startswith("Pinned context:")]
         return sum(codec.cost(one) for one in found)
 
