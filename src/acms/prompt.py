@@ -177,7 +177,7 @@ class Prompt:
         *,
         id: str,
         store: Any,
-        summarizer: Any,
+        summarizer: Any = None,
         tokens: int = 400,
         priority: int = SHRINKABLE,
         role: str | Role = Role.SYSTEM,
@@ -187,7 +187,7 @@ class Prompt:
 
         The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
-        fails. With `pin`, a pin registry, it is pinned too.
+        fails. Without a summarizer the extractive one writes. With `pin`, a pin registry, it is pinned too.
         """
         made, steps = self._read(content, "content")
         step = Standing(
@@ -215,7 +215,7 @@ class Prompt:
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:
-        """Add what a session's past says about a query, in at most so many tokens; other options as `ACMS.recall` has them.
+        """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
         `in_place`. What the prompt shows of the session anyway is not recalled.
@@ -245,13 +245,14 @@ class Prompt:
         self,
         *,
         store: Any,
-        namespace: str,
+        namespace: str | None = None,
         registry: Any = None,
         max_pins: int = 20,
         strategy: str | Mapping[str, int] | None = None,
         role: str | Role = Role.DEVELOPER,
         priority: int = 1,
         format: Callable[..., str] | None = None,
+        reserve: int = 0,
     ) -> Self:
         """Add the pins of a namespace as one message; see `acms.pins.PinnedKV`."""
         from acms.pins import PinnedKV
@@ -266,6 +267,7 @@ class Prompt:
                 role=role,
                 priority=priority,
                 format=format,
+                reserve=reserve,
                 **given,
             )
         )
