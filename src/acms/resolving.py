@@ -191,9 +191,7 @@ class Resolver:
         else:
             units = joined(content.flat(await self._nodes(step.steps, path, None)))
             found = await load(units)
-        return Scope(
-            id=name, children=tuple(content.kept(units)), priority=step.priority, strategy=found
-        )
+        return Scope(id=name, children=tuple(content.kept(units)), priority=step.priority, strategy=found)
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""

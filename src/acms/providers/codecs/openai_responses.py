@@ -38,11 +38,11 @@ class OpenAIResponses(OpenAICodec):
     There is no field for who speaks: a user's name stands before the text. A `Raw` part of the vendor
     "openai-responses" is an item of its own, sent verbatim: reasoning with encrypted content, searches, references. So
     is what the OpenAI Agents SDK has stored and ACMS does not understand. A `Reasoning` part is not sent: it does not
-    say which model may read its signature. `counter` and `margin` are those of `OpenAIChat`; how items are framed is
-    not published, so no count is exact.
+    say which model may read its signature. `counter`, `calibration` and `margin` are those of `OpenAIChat`; how items
+    are framed is not published, so no count is exact.
     """
 
-    form = "openai-responses"
+    name = "openai-responses"
     id_chars = 64
     vendors = (_VENDOR, "openai")
     recipe = False
