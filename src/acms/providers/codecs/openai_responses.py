@@ -299,11 +299,12 @@ def _joins(before: PromptMessage, message: PromptMessage) -> bool:
 
 
 def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
+    # Calls, if there are any, are in the later one: the group is theirs.
     return PromptMessage(
         role=Role.ASSISTANT,
         parts=(*before.parts, *message.parts),
         sources=(*before.sources, *(id for id in message.sources if id not in before.sources)),
-        group=message.group or before.group,
+        group=message.group,
     )
 
 
