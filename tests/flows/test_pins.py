@@ -90,9 +90,7 @@ async def test_the_index_is_that_of_the_seed(registry, store):
     )
     assert pinned == Pin(
         "profile",
-        PinMetadata(
-            label="User profile", role=Role.USER, priority=10, tags=("person", "ui"), updated_at=NOW
-        ),
+        PinMetadata(label="User profile", role=Role.USER, priority=10, tags=("person", "ui"), updated_at=NOW),
     )
     await registry.pin("preferences")
     assert list(await registry.list()) == [pinned, Pin("preferences", PinMetadata(updated_at=NOW + 1))]
@@ -139,7 +137,9 @@ async def test_the_newest_pin_comes_first_even_where_clocks_disagree(store):
     """A clock that stands still, and one that is an hour slow: the order is that of the calls."""
     clock = ManualClock(WHEN)
     fast = create_pin_registry(store, namespace="user:123", clock=clock)
-    slow = create_pin_registry(store, namespace="user:123", clock=ManualClock(datetime(2020, 1, 1, tzinfo=UTC)))
+    slow = create_pin_registry(
+        store, namespace="user:123", clock=ManualClock(datetime(2020, 1, 1, tzinfo=UTC))
+    )
     for key, registry in (("first", fast), ("second", fast), ("third", slow), ("fourth", fast)):
         await registry.pin(key)
     assert keys(await fast.list()) == ["fourth", "third", "second", "first"]
@@ -240,7 +240,9 @@ async def test_a_pin_that_does_not_read_back_is_named_and_can_be_replaced_or_let
     store = InMemoryKV()
     registry = create_pin_registry(store, namespace="user:123", clock=clock)
     for repair in (registry.pin, registry.unpin):
-        await store.set(INDEX, {"version": 1, "pins": {"good": {"updatedAt": 1}, "bad": stored}, "updatedAt": 1})
+        await store.set(
+            INDEX, {"version": 1, "pins": {"good": {"updatedAt": 1}, "bad": stored}, "updatedAt": 1}
+        )
         with pytest.raises(CorruptRecordError, match="'bad'") as found:
             await registry.list()
         assert found.value.options
@@ -325,12 +327,14 @@ async def test_a_namespace_holds_so_many_pins_and_says_which_come_last(clock):
 async def test_an_index_has_so_many_bytes(clock):
     store = InMemoryKV()
     registry = create_pin_registry(store, namespace="user:123", clock=clock)
-    pins = {f"k{n}": {"label": "\U0001f9e0" * 255, "priority": 1, "updatedAt": 1} for n in range(235)}
+    big = "\U0001f9e0" * 255
+    pins = {f"k{n}": {"label": big, "priority": 1, "updatedAt": 1} for n in range(235)}
     await store.set(INDEX, {"version": 1, "pins": pins, "updatedAt": 1})
+    for n in range(5):
+        await registry.pin(f"more {n}", label=big)
     with pytest.raises(ValidationError, match=f"bytes of JSON, the limit is {INDEX_BYTES}") as refused:
-        for n in range(20):
-            await registry.pin(f"more {n}", label="\U0001f9e0" * 255)
-    assert "more" in refused.value.options[0], "what has no priority comes last"
+        await asyncio.gather(*(registry.pin(f"too many {n}", label=big) for n in range(10)))
+    assert "'more 0'" in refused.value.options[0], "what has no priority comes last, the oldest at the end"
     await registry.pin("k0")
 
 

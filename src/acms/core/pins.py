@@ -263,12 +263,13 @@ def text(entry: Pinned) -> str:
     another pin, nor for what stands outside the block. Line breaks of any kind become "\n".
     """
     key, data, metadata = entry
-    value = data if isinstance(data, str) else _compact(data)
+    value = data if isinstance(data, str) else compact(data)
     head = f"- {_one_line(key)}" + (f" ({_one_line(metadata.label)})" if metadata.label else "")
     return INDENT.join([head, *value.splitlines()])
 
 
-def _compact(data: Json) -> str:
+def compact(data: Json) -> str:
+    """Write a value as JSON on one line, its names in the order in which they are stored."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS)
 
 

@@ -1,0 +1,215 @@
+"""Tool calls and their answers: one unit of a prompt, wherever the answers were written.
+
+Providers want the answers to a call directly behind it, each call answered once. Logs have them late, interleaved,
+twice, or not at all, and a caller may write the answer to a call that the history ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from acms.composition import PromptMessage
+from acms.core.chat import NO_RESULT, ORPHAN, wrap
+from acms.core.nodes import Atom, Composed, Node, Scope
+from acms.model import Part, Role, Text, ToolCall, ToolResult
+
+
+def atoms(messages: Sequence[PromptMessage]) -> list[Atom]:
+    """Return messages as units that are shown together or not at all, every tool call with its answers.
+
+    Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
+    has its id, is open, and has its group where both have one. A call that nothing answers gets a placeholder; an
+    answer to no call, and a second one to the same, becomes text of the user in marks.
+    """
+    return joined([Atom((message,)) for message in messages])
+
+
+def joined(units: Sequence[Atom]) -> list[Atom]:
+    """Return units with the answers moved behind their calls, as `atoms` does; units that become empty are gone.
+
+    The versions of a unit span those of the answers that joined it.
+    """
+    pairing = _Pairing()
+    drafts = [pairing.read(unit) for unit in units]
+    return [unit for draft in drafts for unit in draft.written()]
+
+
+def paired(tree: Scope) -> Scope:
+    """Return a tree in which every tool call has its answers with it, also those written in another scope.
+
+    An answer joins the unit of its call, in the scope of the call: it lives and dies with it. One that the caller wrote
+    makes a unit of the log mandatory. Idempotent.
+    """
+    pairing = _Pairing()
+    drafts: dict[int, _Draft] = {}
+    _read(tree, pairing, drafts, iter(range(1 << 62)))
+    return _written(tree, drafts, iter(range(1 << 62)))
+
+
+def is_placeholder(message: PromptMessage) -> bool:
+    """Return whether a message stands for an answer that was never given."""
+    if message.role is not Role.TOOL or message.sources or len(message.parts) != 1:
+        return False
+    (part,) = message.parts
+    return isinstance(part, ToolResult) and part.output == NO_RESULT
+
+
+def _read(scope: Scope, pairing: _Pairing, drafts: dict[int, _Draft], places: Iterator[int]) -> None:
+    for node in scope.children:
+        if isinstance(node, Scope):
+            _read(node, pairing, drafts, places)
+        elif isinstance(node, Atom):
+            drafts[next(places)] = pairing.read(node)
+
+
+def _written(scope: Scope, drafts: dict[int, _Draft], places: Iterator[int]) -> Scope:
+    children: list[Node] = []
+    changed = False
+    for node in scope.children:
+        found: Sequence[Node]
+        if isinstance(node, Scope):
+            found = (_written(node, drafts, places),)
+        elif isinstance(node, Composed):
+            found = (node,)
+        else:
+            found = drafts[next(places)].written()
+        changed = changed or len(found) != 1 or found[0] is not node
+        children.extend(found)
+    return replace(scope, children=tuple(children)) if changed else scope
+
+
+class _Call:
+    """A tool call and the answer it has so far."""
+
+    __slots__ = ("answer", "draft", "group", "id")
+
+    def __init__(self, id: str, group: str | None, draft: _Draft) -> None:
+        self.id = id
+        self.group = group
+        self.draft = draft
+        self.answer: PromptMessage | None = None
+
+    def result(self) -> PromptMessage:
+        if self.answer is not None:
+            return self.answer
+        return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
+
+
+class _Draft:
+    """A unit under way: its messages, and the calls among them that are still to be answered."""
+
+    __slots__ = ("joins", "lines", "unit")
+
+    def __init__(self, unit: Atom) -> None:
+        self.unit = unit
+        #: Messages in order, each with the calls it makes.
+        self.lines: list[tuple[PromptMessage, Sequence[_Call]]] = []
+        #: Units that gave an answer to a call of this one.
+        self.joins: list[Atom] = []
+
+    def written(self) -> list[Atom]:
+        messages: list[PromptMessage] = []
+        for message, calls in self.lines:
+            messages.append(message)
+            messages += [call.result() for call in calls]
+        if not messages:
+            return []
+        unit = self.unit
+        if not self.joins and len(messages) == len(unit.messages):
+            same = all(new is old for new, old in zip(messages, unit.messages, strict=True))
+            if same or tuple(messages) == unit.messages:
+                return [unit]
+        versions = [version for one in (unit, *self.joins) for version in (one.first, one.last) if version]
+        # What the caller wrote is never left out; its answer to a call of the log keeps that call.
+        mandatory = unit.mandatory or any(
+            one.mandatory or (unit.first and not one.first) for one in self.joins
+        )
+        first, last = (min(versions), max(versions)) if versions else (0, 0)
+        return [Atom(tuple(messages), first, last, unit.before, mandatory)]
+
+
+class _Pairing:
+    """Reads messages in order and gives each answer to its call."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[_Call]] = {}
+
+    def read(self, unit: Atom) -> _Draft:
+        draft = _Draft(unit)
+        for message in unit.messages:
+            parts = message.parts
+            if message.role is Role.TOOL:
+                self._answers(message, draft)
+            elif message.role is Role.ASSISTANT and any(type(part) is ToolCall for part in parts):
+                kept = self._without_results(message, draft)
+                calls = [
+                    _Call(part.call_id, message.group, draft)
+                    for part in kept.parts
+                    if isinstance(part, ToolCall)
+                ]
+                for call in reversed(calls):  # of two with one id in a message the first is answered first
+                    self._open.setdefault(call.id, []).append(call)
+                draft.lines.append((kept, calls))
+            elif any(type(part) is ToolResult for part in parts):
+                kept = self._without_results(message, draft)
+                if kept.parts:
+                    draft.lines.append((kept, ()))
+            else:
+                draft.lines.append((message, ()))
+        return draft
+
+    def _without_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
+        """Return a message without the answers in it, which are handed out first."""
+        results = tuple([part for part in message.parts if isinstance(part, ToolResult)])
+        if not results:
+            return message
+        self._answers(replace(message, parts=results), draft)
+        rest = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        return replace(message, parts=rest, tokens=None, counter="")
+
+    def _answers(self, message: PromptMessage, draft: _Draft) -> None:
+        """Give the answers of a message to their calls; what answers none becomes text of the user."""
+        if is_placeholder(message):
+            return  # written again while nothing better answers the call
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        stray: list[str] = []
+        for part in results:
+            call = self._call(part.call_id, message.group)
+            if call is None:
+                stray.append(part.output)
+                continue
+            whole = message.role is Role.TOOL and len(results) == 1
+            call.answer = (
+                message
+                if whole
+                else replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
+            )
+            others = ()
+            if call.draft is not draft:
+                call.draft.joins.append(draft.unit)
+        if not results:
+            stray = [message.text]
+            others = tuple([part for part in others if not isinstance(part, Text)])
+        if stray or others:
+            told = tuple([Text(wrap(output, ORPHAN)) for output in stray])
+            orphan = replace(
+                message,
+                role=Role.USER,
+                parts=(*told, *others),
+                name=None,
+                group=None,
+                tokens=None,
+                counter="",
+            )
+            draft.lines.append((orphan, ()))
+
+    def _call(self, id: str, group: str | None) -> _Call | None:
+        """Return the nearest open call that an answer can belong to, which it closes."""
+        waiting = self._open.get(id, [])
+        for index in range(len(waiting) - 1, -1, -1):
+            call = waiting[index]
+            if group is None or call.group is None or call.group == group:
+                return waiting.pop(index)
+        return None

@@ -1,0 +1,249 @@
+"""Resolving: the steps of a prompt as a tree of messages, once sessions are read and plugins are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from acms.assembly import Gathered
+from acms.core import content
+from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
+from acms.core.pairs import joined
+from acms.errors import ValidationError
+from acms.events import Event
+from acms.protocols import Codec
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.summaries import SummaryRun
+
+MARGIN = 1.25
+"""How much more of a log is read than a budget holds by the session's own count."""
+
+SEAM = 8
+"""Tokens by which a joined text may have more than its parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a plugin is told about the render that asks it."""
+
+    render_id: str
+    #: Tokens the whole prompt may have; None without a budget.
+    budget: int | None
+    codec: Codec
+    #: Gives an event to whoever listens to this render.
+    tell: Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """What was read of a log for a prompt."""
+
+    gathered: Gathered
+    #: Whether it is all that is in force.
+    complete: bool
+    lineage: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the entries that were read."""
+        return [entry.id for unit in self.gathered.units for entry in unit.entries]
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A tree, and what is still open in it."""
+
+    tree: Scope
+    #: What is to be recalled, by the path of its scope.
+    recalls: dict[str, Recalling] = field(default_factory=dict)
+    #: Cache hints, each with how many scopes of the tree are before it.
+    hints: list[tuple[Hint, int]] = field(default_factory=list)
+    #: Logs that were read.
+    logs: list[LogRead] = field(default_factory=list)
+    #: Contents that a summary may stand for, by its name.
+    standing: dict[str, SummaryRun] = field(default_factory=dict)
+
+
+class Resolver:
+    """Reads what the steps of one render need; every render has its own."""
+
+    def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
+        self._request = request
+        self._limit = limit
+        self._read = read
+        self._found = Resolved(Scope(id="prompt"))
+
+    async def resolve(self, steps: Sequence[Step]) -> Resolved:
+        """Return the tree of a prompt: a scope for each step."""
+        found = self._found
+        names = content.named(steps)
+        made = await self._each(steps, names, found.tree.id, self._limit, None)
+        children: list[Node] = []
+        for step, name, nodes in zip(steps, names, made, strict=True):
+            if isinstance(step, Hint):
+                found.hints.append((step, len(children)))
+            elif len(nodes) == 1 and isinstance(nodes[0], Scope):
+                children.append(nodes[0])
+            else:
+                children.append(Scope(id=name, children=nodes))
+        found.tree = replace(found.tree, children=_distinct(children))
+        return found
+
+    async def _nodes(
+        self, steps: Sequence[Step], path: str, room: int | None, newest: int | None = None
+    ) -> tuple[Node, ...]:
+        """Return the nodes of some steps, in order."""
+        made = await self._each(steps, content.named(steps), path, room, newest)
+        return _distinct([node for nodes in made for node in nodes])
+
+    async def _each(
+        self, steps: Sequence[Step], names: Sequence[str], path: str, room: int | None, newest: int | None
+    ) -> Sequence[tuple[Node, ...]]:
+        """Return the nodes of each step; what has to be waited for is waited for at the same time."""
+        return await asyncio.gather(
+            *(
+                self._node(step, name, f"{path}/{name}", room, newest)
+                for step, name in zip(steps, names, strict=True)
+            )
+        )
+
+    async def _node(
+        self, step: Step, name: str, path: str, room: int | None, newest: int | None
+    ) -> tuple[Node, ...]:
+        match step:
+            case Said(message):
+                return (Atom((message,)),)
+            case Fixed(node):
+                return (node,)
+            case Log():
+                return tuple(await self._log(step, room, newest))
+            case Shrinking():
+                return (await self._shrinking(step, name, path, room, newest),)
+            case Plugged(plugin):
+                made = self._read(await plugin.render(self._request))
+                if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
+                    return (made[0].node,)
+                return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
+            case Recalling():
+                self._found.recalls[path] = step
+                return (remembering(step, name, sum(allowed(step, self._request.codec))),)
+            case Standing():
+                return (await self._standing(step, name, path, room),)
+            case Hint():
+                return ()
+
+    async def _shrinking(
+        self, step: Shrinking, name: str, path: str, room: int | None, newest: int | None
+    ) -> Scope:
+        ceiling = step.ceiling
+        if step.share is not None and self._limit is not None:
+            part = int(step.share * self._limit)
+            ceiling = part if ceiling is None else min(ceiling, part)
+        keeps_start = isinstance(step.strategy, Truncate) and step.strategy.keep is Keep.START
+        caps = [room, ceiling, step.strategy.tokens if isinstance(step.strategy, Truncate) else None]
+        least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
+        count = step.newest if newest is None else min(newest, step.newest or newest)
+        nodes = await self._nodes(step.steps, path, least, count)
+        if isinstance(step.strategy, Window):
+            units = content.flat(nodes)
+            nodes = tuple(content.kept(units if step.newest is None else content.newest(units, step.newest)))
+        return Scope(
+            id=name,
+            children=nodes,
+            priority=step.priority,
+            strategy=step.strategy,
+            ceiling=ceiling,
+            floor=step.floor if ceiling is None else min(step.floor, ceiling),
+        )
+
+    async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
+        """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
+        if step.id in self._found.standing:
+            raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
+        run: SummaryRun = step.summaries.run(
+            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
+        )
+        self._found.standing[step.id] = run
+        only = step.steps[0] if len(step.steps) == 1 else None
+        if isinstance(only, Log):
+            loaded, gathered = await run.of_log(only.session, room=room)
+            await self._note(gathered, only.session, gathered.whole)
+        else:
+            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
+            assert loaded is not None  # the content is whole
+        return Scope(
+            id=name,
+            children=tuple(content.kept(loaded.atoms)),
+            priority=step.priority,
+            strategy=loaded.strategy,
+        )
+
+    async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
+        """Read of a log what could be shown."""
+        view, codec = step.session, self._request.codec
+        count = step.newest if newest is None else newest
+        if count is not None:
+            gathered = await view.said(messages=count)
+        elif room is None:
+            gathered = await view.said()
+        else:
+            wanted = int(room * MARGIN)
+            while True:
+                gathered = await view.said(budget=wanted)
+                if gathered.whole or _cost(gathered, view.counter.name, codec) > room:
+                    break
+                wanted *= 2
+        messages = sum([len(unit.entries) for unit in gathered.units])
+        await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
+        return content.atoms(gathered.units, view.counter.name)
+
+    async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
+        lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
+        self._found.logs.append(LogRead(gathered, complete, lineage))
+
+
+def _cost(gathered: Gathered, counter: str, codec: Codec) -> int:
+    units = content.atoms(gathered.units, counter)
+    return sum([codec.cost(message) for unit in units for message in unit.messages])
+
+
+def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return nodes of which no two scopes have the same id."""
+    known = {node.id for node in nodes if isinstance(node, Scope)}
+    seen: set[str] = set()
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Scope):
+            name, number = node.id, 1
+            while name in seen or (number > 1 and name in known):
+                number += 1
+                name = f"{node.id}-{number}"
+            seen.add(name)
+            node = node if name == node.id else replace(node, id=name)
+        found.append(node)
+    return tuple(found)
+
+
+def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+    """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
+    frame = codec.cost(content.framed(content.recalled(()))) + SEAM
+    return step.tokens if left is None else max(0, min(step.tokens, left - frame)), frame
+
+
+def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
+    """Return the scope of a recall: what it found, or the room for it while it has not been made.
+
+    It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
+    """
+    return Scope(
+        id=name,
+        children=(content.recalled(found),) if found else (),
+        priority=step.priority,
+        strategy=Truncate(tokens),
+        moves=True,
+    )
