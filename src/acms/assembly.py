@@ -483,7 +483,9 @@ def plan_recall(
     terms = Terms(
         weights=asked.weights,
         min_relevance=0.0 if asked.rerank else asked.min_relevance,
-        exclude=asked.exclude | {latest.id} if latest is not None and asks and asked.relevant else asked.exclude,
+        exclude=asked.exclude | {latest.id}
+        if latest is not None and asks and asked.relevant
+        else asked.exclude,
         include_current=asked.include_current,
         episode=not asked.relevant,
         budget=asked.budget,
