@@ -163,11 +163,9 @@ class Resolver:
 
     async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
-        from acms.summaries import Summaries
-
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
-        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(
+        run: SummaryRun = step.summaries.run(
             step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
         )
         self._found.standing[step.id] = run

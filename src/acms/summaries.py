@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from acms import compaction
@@ -34,24 +34,13 @@ from acms.providers.tokens import default_counter
 from acms.view import View
 
 if TYPE_CHECKING:
+    from acms.pins import PinRegistry
     from acms.prompt import Content
 
 __all__ = ["Loaded", "Summaries", "SummaryRun"]
 
 CALL_SECONDS = 60.0
 """How long a prompt waits for one call of a summarizer."""
-
-
-class Registry(Protocol):
-    """Where keys are pinned, as far as summaries need it: `acms.pins.PinRegistry`."""
-
-    async def pin(self, key: str) -> object:
-        """Pin a key."""
-        ...
-
-    async def list(self) -> Sequence[object]:
-        """Return the pins, each with its `key`."""
-        ...
 
 
 class Summaries:
@@ -69,7 +58,7 @@ class Summaries:
         store: KVMemory,
         *,
         summarizer: Summarizer | None = None,
-        pin: Registry | None = None,
+        pin: PinRegistry | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
         timeout: float = CALL_SECONDS,
     ) -> None:
@@ -189,7 +178,7 @@ class SummaryRun:
     counter: TokenCounter
     store: KVMemory
     summarizer: Summarizer | None
-    pin: Registry | None
+    pin: PinRegistry | None
     metadata: Mapping[str, Json]
     timeout: float
     #: What went wrong without ending the render, in words.

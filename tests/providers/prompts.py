@@ -205,6 +205,11 @@ tools: st.SearchStrategy[list[Tool]] = st.lists(
         description=st.sampled_from(("", "Looks things up.", "Gets the weather of a city.")),
         parameters=st.sampled_from(_SCHEMAS),
         strict=st.booleans(),
+    ).map(
+        # Strict tools are refused unless they list every property and allow no other.
+        lambda tool: replace(
+            tool, strict=tool.strict and tool.parameters.get("additionalProperties") is False
+        )
     ),
     max_size=3,
     unique_by=lambda tool: tool.name,

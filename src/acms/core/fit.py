@@ -129,7 +129,7 @@ def _within(
         if over + reserve <= 0:
             continue
         before = root.used
-        yield from apply(section, over + reserve, codec)
+        yield from apply(section, over + reserve, room, codec)
         _note(steps, section, name(section), base + before, base + root.used)
     for section in waiting:
         if area.used > room:

@@ -6,12 +6,11 @@ shrinks one below a floor; what it cannot do is left to the next.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from itertools import accumulate
-from math import floor, log2
 
 from acms.composition import PromptMessage
+from acms.core.caching import start
 from acms.core.chat import SUMMARY, wrap
 from acms.core.cutting import cut, cut_text, shortened
 from acms.core.fit_tree import Leaf, Section, by_rank, written
@@ -20,15 +19,15 @@ from acms.model import Text
 from acms.protocols import Codec
 
 
-def apply(section: Section, over: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
-    """Make a section cost `over` less, or as much less as its strategy can."""
+def apply(section: Section, over: int, scale: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
+    """Make a section cost `over` less, or as much less as its strategy can; `scale` is the limit of what it is in."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
         omit(section)
     elif isinstance(strategy, Truncate):
         truncate(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        window(section, over, strategy.slack)
+        window(section, over, scale, strategy.slack)
     elif isinstance(strategy, Summarise):
         yield from summarise(section, over, codec, strategy)
 
@@ -98,19 +97,29 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
                 leaf.leave("truncate", "even cut it did not fit")
 
 
-def window(section: Section, over: int, slack: float) -> None:
-    """Move the start of what is shown to the next place of a grid from which all that follows fits."""
+def window(section: Section, over: int, scale: int, slack: float) -> None:
+    """Move the start of what is shown to the next line of a grid from which all that follows fits.
+
+    The grid is measured by `scale`, the limit, halved until the room is more than half of it: so it stays the same
+    while the rest of the prompt grows or shrinks a little.
+    """
     left = [leaf for leaf in section.leaves() if not leaf.gone]
+    if not left:
+        return
     room = max(0, section.used - over)
     costs = [leaf.tokens for leaf in left]
     befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
     if not any(befores):  # what the caller wrote has no place in a log: it is placed by what it costs
         befores = [0, *accumulate(costs[:-1])]
-    first, held = len(left), -1
+    while scale >= 2 * room > 0:
+        scale //= 2
+    first = held = 0
     while True:  # older ones that must stay take room from the rest
-        first = start(befores, costs, room - max(0, held), slack)
+        first = start(befores, costs, room - held, slack, scale=scale)
+        if costs[first] > room - held and first == len(left) - 1:
+            first += 1
         found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0
-        if found <= held or not found:
+        if found <= held:
             break
         held = found
     reason = f"older than the newest messages that fit {room} tokens"
@@ -119,28 +128,6 @@ def window(section: Section, over: int, slack: float) -> None:
             break
         if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("window", reason)
-
-
-def start(befores: Sequence[int], costs: Sequence[int], room: int, slack: float) -> int:
-    """Return the first unit of a window: the start of all that fits, moved on to the next place of a grid.
-
-    The grid is coarse, a power of two near `room * slack`, and lies on the tokens of the log before a unit. So the
-    start depends on nothing but the log and the room, and stays the same while the log grows, until a whole step of the
-    grid has to be given up.
-    """
-    first = len(costs)
-    left = room
-    while first and costs[first - 1] <= left:
-        first -= 1
-        left -= costs[first]
-    if not first or first == len(costs):
-        return first
-    step = 2 ** floor(log2(room * slack)) if room * slack > 1 else 1
-    while True:
-        found = bisect_left(befores, -(-befores[first] // step) * step, lo=first)
-        if found < len(costs) or step == 1:
-            return min(found, len(costs) - 1)
-        step //= 2  # no unit begins behind the next place: a finer grid has one
 
 
 def summarise(

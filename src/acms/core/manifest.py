@@ -139,12 +139,12 @@ def _scored(verdict: Verdict) -> Scored:
         verdict.included,
         verdict.rule,
         verdict.reason,
-        round(verdict.score, 4),
-        round(verdict.relevance, 4),
-        round(verdict.boost, 4),
+        float(round(verdict.score, 4)),  # not 0: it would be written in another way than it is read back
+        float(round(verdict.relevance, 4)),
+        float(round(verdict.boost, 4)),
         verdict.tokens,
         verdict.source.value if verdict.source is not None else "",
-        tuple([(name, round(value, 4)) for name, value in sorted(verdict.parts.items())]),
+        tuple([(name, float(round(value, 4))) for name, value in sorted(verdict.parts.items())]),
     )
 
 
