@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Literal
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.core.chat import NO_RESULT
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import TokenCounter
@@ -79,6 +80,7 @@ class AnthropicMessages:
         self._sizes = blocks.Sizes()
         self._prices = blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
+        self._told = blocks.BLOCK + self._prices.reminder
 
     # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,11 +155,13 @@ class AnthropicMessages:
     def cost(self, message: PromptMessage) -> int:
         """Return the raw tokens of one message; an upper bound where it has to be mapped."""
         parts = message.parts
-        known = message.counter == self.counter.name and len(parts) == 1 and isinstance(parts[0], Text)
-        if known and message.tokens:
-            return message.tokens + (
-                blocks.BLOCK + self._prices.reminder if message.role in _SYSTEM else blocks.BLOCK
-            )
+        if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
+            # A history of thousands of messages is costed in one fit: what was counted is not counted again.
+            only = parts[0]
+            if isinstance(only, Text):
+                return message.tokens + (self._told if message.role in _SYSTEM else blocks.BLOCK)
+            if isinstance(only, ToolResult) and only.output != NO_RESULT:
+                return message.tokens + self._prices.result("")
         total = sum([self._part(part, message.role) for part in parts])
         return total + self._prices.reminder * len(parts) if total and message.role in _SYSTEM else total
 

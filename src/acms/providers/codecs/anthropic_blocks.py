@@ -18,7 +18,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from acms.core.chat import NO_RESULT, ORPHAN
@@ -56,7 +55,7 @@ _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _REDACTED = "redacted_thinking"
 
-dump = partial(json.dumps, ensure_ascii=False)
+dump = json.JSONEncoder(ensure_ascii=False).encode
 """Write JSON as a model is taken to read it."""
 
 
@@ -69,7 +68,7 @@ def _finite(digits: str) -> float:
     return number if math.isfinite(number) else _refuse(digits)
 
 
-_loads = partial(json.loads, parse_constant=_refuse, parse_float=_finite)
+_loads = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
 
 
 def arguments(text: str) -> tuple[dict[str, Json], str, bool]:

@@ -103,7 +103,7 @@ class _Arranging:
         self._system = system
         self._reasoning = reasoning
         self._turns: list[_Turn] = []
-        self._waiting: dict[tuple[str | None, str], list[tuple[_Turn, _Call]]] = {}
+        self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
         self._notes: dict[str, None] = {}
 
     def of(self, messages: Sequence[PromptMessage]) -> Arranged:
@@ -126,6 +126,7 @@ class _Arranging:
         if role is Role.TOOL:
             role = Role.USER
         turn: _Turn | None = None
+        made: list[tuple[str, _Turn, _Call]] = []
         for one in message.parts:
             if isinstance(one, ToolResult):
                 self._answer(one, index, message)
@@ -140,11 +141,13 @@ class _Arranging:
             if isinstance(part, ToolCall):
                 call = _Call(Shown(part, index))
                 turn.calls.append(call)
-                self._waiting.setdefault((message.group, part.call_id), []).append((turn, call))
+                made.append((part.call_id, turn, call))
             else:
                 if turn.calls:
                     self._notes[CALLS] = None
                 turn.shown.append(Shown(part, index))
+        for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
+            self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
     def _turn(self, role: Role, message: PromptMessage) -> _Turn:
         """Return the turn that goes on, or begin one.
@@ -163,13 +166,13 @@ class _Arranging:
         return self._turns[-1]
 
     def _answer(self, result: ToolResult, index: int, message: PromptMessage) -> None:
-        waiting = self._waiting.get((message.group, result.call_id))
+        waiting = self._open(result.call_id, message.group)
         output = result.output
         if output and output.isspace():
             self._notes[BLANK] = None
             output = ""
         if waiting:
-            turn, call = waiting.pop()
+            turn, call = waiting
             if turn is not self._turns[-1]:
                 self._notes[LATE] = None
             call.result = Shown(ToolResult(result.call_id, output, result.is_error), index)
@@ -180,6 +183,16 @@ class _Arranging:
             turn = self._turn(Role.USER, message)
             turn.shown.append(Shown(Text(wrap(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
+
+    def _open(self, id_: str, group: str | None) -> tuple[_Turn, _Call] | None:
+        """Return the latest open call that an answer may be to, open no more: of its group where both have one."""
+        waiting = self._waiting.get(id_, [])
+        for at in range(len(waiting) - 1, -1, -1):
+            of, turn, call = waiting[at]
+            if of is None or group is None or of == group:
+                del waiting[at]
+                return turn, call
+        return None
 
     def _part(self, one: Part, role: Role) -> Part | None:
         """Return a part as it can be sent by a role; None when it cannot."""
@@ -284,14 +297,13 @@ class _Arranging:
 
     def _name(self) -> None:
         """Give every call an id and a name that are accepted, no id twice, and every call an answer."""
-        taken: set[str] = set()
+        taken: dict[str, int] = {}
         for turn in self._turns:
             for call in turn.calls:
                 part, index = call.shown
                 if not isinstance(part, ToolCall):
                     continue
                 id_ = _unused(part.call_id, taken)
-                taken.add(id_)
                 made = ToolCall(id_, blocks.name(part.name), part.arguments)
                 if made != part:
                     self._notes[IDS] = None
@@ -327,19 +339,24 @@ def _thinks(one: Shown) -> bool:
     return isinstance(one.part, Reasoning | Raw)
 
 
-def _unused(id_: str, taken: set[str]) -> str:
-    """Return an id as it is accepted, no longer than it was (or than twelve characters) where it is taken already."""
+def _unused(id_: str, taken: dict[str, int]) -> str:
+    """Return an id as it is accepted, no longer than it was (or than twelve characters) where it is taken already.
+
+    `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
+    """
     fit = _UNFIT.sub("_", id_) or "call"
     longest = blocks.ID[1]
     if len(fit) > longest:
         digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:11]
         fit = f"{fit[: longest - 12]}_{digest}"
-    found, number = fit, 1
+    found, number = fit, taken.get(fit, 0)
     room = max(len(fit), blocks.ID[0])
     while found in taken:
         number += 1
         ending = f"_{number}"
         found = fit[: room - len(ending)] + ending
+    taken[fit] = max(number, 1)
+    taken.setdefault(found, 1)
     return found
 
 
