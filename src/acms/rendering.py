@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.core import content, pins, validate
-from acms.core.caching import Prediction, predict
+from acms.composition import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
+from acms.core import content, pins, standing, validate
+from acms.core.caching import confirm, predict
 from acms.core.content import Recalling, Step, at, replaced
 from acms.core.fit import fit
 from acms.core.fit_tree import written
@@ -45,7 +45,7 @@ class Report:
 
     usage: Usage
     count: Count
-    predicted_cached_tokens: int
+    predicted: CachePrediction
 
     @property
     def within(self) -> bool:
@@ -58,9 +58,9 @@ class Report:
         return self.usage.input_tokens - self.count.tokens
 
     @property
-    def cached_off_by(self) -> int:
-        """Tokens read from the provider's cache beyond the predicted ones; negative when fewer were."""
-        return self.usage.cached_tokens - self.predicted_cached_tokens
+    def missed(self) -> str:
+        """What of the predicted prefix was not read from the cache, in words; "" when all of it was."""
+        return confirm(self.predicted, self.usage)
 
 
 class Rendered:
@@ -124,16 +124,17 @@ class Rendered:
         return ledger(lambda: self.manifest, self._recalls, self.warnings, omitted=self._omitted)
 
     @cached_property
-    def cache(self) -> Prediction:
+    def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
-        return predict(self.manifest, self._after, self.codec)
+        key = self.payload.get("prompt_cache_key", "")
+        return predict(self.manifest, self._after, self.codec, key=key)
 
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
         found = self.codec.usage(usage)
         raw = self.codec.base(self._tools) + sum([self.codec.cost(message) for message in self.messages])
         self.codec.observe(raw, found)
-        return Report(usage=found, count=self.tokens, predicted_cached_tokens=self.cache.predicted_tokens)
+        return Report(usage=found, count=self.tokens, predicted=self.cache)
 
 
 async def render(
@@ -280,7 +281,7 @@ class _Render:
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
             found = content.pieces(items, counted=same)
-            made[path] = remembering(step, name, tokens + frame, found)
+            made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
                 left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
         return replaced(tree, made)
@@ -314,6 +315,9 @@ class _Render:
         while True:
             fitted = await self._fit(tree, resolved, limit)
             fewer = _once(tree, fitted.placed, resolved.recalls)
+            if fewer is None and resolved.standing:
+                stored = {id: run.stored for id, run in resolved.standing.items()}
+                fewer = standing.unpinned(tree, fitted, stored)
             if fewer is not None:
                 tree = fewer
                 continue
@@ -327,9 +331,11 @@ class _Render:
 
     async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""
-        for id, run in resolved.standing.items():
-            await run.commit([one for one in fitted.summaries if one[0] == id])
+        for run in resolved.standing.values():
+            await run.commit(fitted.summaries)
             self._warnings += run.warnings
+            if run.reason:
+                self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.assembly import Gathered
 from acms.core import content
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
-from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Summarise, Truncate, Window
+from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
 from acms.events import Event
@@ -164,35 +163,24 @@ class Resolver:
 
     async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
-        from acms.summaries import Summaries
-
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
-        codec = self._request.codec
-        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(codec.counter)
+        run: SummaryRun = step.summaries.run(
+            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
+        )
         self._found.standing[step.id] = run
-        load = partial(run.load, step.id, tokens=step.tokens, role=step.role)
-        found: Summarise | None = None
-        (only,) = step.steps if len(step.steps) == 1 else (None,)
+        only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
-            view, counter = only.session, only.session.counter.name
-            gathered: Gathered = await view.said(budget=room)
-            reach = await run.reach(step.id, stamp=gathered.stamp)
-            units = content.atoms(gathered.units, counter)
-            if not gathered.whole and units[0].before > reach:
-                gathered = await view.said(since=reach) if reach else await view.said()
-            while found is None:
-                units = content.atoms(gathered.units, counter)
-                entries = [entry for unit in gathered.units for entry in unit.entries]
-                found = await load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
-                if found is None:
-                    gathered = await view.said()
-            await self._note(gathered, view, gathered.whole)
+            loaded, gathered = await run.of_log(only.session, room=room)
+            await self._note(gathered, only.session, gathered.whole)
         else:
-            units = joined(content.flat(await self._nodes(step.steps, path, None)))
-            found = await load(units)
+            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
+            assert loaded is not None  # the content is whole
         return Scope(
-            id=name, children=tuple(content.kept(units)), priority=step.priority, strategy=found
+            id=name,
+            children=tuple(content.kept(loaded.atoms)),
+            priority=step.priority,
+            strategy=loaded.strategy,
         )
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:

@@ -52,6 +52,8 @@ class OpenAICodec(ABC):
     form: str
     id_chars: int
     vendors: tuple[str, ...]
+    #: Whether the counting recipe is about this API.
+    recipe: bool
 
     def __init__(
         self, model: str, *, counter: TokenCounter | None = None, margin: float | None = None
@@ -65,12 +67,12 @@ class OpenAICodec(ABC):
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
         own = self._vocabulary == self.known.encoding
         #: Whether what is counted is an upper bound by itself.
-        self._bound = own and self.known.vocabulary and self.known.recipe and margin is None
+        self._bound = own and self.recipe and self.known.recipe and margin is None
         default = FOREIGN if not own else 1.0 if self.known.vocabulary else UNPUBLISHED
         self.calibration = Calibration(default, margin=0.02 if margin is None else margin)
         self.framing = Framing(self.known, self.counter)
-        self._frames: dict[Role, int] = {}
-        self._names: dict[str | None, int] = {None: 0}
+        #: What a message of a role and a name has besides its one text; empty until the first count.
+        self._frames: dict[Role, dict[str | None, int]] = {}
         self._media: dict[str, int] = {}
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,21 +206,17 @@ class OpenAICodec(ABC):
             only = message.parts[0]
             if type(only) is Text:
                 try:
-                    return tokens + self._frames[message.role] + self._names[message.name]
+                    return tokens + self._frames[message.role][message.name]
                 except KeyError:
-                    pass
+                    if message.role is not Role.TOOL:
+                        return tokens + self._frame(message)
             elif tokens and type(only) is ToolResult:
                 return tokens + self.framing.result(only.call_id)
         return self._cost(message)
 
     def _cost(self, message: PromptMessage) -> int:
-        if not self._frames:
-            self._frames = {role: self.framing.role(role) for role in Role if role is not Role.TOOL}
-        name = message.name
-        if name is not None and name not in self._names and self._named(message):
-            if len(self._names) >= NAMES:
-                self._names = {None: 0}
-            self._names[name] = self.framing.name(name)
+        if message.role is Role.ASSISTANT and message.name is None and self._plain_calls(message.parts):
+            return self._parts_cost(Role.ASSISTANT, message.parts)
         if message.role is Role.TOOL or any(isinstance(part, ToolResult) for part in message.parts):
             return self._answers_cost(message)
         clean = self._clean(message, ignore)
@@ -226,6 +224,30 @@ class OpenAICodec(ABC):
             return 0
         named = 0 if clean.name is None else self.framing.name(clean.name)
         return named + self._parts_cost(clean.role, clean.parts)
+
+    def _plain_calls(self, parts: Sequence[Part]) -> bool:
+        """Return whether these are calls that are sent as they are, with at most one text before them."""
+        for at, part in enumerate(parts):
+            if type(part) is ToolCall:
+                if len(part.call_id) > self.id_chars or not NAME.match(part.name):
+                    return False
+            elif at or type(part) is not Text or not part.text:
+                return False
+        return bool(parts)
+
+    def _frame(self, message: PromptMessage) -> int:
+        """Return the tokens of a message without its one text, and remember them; more where the name is mapped."""
+        role, name = message.role, message.name
+        frame = self.framing.role(role)
+        if name is not None and self._named(message):
+            frame += self.framing.name(name)
+        elif name is not None and role is Role.USER:
+            frame += self.counter.count(f"{name}: ") + 1
+        known = self._frames.setdefault(role, {})
+        if len(known) >= NAMES:
+            known.clear()
+        known[name] = frame
+        return frame
 
     def _answers_cost(self, message: PromptMessage) -> int:
         """Return the tokens of results and what stands beside them, whether there is a call to them or not.
@@ -280,10 +302,14 @@ class OpenAICodec(ABC):
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message: the reply's primer and the tools."""
-        functions = [
-            Function(tool.name, tool.description, thawed(tool.parameters), tool.strict) for tool in tools
-        ]
-        return PRIMER + self.framing.tools(functions)[0]
+        return self._start(
+            [Function(tool.name, tool.description, thawed(tool.parameters), tool.strict) for tool in tools]
+        )[0]
+
+    def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
+        """Return the tokens of a request without its messages, and whether the recipe covers them."""
+        tokens, covered = self.framing.tools(offered)
+        return PRIMER + tokens, covered
 
     def counted(self, raw: int, *, covered: bool) -> Count:
         """Return the count of so many raw tokens, of which all are covered by the published recipe or not."""
