@@ -308,7 +308,7 @@ async def follow(
                         gold = {ids[place] for place in probe.gold}
                         asked = base.history(session).recall(session, probe.question, tokens=recall)
                         held = await asked.render(budget=budget)
-                        text = "\n".join(one.text for one in held.messages)
+                        text = json.dumps(held.payload, ensure_ascii=False)
                         found.ours.evidence.append(_held(probe, gold, text, held.manifest.entries))
                         items = await _items(session, probe.question, budget - head, recall)
                         text = "\n".join(one.content for part in items for one in part)
