@@ -18,7 +18,7 @@ from acms.core.nodes import PINS, Omit, Scope
 from acms.core.pins import INDEX_KEY, MAX_PINS, TRUNCATE_TOKENS, Pin, PinMetadata, Pinned
 from acms.errors import ValidationError
 from acms.events import Event, PinsLoaded, PinsSkipped
-from acms.kv import update_entry
+from acms.kv import change_entry, update_entry
 from acms.model import Json, KVEntry, Role
 from acms.protocols import KVMemory
 from acms.storage.kv import Clock, utc_now
@@ -100,17 +100,16 @@ class KVPinRegistry:
     async def unpin(self, key: str) -> bool:
         """Let go of a key, whose value stays; return whether it was pinned."""
         validate.key(key)
-        if not _core.has(_data(await self._store.get(self.index_key)), self.index_key, key):
-            return False
         found = False
 
-        def change(entry: KVEntry | None) -> Json:
+        def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             nonlocal found
-            index = _data(entry)
-            found = _core.has(index, self.index_key, key)
-            return _core.unpinned(index, self.index_key, key, now=self._now())
+            found = entry is not None and _core.has(entry.data, self.index_key, key)
+            if entry is None or not found:
+                return None
+            return _core.unpinned(entry.data, self.index_key, key, now=self._now()), entry.metadata
 
-        await update_entry(self._store, self.index_key, change)
+        await change_entry(self._store, self.index_key, change)
         return found
 
     async def list(self) -> tuple[Pin, ...]:

@@ -249,13 +249,14 @@ class Prompt:
         self,
         *,
         store: Any,
-        namespace: str,
+        namespace: str | None = None,
         registry: Any = None,
         max_pins: int = 20,
         strategy: str | Mapping[str, int] | None = None,
         role: str | Role = Role.DEVELOPER,
         priority: int = 1,
         format: Callable[..., str] | None = None,
+        reserve: int = 0,
     ) -> Self:
         """Add the pins of a namespace as one message; see `acms.pins.PinnedKV`."""
         from acms.pins import PinnedKV
@@ -270,6 +271,7 @@ class Prompt:
                 role=role,
                 priority=priority,
                 format=format,
+                reserve=reserve,
                 **given,
             )
         )

@@ -281,7 +281,7 @@ class _Render:
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
             found = content.pieces(items, counted=same)
-            made[path] = remembering(step, name, tokens + frame, found)
+            made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
                 left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
         return replaced(tree, made)

@@ -1,7 +1,9 @@
 """The same ACMS for blocking code: every verb runs on one event loop in a background thread.
 
-    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session:
+    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session, open_kv("sqlite:///memory.db") as kv:
         session.ingest("user", "…")
+        kv.set("style", "Answer in German.")
+        create_pin_registry(kv, namespace="user:123").pin("style")
 
 All blocking sessions of a process share that loop, so they can share a storage handle. Not for use inside a running
 event loop: await `acms.ACMS` there.
@@ -16,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from acms import pins as _pins
 from acms import prompt as _prompt
 from acms import session as _async
 from acms import view as _view
@@ -23,10 +26,21 @@ from acms.config import ACMSConfig
 from acms.errors import HandleError
 from acms.events import Event
 from acms.projections import Diff, IndexStats, MessageReceipt
-from acms.protocols import Codec, Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import (
+    Codec,
+    Embedder,
+    KVMemory,
+    Reflector,
+    Reranker,
+    StorageBackend,
+    Summarizer,
+    TokenCounter,
+)
+from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
+from acms.storage.kv import Clock, utc_now
 
-__all__ = ["ACMS", "Prompt", "View"]
+__all__ = ["ACMS", "KV", "PinRegistry", "Prompt", "View", "create_pin_registry", "open_kv"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,9 +86,9 @@ _portal = _Portal()
 
 def _blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[View, P], R]:
+) -> Callable[Concatenate[Any, P], R]:
     @wraps(method)
-    def call(self: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return _portal.run(method(self.inner, *args, **kwargs))
 
     return call
@@ -207,9 +221,62 @@ class ACMS(View):
         return found
 
 
+class KV:
+    """Key-value memory for blocking code; made by `open_kv`."""
+
+    def __init__(self, store: _kv.KVHome) -> None:
+        self.inner = store
+
+    def __enter__(self) -> KV:
+        """Use the store in a block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    get = _blocking(_kv.KVHome.get)
+    set = _blocking(_kv.KVHome.set)
+    compare_and_set = _blocking(_kv.KVHome.compare_and_set)
+    delete = _blocking(_kv.KVHome.delete)
+
+    def close(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+        _portal.run(self.inner.aclose())
+
+
+def open_kv(url: str) -> KV:
+    """Return a handle on the key-value memory a URL names; see `acms.kv.open_kv`."""
+    return KV(_kv.open_kv(url))
+
+
+class PinRegistry:
+    """The pins of one namespace, for blocking code; made by `create_pin_registry`."""
+
+    def __init__(self, registry: _pins.KVPinRegistry) -> None:
+        self.inner = registry
+
+    pin = _blocking(_pins.KVPinRegistry.pin)
+    unpin = _blocking(_pins.KVPinRegistry.unpin)
+    list = _blocking(_pins.KVPinRegistry.list)
+
+
+def create_pin_registry(
+    store: KV | KVMemory, *, namespace: str, index_key: str = _pins.INDEX_KEY, clock: Clock = utc_now
+) -> PinRegistry:
+    """Return the pins of a namespace in a key-value memory; see `acms.pins.create_pin_registry`.
+
+    A store that is not a `KV` must be used by the loop of `acms.sync` alone.
+    """
+    inner = store.inner if isinstance(store, KV) else store
+    return PinRegistry(
+        _pins.create_pin_registry(inner, namespace=namespace, index_key=index_key, clock=clock)
+    )
+
+
 def _given(value: Any) -> Any:
-    """Return what the async door takes in place of a session, a view or a prompt of this one, also in a list."""
-    if isinstance(value, View | Prompt):
+    """Return what the async door takes in place of a session, a store or a prompt of this one, also in a list."""
+    if isinstance(value, View | Prompt | KV | PinRegistry):
         return value.inner
     if isinstance(value, list | tuple):
         return [_given(item) for item in value]

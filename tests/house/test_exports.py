@@ -14,6 +14,7 @@ DOORS = [
     "acms.errors",
     "acms.evaluation",
     "acms.kv",
+    "acms.pins",
     "acms.providers",
     "acms.providers.registry",
     "acms.storage",
