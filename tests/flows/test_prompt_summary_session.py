@@ -127,6 +127,7 @@ async def test_what_was_taken_back_is_not_in_a_summary_any_more(
         again = [turn.text.split()[1] for turn in scribe.requests[1].turns]
         assert name(3) not in again[:5]
         assert ("other" in again) == (how == "replace")
+        assert [line.rule for line in rendered.manifest.left if ID in line.ids] == ["stale"]
         assert "summary number 2" in str(rendered.payload)
         assert "summary number 1" not in str(rendered.payload)
 
@@ -243,6 +244,7 @@ async def test_a_pinned_summary_appears_once(store: InMemoryKV, scribe: Scribe) 
             rendered = await whole(500)
             assert str(rendered.payload).count("summary number 1") == 1
             assert "Sam" in rendered.messages[0].text
+        assert [line.rule for line in rendered.manifest.left if ID in line.ids] == ["once"]
         assert [pin.key for pin in await pins.list()] == [ID, "profile"]
         assert "summary number" not in str((await whole(None)).payload)  # all that it stands for is there
 
