@@ -406,7 +406,7 @@ def left(lines):
 async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(url):
     """What a process was answered is there, whatever the others do and however one of them ends."""
     start = ("-m", "tests.flows._pinner", url, "user:123")
-    running = {who: python(*start, who, "30") for who in ("ana", "ben")}
+    running = {who: python(*start, who, "15") for who in ("ana", "ben")}
     doomed = python(*start, "eve", "100000")
     for process in (doomed, *running.values()):
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
@@ -421,7 +421,7 @@ async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(u
     for who, process in running.items():
         expected |= left(await asyncio.to_thread(process.stdout.readlines))
         assert finish(process) == 0, who
-    assert len(expected) == 40
+    assert len(expected) == 20
 
     async with open_kv(url) as store:
         registry = create_pin_registry(store, namespace="user:123")

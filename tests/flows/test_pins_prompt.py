@@ -196,6 +196,28 @@ async def test_a_reserve_is_room_that_pins_have_whatever_else_must_go(talk):
     assert await cost(500) >= 500
 
 
+async def test_several_blocks_share_the_budget_of_a_section():
+    store = await pinned("team", rules=words(200))
+    await pinned("user:123", store, style=words(200), second=words(200))
+    codec = OpenAIChat("gpt-5")
+
+    def both(part):
+        return part.pinned_kv(store=store, namespace="team").pinned_kv(
+            store=store, namespace="user:123", priority=2
+        )
+
+    told = []
+    prompt = Prompt(codec, on_event=told.append).section("about", both, share=0.2).user("Hello")
+    rendered = await prompt.render(budget=3000)
+    team, user, _ = rendered.messages
+    assert team.text == f"Pinned context:\n- rules\n  {words(200)}"
+    assert user.text.startswith("Pinned context:\n- style\n  pin0 pin1")
+    assert 400 < codec.cost(team) + codec.cost(user) <= 600
+    (said,) = [event for event in told if isinstance(event, PinsTruncated)]
+    assert said.namespace == "user:123"
+    assert said.left_out == ("second",)
+
+
 # ── what is said about it ───────────────────────────────────────────────────────────────────────────────────────────
 
 
