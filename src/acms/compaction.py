@@ -267,7 +267,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     entries = await assembly.read_stretches(storage, context, cover, head.version)
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
-    if stretch is None or not (lease.job.payload.get("force") or _wanted(work.policy, stretch)):
+    if stretch is None or not (lease.job.payload.get("force") or compact.worth(work.policy, stretch)):
         log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
         return Done()
     text, coverage = await summarised(work, stretch)
@@ -302,10 +302,6 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
     return await _append(work, lease, stretch, draft, head, jobs)
-
-
-def _wanted(policy: CompactionPolicy, stretch: Stretch) -> bool:
-    return compact.due(policy, stretch.before, stretch.before)
 
 
 def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:

@@ -200,6 +200,7 @@ class Manifest:
     def to_json(self) -> dict[str, Json]:
         """Write it as a JSON object; what is empty is left out."""
         places = {entry: place for place, entry in enumerate(self.entries)}
+        words = _Words()
         written: dict[str, Json] = {
             "format": self.format,
             "codec": self.codec,
@@ -220,12 +221,13 @@ class Manifest:
             ],
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
             "entries": list(places),
-            "messages": [_sent(message, places) for message in self.messages],
+            "messages": [_sent(message, places, words) for message in self.messages],
             "reads": [[*read[:3], [list(segment) for segment in read.lineage]] for read in self.reads],
-            "candidates": [[*one[:-1], dict(one.parts)] for one in self.candidates],
-            "left": [[list(one.ids), *one[1:]] for one in self.left],
+            "candidates": [_scored(one, words) for one in self.candidates],
+            "left": [_unsent(one, words) for one in self.left],
             "steps": [list(step) for step in self.steps],
             "payload": self.payload,
+            "words": words.found,
         }
         return {name: value for name, value in written.items() if value not in ("", [])}
 
@@ -241,6 +243,7 @@ class Manifest:
             )
         try:
             entries = [_text(entry) for entry in written.get("entries", ())]
+            words = [_text(word) for word in written.get("words", ())]
             return cls(
                 codec=_text(written["codec"]),
                 model=_text(written["model"]),
@@ -261,10 +264,10 @@ class Manifest:
                         for messages, id, version, ttl in written.get("marks", ())
                     ]
                 ),
-                messages=tuple([_sent_back(row, entries) for row in written.get("messages", ())]),
+                messages=tuple([_sent_back(row, entries, words) for row in written.get("messages", ())]),
                 reads=tuple([_read_back(row) for row in written.get("reads", ())]),
-                candidates=tuple([_scored_back(row) for row in written.get("candidates", ())]),
-                left=tuple([_unsent_back(row) for row in written.get("left", ())]),
+                candidates=tuple([_scored_back(row, words) for row in written.get("candidates", ())]),
+                left=tuple([_unsent_back(row, words) for row in written.get("left", ())]),
                 steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
                 payload=_text(written.get("payload", "")),
             )
@@ -282,9 +285,24 @@ def _quotes(part: Written) -> list[Quote]:
     ]
 
 
-def _sent(message: Sent, places: Mapping[str, int]) -> dict[str, Json]:
+class _Words:
+    """Words that are said many times, written once: a row has their place."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def at(self, word: str) -> int:
+        """Return the place of a word."""
+        place = self._places.setdefault(word, len(self.found))
+        if place == len(self.found):
+            self.found.append(word)
+        return place
+
+
+def _sent(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, Json]:
     written: dict[str, Json] = {
-        "path": message.path,
+        "path": words.at(message.path),
         "role": message.role.value,
         "hash": message.hash,
         "tokens": message.tokens,
@@ -296,9 +314,35 @@ def _sent(message: Sent, places: Mapping[str, int]) -> dict[str, Json]:
         "pieces": list(message.pieces),
         "moves": message.moves,
         "first": message.first,
-        "last": message.last,
+        "last": 0 if message.last == message.first else message.last,
     }
-    return {name: value for name, value in written.items() if value or name == "tokens"}
+    return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
+
+
+def _scored(one: Scored, words: _Words) -> list[Json]:
+    row = [
+        one.id,
+        int(one.included),
+        words.at(one.rule),
+        words.at(one.reason),
+        words.at(one.source),
+        one.tokens,
+    ]
+    if one.score or one.relevance or one.boost or one.parts:
+        parts = [[words.at(name), value] for name, value in one.parts]
+        return [*row, one.score, one.relevance, one.boost, parts]
+    return row
+
+
+def _unsent(one: Unsent, words: _Words) -> list[Json]:
+    return [
+        list(one.ids),
+        words.at(one.path),
+        words.at(one.rule),
+        words.at(one.reason),
+        one.tokens,
+        int(one.gone),
+    ]
 
 
 def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
@@ -324,9 +368,10 @@ def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
     return written
 
 
-def _sent_back(row: Mapping[str, Json], entries: list[str]) -> Sent:
+def _sent_back(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
+    first = _whole(row.get("first", 0))
     return Sent(
-        path=_text(row["path"]),
+        path=words[row["path"]],
         role=Role(row["role"]),
         hash=_text(row["hash"]),
         tokens=_whole(row["tokens"]),
@@ -337,8 +382,8 @@ def _sent_back(row: Mapping[str, Json], entries: list[str]) -> Sent:
         sources=tuple([entries[place] for place in row.get("sources", ())]),
         pieces=tuple([_text(piece) for piece in row.get("pieces", ())]),
         moves=bool(row.get("moves", False)),
-        first=_whole(row.get("first", 0)),
-        last=_whole(row.get("last", 0)),
+        first=first,
+        last=_whole(row.get("last", first)),
     )
 
 
@@ -371,25 +416,26 @@ def _read_back(row: Sequence[Json]) -> Read:
     return Read(_text(context), _whole(version), _whole(first), segments)
 
 
-def _scored_back(row: Sequence[Json]) -> Scored:
-    id, included, rule, reason, score, relevance, boost, tokens, source, parts = row
+def _scored_back(row: Sequence[Json], words: list[str]) -> Scored:
+    id, included, rule, reason, source, tokens = row[:6]
+    score, relevance, boost, parts = row[6:] or (0.0, 0.0, 0.0, ())
     return Scored(
         _text(id),
         bool(included),
-        _text(rule),
-        _text(reason),
+        words[rule],
+        words[reason],
         float(score),
         float(relevance),
         float(boost),
         _whole(tokens),
-        _text(source),
-        tuple([(str(name), float(value)) for name, value in parts.items()]),
+        words[source],
+        tuple([(words[name], float(value)) for name, value in parts]),
     )
 
 
-def _unsent_back(row: Sequence[Json]) -> Unsent:
+def _unsent_back(row: Sequence[Json], words: list[str]) -> Unsent:
     ids, path, rule, reason, tokens, gone = row
-    return Unsent(tuple(map(_text, ids)), _text(path), _text(rule), _text(reason), _whole(tokens), bool(gone))
+    return Unsent(tuple(map(_text, ids)), words[path], words[rule], words[reason], _whole(tokens), bool(gone))
 
 
 def _tried_back(row: Sequence[Json]) -> Tried:

@@ -13,7 +13,8 @@ rendered = await (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeAlias, Union
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Union
 
 from acms import rendering
 from acms.composition import PromptMessage, Tool
@@ -36,9 +37,13 @@ from acms.core.nodes import (
 from acms.errors import ConfigurationError, ValidationError
 from acms.events import Event
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.protocols import Codec
+from acms.protocols import Codec, KVMemory, Summarizer
 from acms.rendering import Rendered, Request
+from acms.summaries import Summaries
 from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.pins import PinRegistry
 
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Request"]
 
@@ -176,29 +181,28 @@ class Prompt:
         content: Content,
         *,
         id: str,
-        store: Any,
-        summarizer: Any,
+        store: KVMemory,
+        summarizer: Summarizer | None = None,
         tokens: int = 400,
         priority: int = SHRINKABLE,
         role: str | Role = Role.SYSTEM,
-        pin: Any = None,
+        pin: PinRegistry | None = None,
+        metadata: Mapping[str, Json] = MappingProxyType({}),
     ) -> Self:
-        """Add a content whose oldest messages a summary stands for when room is short.
+        """Add a content whose oldest messages a summary stands for when room is short; see `acms.summaries.Summaries`.
 
         The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
         summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
-        fails. With `pin`, a pin registry, it is pinned too.
+        fails. Without a summarizer the extractive one writes. With `pin` it is pinned too.
         """
         made, steps = self._read(content, "content")
         step = Standing(
             steps,
-            validate.name(id, "id"),
-            store,
-            summarizer,
+            validate.key(id, "id"),
+            Summaries(store, summarizer=summarizer, pin=pin, metadata=metadata),
             validate.whole(tokens, "tokens", least=1, most=validate.BUDGET),
             _priority(priority),
             validate.choice(role, Role, "role"),
-            pin,
         )
         return made._with(step)
 

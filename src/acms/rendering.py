@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from acms.composition import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
-from acms.core import content, pins, validate
+from acms.core import content, pins, standing, validate
 from acms.core.caching import confirm, predict
 from acms.core.content import Recalling, Step, at, replaced
 from acms.core.fit import fit
@@ -281,7 +281,7 @@ class _Render:
             self._found[path] = items
             same = self._codec.counter.name == step.session.counter.name
             found = content.pieces(items, counted=same)
-            made[path] = remembering(step, name, tokens + frame, found)
+            made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
             if left is not None:
                 left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
         return replaced(tree, made)
@@ -315,6 +315,9 @@ class _Render:
         while True:
             fitted = await self._fit(tree, resolved, limit)
             fewer = _once(tree, fitted.placed, resolved.recalls)
+            if fewer is None and resolved.standing:
+                stored = {id: run.stored for id, run in resolved.standing.items()}
+                fewer = standing.unpinned(tree, fitted, stored)
             if fewer is not None:
                 tree = fewer
                 continue

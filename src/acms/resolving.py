@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from acms.assembly import Gathered, before
+from acms.assembly import Gathered
 from acms.core import content
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
@@ -18,7 +18,7 @@ from acms.protocols import Codec
 from acms.view import View
 
 if TYPE_CHECKING:
-    from acms.summaries import Loaded, SummaryRun
+    from acms.summaries import SummaryRun
 
 MARGIN = 1.25
 """How much more of a log is read than a budget holds by the session's own count."""
@@ -163,17 +163,16 @@ class Resolver:
 
     async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
-        from acms.summaries import Summaries
-
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
-        run = Summaries(step.store, summarizer=step.summarizer, pin=step.pin).run(
+        run: SummaryRun = step.summaries.run(
             step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
         )
         self._found.standing[step.id] = run
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
-            loaded = await self._summarised(run, only.session, room)
+            loaded, gathered = await run.of_log(only.session, room=room)
+            await self._note(gathered, only.session, gathered.whole)
         else:
             loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
             assert loaded is not None  # the content is whole
@@ -183,21 +182,6 @@ class Resolver:
             priority=step.priority,
             strategy=loaded.strategy,
         )
-
-    async def _summarised(self, run: SummaryRun, view: View, room: int | None) -> Loaded:
-        """Read of a log what its summary goes on from: the end of it, or all where no summary fits."""
-        gathered = await view.said(budget=room)
-        reach = await run.reach(stamp=gathered.stamp)
-        if not gathered.whole and before(gathered.units[0]) > reach:
-            gathered = await view.said(since=reach) if reach else await view.said()
-        while True:
-            units = content.atoms(gathered.units, view.counter.name)
-            entries = [entry for unit in gathered.units for entry in unit.entries]
-            loaded = await run.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
-            if loaded is not None:
-                await self._note(gathered, view, gathered.whole)
-                return loaded
-            gathered = await view.said()
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""

@@ -13,12 +13,16 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from acms import compaction
+from acms.assembly import Gathered, before
 from acms.core import compact, standing, validate
+from acms.core import content as contents
+from acms.core.content import Fixed, Log, Said, Step
 from acms.core.nodes import Atom, NeedSummary, Summarise
+from acms.core.pairs import joined
 from acms.core.standing import Match, Watermark
 from acms.core.summary import RECIPE
 from acms.errors import ACMSError, ProviderError, ValidationError
@@ -27,23 +31,16 @@ from acms.logs import log, shown
 from acms.model import Entry, Json, KVEntry, Role
 from acms.protocols import KVMemory, Summarizer, TokenCounter
 from acms.providers.tokens import default_counter
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.pins import PinRegistry
+    from acms.prompt import Content
 
 __all__ = ["Loaded", "Summaries", "SummaryRun"]
 
 CALL_SECONDS = 60.0
 """How long a prompt waits for one call of a summarizer."""
-
-
-class Registry(Protocol):
-    """Where keys are pinned, as far as summaries need it: `acms.pins.PinRegistry`."""
-
-    async def pin(self, key: str) -> object:
-        """Pin a key."""
-        ...
-
-    async def list(self) -> Sequence[object]:
-        """Return the pins, each with its `key`."""
-        ...
 
 
 class Summaries:
@@ -61,7 +58,7 @@ class Summaries:
         store: KVMemory,
         *,
         summarizer: Summarizer | None = None,
-        pin: Registry | None = None,
+        pin: PinRegistry | None = None,
         metadata: Mapping[str, Json] = MappingProxyType({}),
         timeout: float = CALL_SECONDS,
     ) -> None:
@@ -88,30 +85,30 @@ class Summaries:
         return None if entry is None else _text(entry) or None
 
     async def write(
-        self,
-        id: str,
-        content: Sequence[Atom],
-        *,
-        tokens: int = 400,
-        counter: TokenCounter | None = None,
-        stamp: str = "",
-        entries: Iterable[Entry] = (),
+        self, id: str, content: Content, *, tokens: int = 400, counter: TokenCounter | None = None
     ) -> str:
         """Summarise a content now, all of it, store the text and return it.
 
-        What an earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure
-        of the summarizer is raised as `ProviderError`, and nothing is stored.
+        A content is what a prompt may be given: a session or a view, a text, messages, or a list of these. What an
+        earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure of the
+        summarizer is raised as `ProviderError`, and nothing is stored.
         """
-        if not content:
-            raise ValidationError("has no messages", field="content")
-        run = self.run(id, counter or default_counter(), tokens=tokens)
-        loaded = await run.load(content, stamp=stamp, entries=entries)
+        from acms.prompt import Prompt  # a prompt may have summaries
+
+        steps = Prompt().add(content).steps
+        only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
+        counts: TokenCounter = counter or (default_counter() if only is None else only.counter)
+        run = self.run(id, counts, tokens=validate.whole(tokens, "tokens", least=1, most=validate.BUDGET))
+        loaded = (await run.of_log(only))[0] if only is not None else await run.load(await _atoms(steps))
         assert loaded is not None  # the content is whole
         known = loaded.strategy
-        if known.covers == len(content):
+        if not loaded.atoms:
+            raise ValidationError("has no messages", field="content")
+        rest = loaded.atoms[known.covers :]
+        if not rest:
             return known.text
-        text = await run.asked(NeedSummary(id, known.text, tuple(content[known.covers :]), tokens))
-        await run.put(text, len(content))
+        text = await run.asked(NeedSummary(id, known.text, rest, tokens))
+        await run.put(text, len(loaded.atoms))
         return text
 
     def run(
@@ -181,13 +178,15 @@ class SummaryRun:
     counter: TokenCounter
     store: KVMemory
     summarizer: Summarizer | None
-    pin: Registry | None
+    pin: PinRegistry | None
     metadata: Mapping[str, Json]
     timeout: float
     #: What went wrong without ending the render, in words.
     warnings: list[str] = field(default_factory=list)
     #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
     reason: str = ""
+    #: What is stored under its id, "" when nothing is.
+    stored: str = ""
     _entry: KVEntry | None = None
     _read: bool = False
     _known: _Known | None = None
@@ -223,7 +222,7 @@ class SummaryRun:
         `entries` are those that the atoms show: their markers and their privacy are heeded where they are given.
         """
         entry = await self._stored()
-        text = "" if entry is None else _text(entry)
+        text = self.stored
         mark = standing.watermark(entry.metadata) if entry is not None else None
         if not text:
             found = Match()
@@ -243,6 +242,24 @@ class SummaryRun:
         known.hidden = found.covers - 1
         first = Atom((standing.message(text, self.role),))
         return Loaded(Summarise(self.id, text, 1, self.tokens, self.role), (first, *atoms[found.covers :]))
+
+    async def of_log(self, view: View, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
+        """Read of a log what the stored summary goes on from, all of it where none matches, and load it.
+
+        The newest messages that fill `room` tokens are read in any case, None is all of them: what fits as a whole is
+        shown without a summary.
+        """
+        gathered = await view.said() if room is None else await view.said(budget=room)
+        reach = await self.reach(stamp=gathered.stamp)
+        if not gathered.whole and before(gathered.units[0]) > reach:
+            gathered = await view.said(since=reach) if reach else await view.said()
+        while True:
+            units = contents.atoms(gathered.units, view.counter.name)
+            entries = [entry for unit in gathered.units for entry in unit.entries]
+            loaded = await self.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
+            if loaded is not None:
+                return loaded, gathered
+            gathered = await view.said()
 
     async def answer(self, need: NeedSummary) -> str | None:
         """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
@@ -295,7 +312,7 @@ class SummaryRun:
         used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
         try:
             if used is not None:
-                await self.put(used[0], used[1] + self._loaded().hidden)
+                await self.put(*used)
             else:
                 await self._stamp()
         except ACMSError as error:
@@ -303,8 +320,9 @@ class SummaryRun:
             self.warnings.append(f"the summary {self.id!r} could not be stored: {shown(error)}")
 
     async def put(self, text: str, covers: int) -> None:
-        """Store a text that stands for so many of the atoms that were loaded, and pin it."""
+        """Store a text that stands for so many atoms of the scope, and pin it."""
         known = self._loaded()
+        covers += known.hidden
         mark = standing.marked(
             known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
         )
@@ -343,6 +361,7 @@ class SummaryRun:
         """Read what is stored, once: a render goes on from what it has seen first."""
         if not self._read:
             self._entry, self._read = await self.store.get(self.id), True
+            self.stored = "" if self._entry is None else _text(self._entry)
         return self._entry
 
     def _loaded(self) -> _Known:
@@ -359,3 +378,22 @@ def _text(entry: KVEntry) -> str:
             options=("choose another id", "delete the value"),
         )
     return entry.data.strip()
+
+
+async def _atoms(steps: Sequence[Step]) -> list[Atom]:
+    """Return what is said in some steps of a prompt, every tool call with its answers."""
+    found: list[Atom] = []
+    for step in steps:
+        if isinstance(step, Said):
+            found.append(Atom((step.message,)))
+        elif isinstance(step, Log):
+            found += contents.atoms((await step.session.said()).units, step.session.counter.name)
+        elif isinstance(step, Fixed):
+            found += contents.flat([step.node])
+        else:
+            raise ValidationError(
+                "only sessions and messages can be summarised now",
+                field="content",
+                options=("give the session itself", "render it as part of a prompt"),
+            )
+    return joined(found)

@@ -278,7 +278,7 @@ def test_text_that_changed_under_a_manifest_is_told_apart() -> None:
 
 def verdict(id: str, included: bool, rule: str = "score") -> Verdict:
     return Verdict(
-        id=id, version=1, included=included, rule=rule, source=Source.SIMILAR, relevance=0.61234, boost=0.1,
+        id=id, version=1, included=included, rule=rule, source=Source.SIMILAR, relevance=0.61234, boost=0,
         score=0.7, parts={"words": 0.5}, tokens=9, reason="answers the query",
     )  # fmt: skip
 

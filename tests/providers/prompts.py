@@ -71,23 +71,23 @@ names: st.SearchStrategy[str | None] = st.sampled_from(
 )
 tool_names: st.SearchStrategy[str] = st.sampled_from(("search", "get_weather", "run-tests"))
 
+_REFERENCES = {
+    "https://example.com/a.png": 0,
+    "data:image/png;base64,iVBORw0KGgo=": 85,
+    "data:application/pdf;base64,JVBERi0=": 2_000,
+    "file_011CNha8iCJcU1wXNR6q4V8w": 1_200,
+    "file-abc123": 0,
+    "s3://bucket/key": 700,
+}
+_MIMES = ("image/png", "image/jpeg", "application/pdf", "text/plain", "audio/wav", "video/mp4")
+
 media: st.SearchStrategy[Media] = st.builds(
-    Media,
-    mime=st.sampled_from(
-        ("image/png", "image/jpeg", "application/pdf", "text/plain", "audio/wav", "video/mp4")
-    ),
-    ref=st.sampled_from(
-        (
-            "https://example.com/a.png",
-            "data:image/png;base64,iVBORw0KGgo=",
-            "data:application/pdf;base64,JVBERi0=",
-            "file_011CNha8iCJcU1wXNR6q4V8w",
-            "file-abc123",
-            "s3://bucket/key",
-        )
-    ),
-    tokens=st.integers(0, 2_000),
+    lambda mime, ref: Media(mime, ref, "", _REFERENCES[ref]),
+    st.sampled_from(_MIMES),
+    st.sampled_from(sorted(_REFERENCES)),
 )
+"""Media kept in every way; what one costs is stated by its reference, or not known (0)."""
+
 raws: st.SearchStrategy[Raw] = st.sampled_from(
     (
         Raw("anthropic", '{"type":"redacted_thinking","data":"EmwKAhgBEgy3va3pzix"}'),

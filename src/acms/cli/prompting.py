@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -40,8 +40,6 @@ prompt = typer.Typer(
 )
 app.add_typer(prompt, name="prompt")
 
-Saved = Annotated[Path, typer.Argument(metavar="FILE", help="What `acms prompt render --save` wrote, or -.")]
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -54,18 +52,24 @@ class Kept:
     messages: tuple[PromptMessage, ...]
 
 
+RECALLED = 4
+"""Part of a budget that what the past says may have: one in so many."""
+CODECS = {
+    "openai-chat": ("OpenAIChat", "gpt-5"),
+    "openai-responses": ("OpenAIResponses", "gpt-5"),
+    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+}
+"""Formats by name: the class, and the model when none is given."""
+
+
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    made = {
-        "openai-chat": (codecs.OpenAIChat, "gpt-5"),
-        "openai-responses": (codecs.OpenAIResponses, "gpt-5"),
-        "anthropic": (codecs.AnthropicMessages, "claude-sonnet-4-5"),
-    }
-    if name not in made:
-        raise ValidationError(f"{name!r} is not one of {', '.join(made)}", field="codec", options=tuple(made))
-    codec, usual = made[name]
-    found: Codec = codec(model or usual)
+    name = name.partition("/")[0]  # a codec may be called by its format and its model
+    if name not in CODECS:
+        raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
+    made, usual = CODECS[name]
+    found: Codec = getattr(codecs, made)(model or usual)
     return found
 
 
@@ -120,7 +124,7 @@ def render_prompt(
         async with looking(db, namespace, session, at) as view:
             made = made.history(view)
             if query is not None:
-                made = made.recall(view, query).user(query)
+                made = made.recall(view, query, tokens=budget // RECALLED).user(query)
             found = await made.render(budget=budget, after=earlier)
             manifest = found.manifest
             kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
@@ -149,8 +153,8 @@ def render_prompt(
             rows = _rows(kept)
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
-                f"{len(kept.messages)} messages, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
-                f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
+                f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
+                f"({found.tokens.exactness.value}), {_format(manifest)}{_versions(manifest)}",
                 "dim",
             )
             for step in found.steps:
@@ -166,7 +170,7 @@ def render_prompt(
 
 
 @prompt.command(epilog="Example:  acms prompt diff monday.json tuesday.json")
-def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
+def diff(left: File, right: File, as_json: AsJson = False) -> None:
     """Show two prompts side by side: what they share from the start, and what changed first.
 
     The shared beginning is what a provider can read from its cache.
@@ -187,11 +191,11 @@ def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
             "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
         }
         screen = Screen(as_json)
-        summary = f"{shared} messages shared; {cached.predicted_tokens} tokens can be read from a cache: {cached.reason}"
+        summary = f"{_many(shared)} shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
 
         def draw() -> None:
             if screen.console is None:
-                _unified(screen, one, other, rows, shared, summary)
+                _unified(screen, one, other, rows, summary)
             else:
                 screen.console.print(_beside(one, other, rows, shared))
                 screen.line(summary, "dim")
@@ -203,7 +207,7 @@ def diff(left: Saved, right: Saved, as_json: AsJson = False) -> None:
 
 @prompt.command(epilog="Example:  acms prompt why a.json v12")
 def why(
-    file: Saved,
+    file: File,
     id: Annotated[
         str,
         typer.Argument(metavar="ID", help="Of an entry; its version, as v12; a pin's key; a scope's path."),
@@ -241,7 +245,7 @@ def why(
 
 
 @prompt.command(epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
-def replay(file: Saved, db: Db = None, as_json: AsJson = False) -> None:
+def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
     """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
 
     What was erased since cannot be made again: the error names it.
@@ -269,7 +273,7 @@ def replay(file: Saved, db: Db = None, as_json: AsJson = False) -> None:
         screen.show(
             value,
             lambda: screen.line(
-                f"identical: {len(kept.messages)} messages from {count} entries, {value['payload']}"
+                f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
             ),
         )
 
@@ -370,6 +374,11 @@ def _place(sent: Sent) -> str:
     return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
 
 
+def _format(manifest: Manifest) -> str:
+    name = manifest.codec
+    return name if name.endswith(manifest.model) else f"{name} {manifest.model}"
+
+
 def _versions(manifest: Manifest) -> str:
     found = ", ".join(dict.fromkeys(f"v{read.version}" for read in manifest.reads))
     return f", log at {found}" if found else ""
@@ -448,7 +457,7 @@ def _line(kept: Kept, place: int, length: int) -> str:
 
 
 def _title(kept: Kept) -> str:
-    return f"{kept.name} ({kept.manifest.codec} {kept.manifest.model}, {_count(kept.manifest.tokens)} tokens)"
+    return f"{kept.name} ({_format(kept.manifest)}, {_count(kept.manifest.tokens)} tokens)"
 
 
 def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared: int, summary: str) -> None:
@@ -469,8 +478,34 @@ def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared
             screen.line(f"+ {_line(other, b, 160)}")
 
 
-CONTEXT = 3
-"""Shared messages that a comparison shows before the first one that changed."""
+FOLD = "~"
+"""Sign of a row that stands for messages which are the same: their number is in the place of the first."""
+CONTEXT = 2
+"""Messages that are the same which a comparison shows before and after a change."""
+
+
+def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows with long runs of the same messages folded."""
+    near = [False] * len(rows)
+    for place, (sign, _, _) in enumerate(rows):
+        if sign != " ":
+            low, high = max(0, place - CONTEXT), min(len(rows), place + CONTEXT + 1)
+            near[low:high] = [True] * (high - low)
+    place = 0
+    while place < len(rows):
+        end = place
+        while end < len(rows) and not near[end]:
+            end += 1
+        if end - place > 1:
+            yield FOLD, end - place, None
+            place = end
+        else:
+            yield rows[place]
+            place += 1
+
+
+def _many(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
@@ -478,11 +513,13 @@ def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
     for kept in (one, other):
         table.add_column(render.clean(_title(kept)), ratio=1, overflow="fold")
     styles = {" ": "dim", "!": "yellow", "-": "red", "+": "green"}
-    for place, (sign, a, b) in enumerate(rows):
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            table.add_row(*[Text(f"… {_many(a or 0)} the same", style="dim")] * 2)
+            continue
         cells = [
             "" if at is None else f"{sign} {_line(kept, at, 300)}" for kept, at in ((one, a), (other, b))
         ]
-        table.add_row(
-            *[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=place == shared - 1
-        )
+        last = b is not None and b == shared - 1
+        table.add_row(*[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=last)
     return table

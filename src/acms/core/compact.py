@@ -31,6 +31,9 @@ LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 GROWTH = 0.1
 """Share of the budget by which a log must have grown since a compaction was last asked for."""
+GAIN = 0.25
+"""Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
+from its place on (decision 0036)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,13 @@ def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
     if not policy.enabled or not policy.budget:
         return False
     return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
+
+
+def worth(policy: CompactionPolicy, stretch: Stretch) -> bool:
+    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough."""
+    if not due(policy, stretch.before, stretch.before):
+        return False
+    return stretch.tokens - stretch.limit >= GAIN * (policy.budget or 0)
 
 
 def name_of(model: object) -> str:

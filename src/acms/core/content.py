@@ -63,12 +63,11 @@ class Standing(NamedTuple):
 
     steps: tuple[Step, ...]
     id: str
-    store: Any
-    summarizer: Any
+    #: Where it lies, and who writes it.
+    summaries: Any
     tokens: int
     priority: int
     role: Role
-    pin: Any = None
 
 
 class Recalling(NamedTuple):

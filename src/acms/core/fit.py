@@ -48,6 +48,9 @@ def fit(
     root = priced(tree, codec, None if limit is None else max(0, limit - base))
     steps: list[Step] = []
     for section in list(root.sections()):
+        section.floor = (
+            section.scope.floor if section.allowed is None else min(section.scope.floor, section.allowed)
+        )
         if section.allowed is not None:
             yield from _cap(section, root, base, codec, steps)
     if limit is not None:
@@ -98,7 +101,7 @@ def _drop_first(section: Section, ceiling: int, codec: Codec) -> None:
             drop_pieces(section, leaf, ceiling, codec)
             if section.used <= ceiling:
                 return
-        if leaf is not units[-1] and not leaf.mandatory and section.spares(leaf, leaf.tokens):
+        if leaf is not units[-1] and not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("ceiling", f"its section may have {ceiling} tokens, and what comes first goes first")
 
 
@@ -126,7 +129,7 @@ def _within(
         if over + reserve <= 0:
             continue
         before = root.used
-        yield from apply(section, over + reserve, codec)
+        yield from apply(section, over + reserve, room, codec)
         _note(steps, section, name(section), base + before, base + root.used)
     for section in waiting:
         if area.used > room:

@@ -6,12 +6,11 @@ shrinks one below a floor; what it cannot do is left to the next.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from itertools import accumulate
-from math import floor, log2
 
 from acms.composition import PromptMessage
+from acms.core.caching import start
 from acms.core.chat import SUMMARY, wrap
 from acms.core.cutting import cut, cut_text, shortened
 from acms.core.fit_tree import Leaf, Section, by_rank, written
@@ -20,15 +19,15 @@ from acms.model import Text
 from acms.protocols import Codec
 
 
-def apply(section: Section, over: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
-    """Make a section cost `over` less, or as much less as its strategy can."""
+def apply(section: Section, over: int, scale: int, codec: Codec) -> Generator[NeedSummary, str | None, None]:
+    """Make a section cost `over` less, or as much less as its strategy can; `scale` is the limit of what it is in."""
     strategy = section.scope.strategy
     if isinstance(strategy, Omit):
         omit(section)
     elif isinstance(strategy, Truncate):
         truncate(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        window(section, over, strategy.slack)
+        window(section, over, scale, strategy.slack)
     elif isinstance(strategy, Summarise):
         yield from summarise(section, over, codec, strategy)
 
@@ -61,7 +60,7 @@ def name(section: Section) -> str:
 
 def omit(section: Section) -> None:
     """Leave everything out, unless a floor holds."""
-    if section.floored:
+    if section.spare() < section.used or any(one.floor for one in section.sections()):
         return
     for leaf in section.leaves():
         leaf.leave("omit", "left out as a whole when room was short")
@@ -85,62 +84,50 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
                 return
         if leaf is left[-1]:
             break
-        if section.spares(leaf, leaf.tokens):
+        if leaf.section.spare() >= leaf.tokens:
             leaf.leave("truncate", reason)
             continue
         shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-        if section.holds(leaf.tokens):
+        if section.spare() < leaf.tokens:
             return  # its floor: what comes after is not left out before this
     for leaf in optional[-1:]:
         if section.used > target and not leaf.gone:
             shorten(section, leaf, target, codec, keep, "truncate", "cut to the room that is left")
-            if section.used > target and section.spares(leaf, leaf.tokens):
+            if section.used > target and leaf.section.spare() >= leaf.tokens:
                 leaf.leave("truncate", "even cut it did not fit")
 
 
-def window(section: Section, over: int, slack: float) -> None:
-    """Move the start of what is shown to the next place of a grid from which all that follows fits."""
+def window(section: Section, over: int, scale: int, slack: float) -> None:
+    """Move the start of what is shown to the next line of a grid from which all that follows fits.
+
+    The grid is measured by `scale`, the limit, halved until the room is more than half of it: so it stays the same
+    while the rest of the prompt grows or shrinks a little.
+    """
     left = [leaf for leaf in section.leaves() if not leaf.gone]
+    if not left:
+        return
     room = max(0, section.used - over)
     costs = [leaf.tokens for leaf in left]
     befores = [leaf.node.before if isinstance(leaf.node, Atom) else 0 for leaf in left]
     if not any(befores):  # what the caller wrote has no place in a log: it is placed by what it costs
         befores = [0, *accumulate(costs[:-1])]
-    first, held = len(left), -1
+    while scale >= 2 * room > 0:
+        scale //= 2
+    first = held = 0
     while True:  # older ones that must stay take room from the rest
-        first = start(befores, costs, room - max(0, held), slack)
+        first = start(befores, costs, room - held, slack, scale=scale)
+        if costs[first] > room - held and first == len(left) - 1:
+            first += 1
         found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0
-        if found <= held or not found:
+        if found <= held:
             break
         held = found
     reason = f"older than the newest messages that fit {room} tokens"
     for leaf in left[:first]:
-        if section.holds(leaf.tokens):
+        if section.spare() < leaf.tokens:
             break
-        if not leaf.mandatory and section.spares(leaf, leaf.tokens):
+        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("window", reason)
-
-
-def start(befores: Sequence[int], costs: Sequence[int], room: int, slack: float) -> int:
-    """Return the first unit of a window: the start of all that fits, moved on to the next place of a grid.
-
-    The grid is coarse, a power of two near `room * slack`, and lies on the tokens of the log before a unit. So the
-    start depends on nothing but the log and the room, and stays the same while the log grows, until a whole step of the
-    grid has to be given up.
-    """
-    first = len(costs)
-    left = room
-    while first and costs[first - 1] <= left:
-        first -= 1
-        left -= costs[first]
-    if not first or first == len(costs):
-        return first
-    step = 2 ** floor(log2(room * slack)) if room * slack > 1 else 1
-    while True:
-        found = bisect_left(befores, -(-befores[first] // step) * step, lo=first)
-        if found < len(costs) or step == 1:
-            return min(found, len(costs) - 1)
-        step //= 2  # no unit begins behind the next place: a finer grid has one
 
 
 def summarise(
@@ -184,20 +171,27 @@ def summarise(
                 return
     _stand(section, units, None, codec, strategy)
     if section.summary is not None:
-        _shrink_summarised(section, units, target, codec)
+        _shrink_summarised(section, units, target, codec, strategy)
 
 
-def _shrink_summarised(section: Section, units: Sequence[Leaf], target: int, codec: Codec) -> None:
+def _shrink_summarised(
+    section: Section, units: Sequence[Leaf], target: int, codec: Codec, strategy: Summarise
+) -> None:
     rest = [leaf for leaf in units if not leaf.gone]
     for leaf in rest:
         if section.used <= target:
             return
-        if not leaf.mandatory and section.spares(leaf, leaf.tokens):
+        if not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
             leaf.leave("summary", "the oldest after the summary goes first")
     summary = section.summary
     if summary is not None and section.used > target:
-        shorten(section, summary, target, codec, Keep.START, "summary", "cut to the room that is left")
-        if section.used > target and section.spares(summary, summary.tokens):
+        room = summary.tokens - min(section.used - target, section.spare())
+        _, message, cost = cut_text(
+            section.text, lambda text: _standing(strategy, text), room, codec, Keep.START
+        )
+        if summary.tokens - section.spare() <= cost < summary.tokens:
+            summary.write((message,), (cost,), "", "")
+        if section.used > target and section.spare() >= summary.tokens:
             summary.leave("summary", "even cut it did not fit")
 
 
@@ -212,11 +206,7 @@ def _stand(
     cost = codec.cost(message)
     old = section.summary.tokens if section.summary is not None else 0
     saved = sum([leaf.tokens for leaf in covered]) + old - cost
-    if (
-        saved <= 0
-        or section.used - saved < section.floor
-        or (target is not None and section.used - saved > target)
-    ):
+    if saved <= 0 or saved > section.spare() or (target is not None and section.used - saved > target):
         return False
     for leaf in covered:
         leaf.leave("summary", f"the summary {strategy.id} stands for it")
@@ -274,7 +264,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
                 low, found = middle, wider
             else:
                 high = middle - 1
-    while found[1] >= leaf.tokens or not section.spares(leaf, leaf.tokens - found[1]):
+    while found[1] >= leaf.tokens or leaf.section.spare() < leaf.tokens - found[1]:
         low += 1
         if low >= len(pieces):
             return
@@ -290,7 +280,7 @@ def shorten(
     section: Section, leaf: Leaf, target: int, codec: Codec, keep: Keep | None, rule: str, reason: str
 ) -> None:
     """Cut a unit so that the section fits, or as far as cutting and floors let it."""
-    room = max(leaf.tokens - (section.used - target), leaf.tokens - _spare(section, leaf), 0)
+    room = max(leaf.tokens - (section.used - target), leaf.tokens - leaf.section.spare(), 0)
     for _ in range(3):
         if room >= leaf.tokens:
             return
@@ -298,7 +288,7 @@ def shorten(
         cost = sum(costs)
         if cost >= leaf.tokens:
             return
-        if section.spares(leaf, leaf.tokens - cost):
+        if leaf.section.spare() >= leaf.tokens - cost:
             leaf.pieces = pieces
             leaf.write(messages, costs, rule, reason)
             leaf.cut = True
@@ -309,13 +299,13 @@ def shorten(
 def _shorter(
     leaf: Leaf, room: int, codec: Codec, keep: Keep | None
 ) -> tuple[tuple[Piece, ...], tuple[PromptMessage, ...], tuple[int, ...]]:
-    """Return a unit cut to a room, of a composed message its lowest piece."""
+    """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
     node = leaf.node
     if isinstance(node, Atom):
-        return ((), *cut(leaf.shown, leaf.costs, room, codec, keep))
+        return ((), *cut(node.messages, leaf.whole, room, codec, keep))
     pieces = list(leaf.pieces)
     place = by_rank(pieces)[-1]
-    piece = pieces[place]
+    piece = next(one for one in node.pieces if one.id == pieces[place].id)
 
     def write(text: str) -> PromptMessage:
         pieces[place] = piece._replace(text=text)
@@ -324,16 +314,3 @@ def _shorter(
     text, message, cost = cut_text(piece.text, write, room, codec, keep)
     pieces[place] = piece._replace(text=text)
     return tuple(pieces), (message,), (cost,)
-
-
-def _spare(section: Section, leaf: Leaf) -> int:
-    """Return how many tokens less a unit may cost under the floors around it."""
-    spare = leaf.tokens
-    around: Section | None = leaf.section
-    while around is not None:
-        if around.floor:
-            spare = min(spare, around.used - around.floor)
-        if around is section:
-            break
-        around = around.parent
-    return max(0, spare)

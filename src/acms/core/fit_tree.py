@@ -17,24 +17,14 @@ class Leaf:
     """A unit of the prompt: what it is, what of it is shown, and why not more."""
 
     __slots__ = (
-        "costs",
-        "cut",
-        "full",
-        "gone",
-        "messages",
-        "node",
-        "pieces",
-        "reason",
-        "rule",
-        "section",
-        "tokens",
-    )
+        "costs", "cut", "full", "gone", "messages", "node", "pieces", "reason", "rule", "section", "tokens", "whole"
+    )  # fmt: skip
 
     def __init__(self, node: Atom | Composed, section: Section, costs: tuple[int, ...]) -> None:
         self.node = node
         self.section = section
-        #: Raw tokens of its messages as they are now, and in all; those of all when nothing is left out.
-        self.costs = costs
+        #: Raw tokens of its messages as they are now, and as they are when nothing is left out.
+        self.costs = self.whole = costs
         self.tokens = self.full = sum(costs)
         #: Messages as they are now; None while they are those of the node.
         self.messages: tuple[PromptMessage, ...] | None = None
@@ -89,7 +79,7 @@ class Section:
     """A scope and what all under it costs."""
 
     __slots__ = (
-        "allowed", "answered", "covers", "early", "floor", "floored", "moves", "parent", "parts", "path", "scope",
+        "allowed", "answered", "covers", "early", "floor", "moves", "parent", "parts", "path", "scope",
         "summary", "text", "used",
     )  # fmt: skip
 
@@ -104,9 +94,8 @@ class Section:
         self.moves: bool = scope.moves or (parent is not None and parent.moves)
         #: Tokens it may have at most, by a ceiling or its own cap.
         self.allowed = cap
-        self.floor = scope.floor if cap is None else min(scope.floor, cap)
-        #: Whether a floor holds somewhere in it.
-        self.floored = self.floor > 0
+        #: Tokens it is not shrunk below; not in force until all under it is within what it may have.
+        self.floor = 0
         #: The summary at hand: its text, the units it stands for, the leaf that shows it, whether it is a new one.
         self.text = ""
         self.answered = False
@@ -128,22 +117,15 @@ class Section:
                 yield from part.sections()
         yield self
 
-    def holds(self, tokens: int) -> bool:
-        """Return whether its own floor keeps it from costing so much less."""
-        return self.floor > 0 and self.used - tokens < self.floor
-
-    def spares(self, leaf: Leaf, tokens: int) -> bool:
-        """Return whether a unit under it may cost so much less: whether every floor between them holds."""
-        if not self.floored:
-            return True
-        section: Section | None = leaf.section
+    def spare(self) -> int:
+        """Return how many tokens less it may cost under the floors in force: its own and those around it."""
+        found = self.used
+        section: Section | None = self
         while section is not None:
-            if section.holds(tokens):
-                return False
-            if section is self:
-                break
+            if section.floor:
+                found = min(found, section.used - section.floor)
             section = section.parent
-        return True
+        return max(0, found)
 
 
 def priced(tree: Scope, codec: Codec, room: int | None) -> Section:
@@ -183,7 +165,7 @@ def _section(
     if kept is not None and bound is not None:
         units = [node for node in children if isinstance(node, Atom)]
         if len(units) == len(children):
-            _counted(section, units, max(bound, section.floor), kept, codec)
+            _counted(section, units, max(bound, scope.floor), kept, codec)
             return section
     cost = codec.cost
     parts = section.parts
@@ -202,7 +184,6 @@ def _section(
                 node, f"{path}/{node.id}", section, codec, bound, plain=plain and strategy is None
             )
             section.used += below.used
-            section.floored = section.floored or below.floored
             parts.append(below)
     return section
 
@@ -242,7 +223,7 @@ def _composed(node: Composed, section: Section, codec: Codec, bound: int | None)
     """Return a composed message, without the pieces that could not be shown by what they are stated to cost."""
     pieces = node.pieces
     if bound is not None and len(pieces) > 1:
-        room = int(max(bound, section.floor) * GENEROUS)
+        room = int(max(bound, section.scope.floor) * GENEROUS)
         kept: list[int] = []
         for index in by_rank(pieces):
             room -= pieces[index].tokens or 0

@@ -90,6 +90,8 @@ def written(
     the ledgers of the recalls that offered candidates.
     """
     known = told or {}
+    messages = tuple([_sent(one, known) for one in placed])
+    shown = {source for one in messages for source in one.sources}
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -100,9 +102,16 @@ def written(
         upper_bound=count.upper_bound,
         tools=tuple(tools),
         marks=tuple(marks),
-        messages=tuple([_sent(one, known) for one in placed]),
+        messages=messages,
         reads=tuple(reads),
-        candidates=tuple([_scored(verdict) for one in recalls for verdict in one.candidates.values()]),
+        candidates=tuple(
+            [
+                _scored(verdict)
+                for one in recalls
+                for verdict in one.candidates.values()
+                if verdict.included or verdict.id not in shown  # what is shown anyway was no candidate
+            ]
+        ),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
         payload="" if payload is None else address(payload),
@@ -130,12 +139,12 @@ def _scored(verdict: Verdict) -> Scored:
         verdict.included,
         verdict.rule,
         verdict.reason,
-        round(verdict.score, 4),
-        round(verdict.relevance, 4),
-        round(verdict.boost, 4),
+        float(round(verdict.score, 4)),  # not 0: it would be written in another way than it is read back
+        float(round(verdict.relevance, 4)),
+        float(round(verdict.boost, 4)),
         verdict.tokens,
         verdict.source.value if verdict.source is not None else "",
-        tuple([(name, round(value, 4)) for name, value in sorted(verdict.parts.items())]),
+        tuple([(name, float(round(value, 4))) for name, value in sorted(verdict.parts.items())]),
     )
 
 

@@ -9,14 +9,15 @@ decision 3, rule 1.4).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from operator import is_
 
 from acms.composition import PromptMessage
 from acms.core import compact
 from acms.core.chat import SUMMARY, wrap
-from acms.core.nodes import Atom
+from acms.core.nodes import Atom, Composed, Fitted, Node, Piece, Scope, Summarise
 from acms.core.pairs import is_placeholder
 from acms.core.validate import canonical_text
 from acms.core.wire import parts_to_json
@@ -154,6 +155,63 @@ def wins(mine: Watermark, theirs: Watermark | None) -> bool:
 def message(text: str, role: Role) -> PromptMessage:
     """Return a stored text as it stands in a prompt."""
     return PromptMessage(role=role, parts=(Text(wrap(text, SUMMARY)),))
+
+
+def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> Scope | None:
+    """Return the tree without the pins of summaries that are in the prompt anyway; None when there are none.
+
+    In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
+    stands for; not when that scope is left out. `stored` are the texts by id: a pin that does not show the text is
+    another thing under the same name.
+    """
+    shown = {
+        scope.strategy.id
+        for path, scope in _scopes(tree, "")
+        if isinstance(scope.strategy, Summarise) and _is_shown(path, scope, fitted)
+    }
+    return _without(tree, {id: stored[id] for id in shown & stored.keys() if stored[id]})
+
+
+def _scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
+    path = f"{path}/{scope.id}" if path else scope.id
+    yield path, scope
+    for node in scope.children:
+        if isinstance(node, Scope):
+            yield from _scopes(node, path)
+
+
+def _is_shown(path: str, scope: Scope, fitted: Fitted) -> bool:
+    """Whether a summary, or all that it stands for, is in a prompt."""
+    inside = [one for one in fitted.placed if one.path == path or one.path.startswith(f"{path}/")]
+    if not inside:
+        return False
+    if any(one.path == path and one.rendition == "summary" for one in inside):
+        return True
+    how = scope.strategy
+    stands = message(how.text, how.role) if isinstance(how, Summarise) and how.text else None
+    if isinstance(scope.children[0], Atom) and scope.children[0].messages == (stands,):  # in place of the oldest
+        return inside[0].message == stands
+    return not any(one.gone and (one.path == path or one.path.startswith(f"{path}/")) for one in fitted.left)
+
+
+def _without(scope: Scope, pins: Mapping[str, str]) -> Scope | None:
+    """Return a scope without pieces that show these pins; None when it has none."""
+    children: list[Node] = []
+    for node in scope.children:
+        found: Node | None = node
+        if isinstance(node, Scope):
+            found = _without(node, pins) or node
+        elif isinstance(node, Composed) and node.kind == "pins":
+            kept = tuple([one for one in node.pieces if not _shows(one, pins.get(one.id))])
+            found = node if len(kept) == len(node.pieces) else node._replace(pieces=kept) if kept else None
+        if found is not None:
+            children.append(found)
+    same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
+    return None if same else replace(scope, children=tuple(children))
+
+
+def _shows(piece: Piece, text: str | None) -> bool:
+    return text is not None and all(line.strip() in piece.text for line in text.splitlines())
 
 
 def turns(atoms: Iterable[Atom], existing: str, entries: Mapping[str, Entry]) -> tuple[Turn, ...]:

@@ -75,7 +75,10 @@ class Calibration:
         self._bands = self._bounds()
 
     def upper(self, raw: int) -> int:
-        """Return the most tokens that a request of so many raw ones is taken to have; never less for more of them."""
+        """Return the most tokens that a request of so many raw ones is taken to have.
+
+        Never less than the raw ones, and never less for more of them.
+        """
         return _upper(self._bands, raw)
 
     def limit(self, budget: int) -> int:
@@ -130,7 +133,7 @@ class Calibration:
         bands: list[_Band] = []
         for index, start in enumerate(STARTS):
             least = _upper(tuple(bands), start - 1) if bands else 0
-            bands.append(_Band(self._ratio(index) * (1 + self.margin), least))
+            bands.append(_Band(max(self._ratio(index) * (1 + self.margin), 1), least))
         return tuple(bands)
 
     def _ratio(self, band: int) -> float:

@@ -52,6 +52,8 @@ class OpenAICodec(ABC):
     form: str
     id_chars: int
     vendors: tuple[str, ...]
+    #: Whether the counting recipe is about this API.
+    recipe: bool
 
     def __init__(
         self, model: str, *, counter: TokenCounter | None = None, margin: float | None = None
@@ -65,7 +67,7 @@ class OpenAICodec(ABC):
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
         own = self._vocabulary == self.known.encoding
         #: Whether what is counted is an upper bound by itself.
-        self._bound = own and self.known.vocabulary and self.known.recipe and margin is None
+        self._bound = own and self.recipe and self.known.recipe and margin is None
         default = FOREIGN if not own else 1.0 if self.known.vocabulary else UNPUBLISHED
         self.calibration = Calibration(default, margin=0.02 if margin is None else margin)
         self.framing = Framing(self.known, self.counter)
@@ -300,10 +302,14 @@ class OpenAICodec(ABC):
 
     def base(self, tools: Sequence[Tool] = ()) -> int:
         """Return the raw tokens of everything that is no message: the reply's primer and the tools."""
-        functions = [
-            Function(tool.name, tool.description, thawed(tool.parameters), tool.strict) for tool in tools
-        ]
-        return PRIMER + self.framing.tools(functions)[0]
+        return self._start(
+            [Function(tool.name, tool.description, thawed(tool.parameters), tool.strict) for tool in tools]
+        )[0]
+
+    def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
+        """Return the tokens of a request without its messages, and whether the recipe covers them."""
+        tokens, covered = self.framing.tools(offered)
+        return PRIMER + tokens, covered
 
     def counted(self, raw: int, *, covered: bool) -> Count:
         """Return the count of so many raw tokens, of which all are covered by the published recipe or not."""

@@ -42,6 +42,7 @@ class OpenAIChat(OpenAICodec):
     form = "openai-chat"
     id_chars = 40
     vendors = ("openai-chat",)
+    recipe = True
 
     def _named(self, message: PromptMessage) -> bool:
         name = message.name
@@ -128,10 +129,8 @@ class OpenAIChat(OpenAICodec):
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch."""
         count, framing = self.counter.count, self.framing
-        offered, covered = framing.tools(
-            [base.function(tool["function"]) for tool in payload.get("tools", ())]
-        )
-        total = base.PRIMER + offered
+        offered = [base.function(tool["function"]) for tool in payload.get("tools", ())]
+        total, covered = self._start(offered)
         for message in payload["messages"]:
             role = _ROLES[message["role"]]
             if role is Role.TOOL:

@@ -42,6 +42,8 @@ class Published(NamedTuple):
     vocabulary: bool
     #: Whether the cookbook's recipe counts its requests.
     recipe: bool
+    #: Whether it thinks before it answers, as all newer ones do.
+    reasons: bool
     #: Whether it reads prefixes from a prompt cache, only those that end at a breakpoint, and keeps them for a day.
     caches: bool
     breakpoints: bool
@@ -59,6 +61,7 @@ def published(model: str) -> Published:
         vocabulary=encoding is not None,
         recipe=base.startswith(RECIPE)
         and not base.startswith(("gpt-4.", "gpt-4o-audio", "gpt-4o-mini-audio")),
+        reasons=not base.startswith(("gpt-3", "gpt-4", "chatgpt-4")),
         caches=not _NO_CACHE.match(base),
         breakpoints=breakpoints,
         day=bool(_KEPT_A_DAY.match(base)),
