@@ -135,12 +135,17 @@ async def test_whole_pins_go_first_the_last_one_first_and_then_the_one_left_is_c
 async def test_omit_leaves_all_out_or_nothing():
     store = await pinned(first=words(60), second=words(60))
     codec = OpenAIChat("gpt-5")
-    prompt = Prompt(codec).pinned_kv(store=store, namespace="user:123", strategy="omit").user("Hello")
+    told = []
+    prompt = Prompt(codec, on_event=told.append)
+    prompt = prompt.pinned_kv(store=store, namespace="user:123", strategy="omit").user("Hello")
     whole = await prompt.render()
     exact = whole.tokens.upper_bound
     assert (await prompt.render(budget=exact)).payload == whole.payload
+    assert [event for event in told if isinstance(event, PinsTruncated)] == []
     less = await prompt.render(budget=exact - 1)
     assert block(less) == ""
+    (said,) = [event for event in told if isinstance(event, PinsTruncated)]
+    assert said == PinsTruncated(namespace="user:123", left_out=("first", "second"), cut=())
     assert less.tokens.upper_bound < 30
 
 
