@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acms import ACMS, FitError, open_storage
-from acms.codecs import OpenAIChat, OpenAIResponses
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.events import PinsLoaded, PinsSkipped, PinsTruncated
 from acms.kv import InMemoryKV
 from acms.pins import PinnedKV, create_pin_registry
@@ -18,7 +18,7 @@ Pinned context:
 - preferences
   {"tone":"concise","units":"metric"}"""
 
-CODECS = [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5")]
+CODECS = [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5"), AnthropicMessages("claude-sonnet-4-5")]
 
 
 @pytest.fixture(params=CODECS, ids=lambda codec: codec.name)
@@ -72,6 +72,15 @@ async def test_the_block_of_the_seed_is_sent_byte_for_byte():
     ]
     again = await prompt.render(budget=8000, after=rendered)
     assert again.payload == rendered.payload
+
+
+async def test_a_provider_without_a_developer_is_told_by_the_system():
+    store = await pinned(style="Be brief.")
+    prompt = (
+        Prompt(AnthropicMessages("claude-sonnet-4-5")).pinned_kv(store=store, namespace="user:123").user("Hi")
+    )
+    rendered = await prompt.render()
+    assert "Pinned context:\n- style\n  Be brief." in str(rendered.payload["system"]).replace("\\n", "\n")
 
 
 async def test_nothing_pinned_is_no_message(codec):
