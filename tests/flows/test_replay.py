@@ -184,7 +184,7 @@ async def test_what_was_erased_since_is_named(storage: Storage, codec: Codec) ->
     await again(without, session, codec)
 
 
-async def test_a_stored_summary_and_what_a_plugin_wrote_stand_in_the_manifest(storage: Storage) -> None:
+async def test_what_a_plugin_wrote_stands_in_the_manifest(storage: Storage) -> None:
     codec = CODECS[0]
     session = session_on(storage)
     await agent(session, 2)
@@ -196,6 +196,24 @@ async def test_a_stored_summary_and_what_a_plugin_wrote_stand_in_the_manifest(st
     rendered = await Prompt(codec).use(Clock()).history(session).render()
     manifest = await again(rendered, session, codec)
     assert "It is noon." in texts(manifest)
+
+
+async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_stands_for(
+    storage: Storage,
+) -> None:
+    codec = CODECS[0]
+    session = session_on(storage)
+    ids = await agent(session, 12)
+    kept = InMemoryKV()
+    prompt = Prompt(codec).summary(session, id="history", store=kept, tokens=200).user("And now?")
+    for render in ("written", "read again"):
+        rendered = await prompt.render(budget=2500)
+        manifest = await again(rendered, session, codec)
+        assert manifest.messages[0].path == "prompt/summary", render
+        shown = [id for id in ids if rendered.ledger.why(id).included]
+        assert shown == ids[-len(shown) :]
+        assert {rendered.ledger.why(id).rule for id in ids if id not in shown} == {"summary"}, render
+        assert manifest.reads[0].summary == ("" if render == "written" else "history")
 
 
 class Counted:
