@@ -13,10 +13,10 @@ from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.composition import Tool
 from acms.core.manifest import address
-from acms.errors import EntryNotFoundError, GoneError, ValidationError
+from acms.errors import EntryNotFoundError, ExpiredError, GoneError, ValidationError
 from acms.kv import InMemoryKV
 from acms.manifest import Manifest, Quote, Written
-from acms.model import Entry, Reasoning, Text
+from acms.model import Entry, Reasoning, State, Text
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
@@ -182,6 +182,17 @@ async def test_what_was_erased_since_is_named(storage: Storage, codec: Codec) ->
     with pytest.raises(GoneError, match=ids[5]):
         await replay(rendered.manifest, session.storage, codec)
     await again(without, session, codec)
+
+
+async def test_what_retention_has_deleted_since_is_named(storage: Storage) -> None:
+    codec = CODECS[0]
+    session = session_on(storage)
+    ids = await agent(session, 2)
+    rendered = await Prompt(codec).history(session).render()
+    (context,) = {read.context for read in rendered.manifest.reads}
+    await storage.blank(context, [3], to=State.EXPIRED, audit={})
+    with pytest.raises(ExpiredError, match=ids[2]):
+        await replay(rendered.manifest, session.storage, codec)
 
 
 async def test_what_a_plugin_wrote_stands_in_the_manifest(storage: Storage) -> None:
