@@ -172,7 +172,6 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
 
     The shared beginning is what a provider can read from its cache.
     """
-
     from acms.core.caching import predict
 
     async def work() -> None:
