@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from acms.model import Entry, Reasoning, State, Text
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
+from acms.providers import OfflineReflector
 from acms.replay import BATCH, replay, shown
 from tests.flows.talk import Storage, session_on
 
@@ -193,6 +195,33 @@ async def test_what_retention_has_deleted_since_is_named(storage: Storage) -> No
     await storage.blank(context, [3], to=State.EXPIRED, audit={})
     with pytest.raises(ExpiredError, match=ids[2]):
         await replay(rendered.manifest, session.storage, codec)
+
+
+async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
+    codec, storage = CODECS[0], open_storage("memory://")
+    async with (
+        session_on(storage, "one", reflector=OfflineReflector()) as one,
+        session_on(storage, "two", reflector=OfflineReflector()) as two,
+    ):
+        for session in (one, two):
+            await session.ingest(
+                "user", f"The orders service of {session.session_id} uses MySQL. I live in Berlin."
+            )
+            await session.ingest(
+                "user", "Correction: I live in Munich now. The rest of what I said still holds."
+            )
+            await session.close_episode("manual")
+            await session.wait_pending()
+        prompt = Prompt(codec).recall(
+            one, "Where do I live, and which database?", tokens=200, scope="namespace"
+        )
+        rendered = await prompt.render()
+        manifest = await again(rendered, one, codec)
+        kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}
+        assert {kind for kind, _ in kinds} == {"f", "m"}
+        assert len({context for _, context in kinds}) >= 2
+        assert not {"Munich", "Berlin", "MySQL"} & set(re.findall(r"\w+", texts(manifest)))
+        assert {rendered.ledger.why(id).rule for id in manifest.entries} == {"recall"}
 
 
 async def test_what_a_plugin_wrote_stands_in_the_manifest(storage: Storage) -> None:
