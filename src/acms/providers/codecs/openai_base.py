@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,8 @@ class OpenAICodec(ABC):
         units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
-            for message in _told_apart(unit.messages, note):
+            told = unit.messages if len(unit.messages) < 3 else _told_apart(unit.messages, note)
+            for message in told:
                 clean = self._clean(message, note)
                 if clean is not None:
                     found.append((clean, unit.last))
@@ -374,29 +375,45 @@ def ignore(_: str) -> None:
 
 def _told_apart(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
     """Return a unit in which no two calls of a message have one id; answers stand in the order of the calls."""
-    first = messages[0]
-    ids = [part.call_id for part in first.parts if isinstance(part, ToolCall)]
-    if len(ids) < 2 or first.role is not Role.ASSISTANT or len(set(ids)) == len(ids):
-        return messages
-    note("calls with one id get ids of their own")
+    told: list[PromptMessage] = []
+    answers: Iterator[str] = iter(())
+    for message in messages:
+        ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
+        if len(set(ids)) < len(ids) and message.role is Role.ASSISTANT:
+            note("calls with one id get ids of their own")
+            own = _own_ids(ids)
+            calls, answers = iter(own), iter(own)
+            message = replace(
+                message,
+                parts=tuple(
+                    [
+                        replace(part, call_id=next(calls)) if isinstance(part, ToolCall) else part
+                        for part in message.parts
+                    ]
+                ),
+            )
+        elif message.role is Role.TOOL and (call_id := next(answers, None)) is not None:
+            message = replace(
+                message,
+                parts=tuple(
+                    [
+                        replace(part, call_id=call_id) if isinstance(part, ToolResult) else part
+                        for part in message.parts
+                    ]
+                ),
+            )
+        told.append(message)
+    return told
+
+
+def _own_ids(ids: Sequence[str]) -> list[str]:
     own: list[str] = []
     for call_id in ids:
         found = call_id
         while found in own or (found != call_id and found in ids):
             found = f"{call_id}_{hashlib.sha256(found.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
         own.append(found)
-    calls, answers = iter(own), iter(own)
-    parts = [
-        replace(part, call_id=next(calls)) if isinstance(part, ToolCall) else part for part in first.parts
-    ]
-    told = [replace(first, parts=tuple(parts))]
-    for message in messages[1:]:
-        call_id = next(answers)
-        parts = [
-            replace(part, call_id=call_id) if isinstance(part, ToolResult) else part for part in message.parts
-        ]
-        told.append(replace(message, parts=tuple(parts)))
-    return told
+    return own
 
 
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
@@ -549,6 +566,13 @@ def _closed(schema: Mapping[str, Json]) -> bool:
 def is_url(ref: str) -> bool:
     """Return whether a reference can be fetched, or comes with its bytes."""
     return ref.startswith(("https://", "http://", "data:"))
+
+
+def is_image(media: Media) -> bool:
+    """Return whether media are an image, by what their bytes say they are where they come along."""
+    return media.ref.startswith("data:image/") or (
+        media.mime.startswith("image/") and not media.ref.startswith("data:")
+    )
 
 
 def is_file_id(ref: str) -> bool:

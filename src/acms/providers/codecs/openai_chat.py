@@ -56,8 +56,8 @@ class OpenAIChat(OpenAICodec):
             note("media outside a message of the user are mentioned in its text")
             return base.mention(media)
         # Images are fetched, other files are not: they are uploaded before, or come along.
-        image = media.mime.startswith("image/")
-        if media.ref.startswith("data:") or (base.is_url if image else base.is_file_id)(media.ref):
+        fits = base.is_url if base.is_image(media) else base.is_file_id
+        if media.ref.startswith("data:") or fits(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
         return base.mention(media)
@@ -198,7 +198,7 @@ class OpenAIChat(OpenAICodec):
 
 
 def _medium(media: Media) -> dict[str, Json]:
-    if media.mime.startswith("image/"):
+    if base.is_image(media):
         return {"type": "image_url", "image_url": {"url": media.ref}}
     if media.ref.startswith("data:"):
         return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}

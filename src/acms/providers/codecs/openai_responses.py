@@ -314,7 +314,7 @@ def _is_reasoning(raw: Raw) -> bool:
 
 def _medium(media: Media) -> dict[str, Json]:
     ref = media.ref
-    if media.mime.startswith("image/"):
+    if base.is_image(media):
         key = "image_url" if base.is_url(ref) else "file_id"
         return {"type": "input_image", "detail": "auto", key: ref}
     if ref.startswith("data:"):
