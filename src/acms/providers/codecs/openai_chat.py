@@ -9,7 +9,8 @@ from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, fault
+from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
+from acms.providers.codecs.openai_rules import NAME, check_key, check_name, check_tools, fault
 
 __all__ = ["OpenAIChat"]
 
@@ -193,8 +194,8 @@ class OpenAIChat(OpenAICodec):
             waiting = {call["id"]: None for call in message.get("tool_calls", ())}
         if waiting:
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
-        base.check_tools(payload, _function_of)
-        base.check_key(payload)
+        check_tools(payload, _function_of)
+        check_key(payload)
 
 
 def _medium(media: Media) -> dict[str, Json]:
@@ -330,4 +331,4 @@ def _check_calls(calls: Json, field: str) -> None:
         function = call.get("function")
         if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
             raise fault("must be a name and arguments as JSON text", f"{field}[{index}].function")
-        base.check_name(function.get("name"), f"{field}[{index}].function.name")
+        check_name(function.get("name"), f"{field}[{index}].function.name")
