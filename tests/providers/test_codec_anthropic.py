@@ -519,6 +519,8 @@ def test_reports_bring_the_bound_to_what_the_provider_counts() -> None:
         codec.observe(10_000, codec.usage({"input_tokens": 2_000, "cache_read_input_tokens": 13_000}))
     assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     assert codec.limit(2_400) < 1_000
+    codec.observe(10_000, Usage(input_tokens=0))
+    assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     shared = AnthropicMessages("claude-opus-5", calibration=codec.calibration)
     assert shared.limit(24_000) == codec.limit(24_000)
 

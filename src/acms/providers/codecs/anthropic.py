@@ -245,8 +245,8 @@ class AnthropicMessages:
         return Usage(input_tokens=fresh + written + read, cached_tokens=read, written_tokens=written)
 
     def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn from a request of so many raw tokens how far counts can be relied on."""
-        if self._exactness is Exactness.CALIBRATED:
+        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
+        if self._exactness is Exactness.CALIBRATED and tokens > 0 and usage.input_tokens > 0:
             self.calibration.observe(tokens, usage.input_tokens)
 
 
