@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.core import chat, plan
-from acms.core.manifest import fingerprint, ledger, messages, written
+from acms.core.manifest import considered, fingerprint, ledger, messages, written
 from acms.core.nodes import Left, Piece, Placed, Step
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.manifest import FORMAT, Manifest, Read, Written
@@ -31,8 +31,11 @@ COUNT = Count(tokens=100, exactness=Exactness.EXACT, upper_bound=100)
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 
 
-def made(placed: Sequence[Placed], entries: Sequence[Entry] = (), **more: Any) -> Manifest:
+def made(
+    placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
+) -> Manifest:
     found = written(placed, codec=CODEC, count=COUNT, told={one.id: one for one in entries}, **more)
+    found = considered(found, recalls)
     again = Manifest.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert again.digest == found.digest
