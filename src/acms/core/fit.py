@@ -193,7 +193,8 @@ def _options(area: Section, over: int) -> Iterator[str]:
     """Yield what else could be done, most room first: only what would be enough by itself."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
-        if section.floor and section.scope.strategy is not None and section.used >= over:
+        shrinks = any(one.scope.strategy is not None for one in section.sections())
+        if section.floor and shrinks and section.used >= over:
             yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
     for section in found:
         own = _own(section)
