@@ -185,31 +185,28 @@ class Resolver:
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""
-        view, codec = step.session, self._request.codec
+        view: View = step.session
+        counter = view.counter.name
+        same = counter == self._request.codec.counter.name
         count = step.newest if newest is None else newest
-        if count is not None:
-            gathered = await view.said(messages=count)
-        elif room is None:
-            gathered = await view.said()
-        else:
-            wanted = int(room * MARGIN)
-            while True:
-                gathered = await view.said(budget=wanted)
-                if gathered.whole or _cost(gathered, view.counter.name, codec) > room:
-                    break
-                wanted *= 2
+        wanted = None if count is not None or room is None else int(room * MARGIN)
+        while True:
+            gathered = await view.said(budget=wanted, messages=count)
+            units = content.atoms(gathered.units, counter)
+            if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
+                break
+            wanted = 2 * wanted
         messages = sum([len(unit.entries) for unit in gathered.units])
         await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
-        return content.atoms(gathered.units, view.counter.name)
+        return units
+
+    def _cost(self, units: Sequence[Atom]) -> int:
+        cost = self._request.codec.cost
+        return sum([cost(message) for unit in units for message in unit.messages])
 
     async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
         self._found.logs.append(LogRead(gathered, complete, lineage))
-
-
-def _cost(gathered: Gathered, counter: str, codec: Codec) -> int:
-    units = content.atoms(gathered.units, counter)
-    return sum([codec.cost(message) for unit in units for message in unit.messages])
 
 
 def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:

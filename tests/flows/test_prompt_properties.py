@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -142,7 +143,7 @@ leaves: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda given, tokens: (
             lambda prompt, world: prompt.summary(
-                content_of(given, world), id=f"s{len(prompt.steps)}", store=world.kv, tokens=tokens
+                content_of(given, world), id=world.fresh(), store=world.kv, tokens=tokens
             )
         ),
         st.one_of(st.just("session"), st.lists(words, max_size=4)),
@@ -215,6 +216,11 @@ class World:
 
     def __init__(self, session: ACMS, view: Any, kv: InMemoryKV) -> None:
         self.session, self.view, self.kv = session, view, kv
+        self._ids = count(1)
+
+    def fresh(self) -> str:
+        """Return an id that no other summary has."""
+        return f"s{next(self._ids)}"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
