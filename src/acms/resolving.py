@@ -43,6 +43,7 @@ class Request:
 class LogRead:
     """What was read of a log for a prompt."""
 
+    view: View
     gathered: Gathered
     #: Whether it is all that is in force.
     complete: bool
@@ -67,6 +68,15 @@ class Resolved:
     logs: list[LogRead] = field(default_factory=list)
     #: Contents that a summary may stand for, by its name.
     standing: dict[str, SummaryRun] = field(default_factory=dict)
+
+    def shows(self, view: View, seen: set[str]) -> bool:
+        """Return whether everything in force in a log is among the entries that are shown."""
+        return any(
+            log.complete
+            and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
+            and seen.issuperset(log.ids)
+            for log in self.logs
+        )
 
 
 class Resolver:
@@ -206,7 +216,7 @@ class Resolver:
 
     async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
-        self._found.logs.append(LogRead(gathered, complete, lineage))
+        self._found.logs.append(LogRead(view, gathered, complete, lineage))
 
 
 def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:

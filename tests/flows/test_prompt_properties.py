@@ -50,7 +50,7 @@ turns: st.SearchStrategy[list[Turn]] = st.lists(
 async def tell(session: ACMS, log: list[Turn]) -> None:
     """Write a log: tool calls answered out of order, never, or without having been asked; edits; closed episodes."""
     ids: list[str] = []
-    for number, (kind, text, count) in enumerate(log):
+    for number, (kind, text, many) in enumerate(log):
         if kind == "close":
             if ids:
                 await session.close_episode()
@@ -60,10 +60,10 @@ async def tell(session: ACMS, log: list[Turn]) -> None:
         elif kind == "stray":
             await session.ingest("tool", text, tool_call_id=f"never {number}")
         elif kind in ("tools", "open"):
-            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(count)]
-            await session.ingest("assistant", text if count == 2 else "", tool_calls=calls)
+            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(many)]
+            await session.ingest("assistant", text if many == 2 else "", tool_calls=calls)
             if kind == "tools":
-                for one in reversed(range(count)):
+                for one in reversed(range(many)):
                     await session.ingest("tool", f"{one} {text}", tool_call_id=f"c{one}")
         else:
             ids.append(await session.ingest(kind, text))
