@@ -17,7 +17,6 @@ from acms.cli import render
 from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
 from acms.cli.render import Column, Screen
 from acms.composition import PromptMessage
-from acms.core.caching import predict
 from acms.core.history import preview
 from acms.core.manifest import ledger
 from acms.core.wire import parts_from_json, parts_to_json
@@ -173,6 +172,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
 
     The shared beginning is what a provider can read from its cache.
     """
+    from acms.core.caching import predict
 
     async def work() -> None:
         one, other = _kept(left), _kept(right)
