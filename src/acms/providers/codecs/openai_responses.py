@@ -14,7 +14,8 @@ from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import Function, dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, fault
+from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
+from acms.providers.codecs.openai_rules import NAME, check_key, check_tools, fault
 
 __all__ = ["OpenAIResponses"]
 
@@ -202,8 +203,8 @@ class OpenAIResponses(OpenAICodec):
                 raise fault("must name the kind of item", f"{field}.type")
         for call_id, field in waiting.items():
             raise fault(f"has no output for {call_id!r}: answer every call", field)
-        base.check_tools(payload, _function_of)
-        base.check_key(payload)
+        check_tools(payload, _function_of)
+        check_key(payload)
 
 
 def _understood(message: PromptMessage) -> PromptMessage:
@@ -314,7 +315,7 @@ def _is_reasoning(raw: Raw) -> bool:
 
 def _medium(media: Media) -> dict[str, Json]:
     ref = media.ref
-    if media.mime.startswith("image/"):
+    if base.is_image(media):
         key = "image_url" if base.is_url(ref) else "file_id"
         return {"type": "input_image", "detail": "auto", key: ref}
     if ref.startswith("data:"):
