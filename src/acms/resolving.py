@@ -151,7 +151,10 @@ class Resolver:
         nodes = await self._nodes(step.steps, path, least, count)
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
-            nodes = tuple(content.kept(units if step.newest is None else content.newest(units, step.newest)))
+            units = units if step.newest is None else content.newest(units, step.newest)
+            nodes = tuple(content.kept(units, self._request.codec.cost, least))
+        elif isinstance(step.strategy, Truncate):
+            nodes = tuple([one._replace(mandatory=False) if isinstance(one, Atom) else one for one in nodes])
         return Scope(
             id=name,
             children=nodes,
@@ -198,6 +201,9 @@ class Resolver:
                 if gathered.whole or _cost(gathered, view.counter.name, codec) > room:
                     break
                 wanted *= 2
+            if not gathered.whole:
+                units = [*content.older(gathered.units, gathered.cover), *gathered.units]
+                gathered = replace(gathered, units=units)
         messages = sum([len(unit.entries) for unit in gathered.units])
         await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
         return content.atoms(gathered.units, view.counter.name)
