@@ -131,22 +131,20 @@ async def gather_newest(
 
 async def gather_last(storage: StorageBackend, context: str, at: int | None, messages: int) -> Gathered:
     """Read back from a version until so many messages can be shown, or the log ends."""
-    head = await storage.head(context)
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
         return sum([len(unit.entries) for unit in found]) >= messages
 
-    return await _gather_back(storage, head, at, messages + 4, enough)
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough)
 
 
 async def gather_since(storage: StorageBackend, context: str, at: int | None, tokens: int) -> Gathered:
     """Read back from a version to a unit that has no more than so many tokens of the log before it."""
-    head = await storage.head(context)
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
         return bool(found) and before(found[0]) <= tokens
 
-    return await _gather_back(storage, head, at, 64, enough)
+    return await _gather_back(storage, await storage.head(context), at, 64, enough)
 
 
 async def _gather_back(
@@ -483,7 +481,9 @@ def plan_recall(
     terms = Terms(
         weights=asked.weights,
         min_relevance=0.0 if asked.rerank else asked.min_relevance,
-        exclude=asked.exclude | {latest.id} if latest is not None and asks and asked.relevant else asked.exclude,
+        exclude=asked.exclude | {latest.id}
+        if latest is not None and asks and asked.relevant
+        else asked.exclude,
         include_current=asked.include_current,
         episode=not asked.relevant,
         budget=asked.budget,

@@ -1,7 +1,4 @@
-"""Formats of model providers: what `Prompt` renders to, and what requests count.
-
-Prompt(OpenAIChat("gpt-5")).user("…").render(budget=8_000)
-"""
+"""Formats of model providers: what a `Prompt` renders to, and what a whole request counts."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ class PromptMessage:
     sources: tuple[str, ...] = ()
     #: Tool group of the log, which tells apart calls with the same id.
     group: str | None = None
-    #: Tokens of `text` by the counter of this name, where they were counted before.
+    #: Tokens of `text`, or of the output of a tool result that stands alone, by the counter of this name, where they
+    #: were counted before.
     tokens: int | None = None
     counter: str = ""
 

@@ -107,6 +107,8 @@ class Read(NamedTuple):
     first: int = 0
     #: Inherited segments: (owner, last version read from it).
     lineage: tuple[tuple[str, int], ...] = ()
+    #: Name of the stored summary that stands for what is older than `first`; "" when none does.
+    summary: str = ""
 
 
 class Scored(NamedTuple):
@@ -222,7 +224,9 @@ class Manifest:
             "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
             "entries": list(places),
             "messages": [_sent(message, places, words) for message in self.messages],
-            "reads": [[*read[:3], [list(segment) for segment in read.lineage]] for read in self.reads],
+            "reads": [
+                [*read[:3], [list(segment) for segment in read.lineage], read.summary] for read in self.reads
+            ],
             "candidates": [_scored(one, words) for one in self.candidates],
             "left": [_unsent(one, words) for one in self.left],
             "steps": [list(step) for step in self.steps],
@@ -411,9 +415,9 @@ def _part_back(written: Json, entries: list[str]) -> Whole | Written:
 
 
 def _read_back(row: Sequence[Json]) -> Read:
-    context, version, first, lineage = row
+    context, version, first, lineage, summary = row
     segments = tuple([(_text(owner), _whole(upto)) for owner, upto in lineage])
-    return Read(_text(context), _whole(version), _whole(first), segments)
+    return Read(_text(context), _whole(version), _whole(first), segments, _text(summary))
 
 
 def _scored_back(row: Sequence[Json], words: list[str]) -> Scored:

@@ -62,7 +62,7 @@ class KVPinRegistry:
         #: Key of the entry in which the pins lie.
         self.index_key = _core.index_key(namespace, index_key)
         self._reserved = f"{index_key}:"
-        self._store = store
+        self._store = _usable(store)
         self._clock = clock
 
     async def pin(
@@ -118,6 +118,16 @@ class KVPinRegistry:
 
     def _now(self) -> int:
         return micros(self._clock()) // 1000
+
+
+def _usable(store: KVMemory) -> KVMemory:
+    if not callable(getattr(store, "get", None)):
+        raise ValidationError(
+            f"must be a key-value memory, not {type(store).__name__}",
+            field="store",
+            options=("acms.kv.open_kv(url)",),
+        )
+    return store
 
 
 def _data(entry: KVEntry | None) -> Json:
@@ -178,7 +188,7 @@ class PinnedKV:
         #: Whose pins they are: names them in events and errors.
         self.namespace = validate.name(namespace or named or "default", "namespace")
         self._registry = registry
-        self._store = store
+        self._store = _usable(store)
         self._max_pins = validate.whole(max_pins, "max_pins", least=1, most=_core.MOST_PINS)
         self._strategy = _core.strategy(strategy)
         self._role = _core.block_role(role)

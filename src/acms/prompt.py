@@ -36,6 +36,7 @@ from acms.core.nodes import (
 )
 from acms.errors import ConfigurationError, ValidationError
 from acms.events import Event
+from acms.manifest import Manifest
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import Codec, KVMemory, Summarizer
 from acms.rendering import Rendered, Request
@@ -385,7 +386,7 @@ class Prompt:
         self,
         budget: int | None = None,
         *,
-        after: Any = None,
+        after: Rendered | Manifest | None = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Rendered:
         """Return the request for the provider, with the reasons for everything in it; None as budget leaves all in.

@@ -317,7 +317,10 @@ class _Render:
             fewer = _once(tree, fitted.placed, resolved.recalls)
             if fewer is None and resolved.standing:
                 stored = {id: run.stored for id, run in resolved.standing.items()}
-                fewer = standing.unpinned(tree, fitted, stored)
+                found = standing.unpinned(tree, fitted, stored)
+                if found is not None:
+                    fewer, left = found
+                    self._left += left
             if fewer is not None:
                 tree = fewer
                 continue
@@ -334,6 +337,8 @@ class _Render:
         for run in resolved.standing.values():
             await run.commit(fitted.summaries)
             self._warnings += run.warnings
+            if run.reason:
+                self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
             if run.reason:
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 

@@ -169,7 +169,7 @@ class Resolver:
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
         run: SummaryRun = step.summaries.run(
-            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role
+            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role, path=path
         )
         self._found.standing[step.id] = run
         only = step.steps[0] if len(step.steps) == 1 else None

@@ -112,11 +112,12 @@ class Summaries:
         return text
 
     def run(
-        self, id: str, counter: TokenCounter, *, tokens: int = 400, role: Role = Role.SYSTEM
+        self, id: str, counter: TokenCounter, *, tokens: int = 400, role: Role = Role.SYSTEM, path: str = ""
     ) -> SummaryRun:
         """Begin a render that may use one summary, of at most so many tokens of its codec's `counter`."""
         return SummaryRun(
             id=validate.key(id, "id"),
+            path=path,
             tokens=tokens,
             role=role,
             counter=counter,
@@ -173,6 +174,8 @@ class SummaryRun:
     """
 
     id: str
+    #: Path of its scope in the prompt.
+    path: str
     tokens: int
     role: Role
     counter: TokenCounter

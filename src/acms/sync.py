@@ -25,6 +25,7 @@ from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
 from acms.events import Event
+from acms.manifest import Manifest
 from acms.projections import Diff, IndexStats, MessageReceipt
 from acms.protocols import (
     Codec,
@@ -36,6 +37,7 @@ from acms.protocols import (
     Summarizer,
     TokenCounter,
 )
+from acms.rendering import Rendered
 from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
 from acms.storage.kv import Clock, utc_now
@@ -283,23 +285,23 @@ def _given(value: Any) -> Any:
     return value
 
 
-def _filling(function: Callable[[Prompt], Prompt]) -> Callable[[_prompt.Prompt], Any]:
+def _filling(function: Any) -> Callable[[_prompt.Prompt], Any]:
     """Return a function that fills a prompt of the async door."""
     return lambda prompt: _given(function(Prompt.of(prompt)))
 
 
 def _building(
-    method: Callable[Concatenate[_prompt.Prompt, P], _prompt.Prompt], *, fills: bool = False
-) -> Callable[Concatenate[Prompt, P], Prompt]:
+    method: Callable[..., _prompt.Prompt], *, fills: bool = False
+) -> Callable[Concatenate[Prompt, ...], Prompt]:
+    """Return the twin of a step; it takes sessions, views and prompts of this door."""
+
     @wraps(method)
-    def call(self: Prompt, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
+    def call(self: Prompt, /, *args: Any, **kwargs: Any) -> Prompt:
         def given(value: Any) -> Any:
             return _filling(value) if fills and callable(value) else _given(value)
 
-        build: Any = method
-        return Prompt.of(
-            build(self.inner, *map(given, args), **{name: given(value) for name, value in kwargs.items()})
-        )
+        named = {name: given(value) for name, value in kwargs.items()}
+        return Prompt.of(method(self.inner, *map(given, args), **named))
 
     return call
 
@@ -341,7 +343,12 @@ class Prompt:
     tools = _building(_prompt.Prompt.tools)
     cache_hint = _building(_prompt.Prompt.cache_hint)
 
-    @wraps(_prompt.Prompt.render)
-    def render(self, *args: Any, **kwargs: Any) -> _prompt.Rendered:
+    def render(
+        self,
+        budget: int | None = None,
+        *,
+        after: Rendered | Manifest | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> Rendered:
         """Return the request for the provider; see `acms.prompt.Prompt.render`."""
-        return _portal.run(self.inner.render(*args, **kwargs))
+        return _portal.run(self.inner.render(budget, after=after, on_event=on_event))

@@ -364,6 +364,13 @@ def test_a_ledger_says_why_not_for_everything_that_is_left_out() -> None:
             found.why(unknown)
 
 
+def test_what_a_stored_summary_stands_for_is_told_apart_from_what_was_too_old() -> None:
+    old = entry(3, "long ago")
+    manifest = made([], reads=(Read(LOG, 11, 8, summary="history"),))
+    assert ledger(lambda: manifest).why(old.id).rule == "summary"
+    assert "'history' stands for it" in ledger(lambda: manifest).why(old.id).reason
+
+
 def test_what_the_recall_chose_and_the_history_shows_is_in_the_history() -> None:
     found, log = explained()
     assert found.why(log[9].id).included

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from datetime import UTC, datetime
 
@@ -350,7 +351,19 @@ async def test_tasks_that_pin_at_once_lose_nothing(registry):
     assert len(await registry.list()) == 20
 
 
-def test_threads_that_share_a_memory_lose_nothing():
+def test_threads_that_share_a_memory_lose_nothing(monkeypatch):
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(
+        "acms.kv.ATTEMPTS", 10_000
+    )  # tasks of one thread can be first a hundred times in a row
+    sys.setswitchinterval(1e-6)
+    try:
+        _share_a_memory()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _share_a_memory():
     store = InMemoryKV()
 
     async def work():
@@ -393,8 +406,13 @@ def left(lines):
 async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(url):
     """What a process was answered is there, whatever the others do and however one of them ends."""
     start = ("-m", "tests.flows._pinner", url, "user:123")
-    running = {who: python(*start, who, "12") for who in ("ana", "ben")}
+    running = {who: python(*start, who, "15") for who in ("ana", "ben")}
     doomed = python(*start, "eve", "100000")
+    for process in (doomed, *running.values()):
+        assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+    for process in (doomed, *running.values()):
+        process.stdin.write("go\n")
+        process.stdin.flush()
     answered = [await asyncio.to_thread(doomed.stdout.readline) for _ in range(8)]
     os.kill(doomed.pid, signal.SIGKILL)
     answered += [line for line in await asyncio.to_thread(doomed.stdout.readlines) if line.endswith("\n")]
@@ -403,7 +421,7 @@ async def test_processes_that_pin_at_once_lose_nothing_even_when_one_is_killed(u
     for who, process in running.items():
         expected |= left(await asyncio.to_thread(process.stdout.readlines))
         assert finish(process) == 0, who
-    assert len(expected) == 16
+    assert len(expected) == 20
 
     async with open_kv(url) as store:
         registry = create_pin_registry(store, namespace="user:123")

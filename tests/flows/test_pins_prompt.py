@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acms import ACMS, FitError, open_storage
-from acms.codecs import OpenAIChat, OpenAIResponses
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.events import PinsLoaded, PinsSkipped, PinsTruncated
 from acms.kv import InMemoryKV
 from acms.pins import PinnedKV, create_pin_registry
@@ -18,7 +18,7 @@ Pinned context:
 - preferences
   {"tone":"concise","units":"metric"}"""
 
-CODECS = [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5")]
+CODECS = [OpenAIChat("gpt-5"), OpenAIResponses("gpt-5"), AnthropicMessages("claude-sonnet-4-5")]
 
 
 @pytest.fixture(params=CODECS, ids=lambda codec: codec.name)
@@ -72,6 +72,15 @@ async def test_the_block_of_the_seed_is_sent_byte_for_byte():
     ]
     again = await prompt.render(budget=8000, after=rendered)
     assert again.payload == rendered.payload
+
+
+async def test_a_provider_without_a_developer_is_told_by_the_system():
+    store = await pinned(style="Be brief.")
+    prompt = (
+        Prompt(AnthropicMessages("claude-sonnet-4-5")).pinned_kv(store=store, namespace="user:123").user("Hi")
+    )
+    rendered = await prompt.render()
+    assert "Pinned context:\n- style\n  Be brief." in str(rendered.payload["system"]).replace("\\n", "\n")
 
 
 async def test_nothing_pinned_is_no_message(codec):
@@ -135,12 +144,17 @@ async def test_whole_pins_go_first_the_last_one_first_and_then_the_one_left_is_c
 async def test_omit_leaves_all_out_or_nothing():
     store = await pinned(first=words(60), second=words(60))
     codec = OpenAIChat("gpt-5")
-    prompt = Prompt(codec).pinned_kv(store=store, namespace="user:123", strategy="omit").user("Hello")
+    told = []
+    prompt = Prompt(codec, on_event=told.append)
+    prompt = prompt.pinned_kv(store=store, namespace="user:123", strategy="omit").user("Hello")
     whole = await prompt.render()
     exact = whole.tokens.upper_bound
     assert (await prompt.render(budget=exact)).payload == whole.payload
+    assert [event for event in told if isinstance(event, PinsTruncated)] == []
     less = await prompt.render(budget=exact - 1)
     assert block(less) == ""
+    (said,) = [event for event in told if isinstance(event, PinsTruncated)]
+    assert said == PinsTruncated(namespace="user:123", left_out=("first", "second"), cut=())
     assert less.tokens.upper_bound < 30
 
 
@@ -194,6 +208,28 @@ async def test_a_reserve_is_room_that_pins_have_whatever_else_must_go(talk):
     assert await cost(0) < 100
     assert 200 <= await cost(200) < 300
     assert await cost(500) >= 500
+
+
+async def test_several_blocks_share_the_budget_of_a_section():
+    store = await pinned("team", rules=words(200))
+    await pinned("user:123", store, style=words(200), second=words(200))
+    codec = OpenAIChat("gpt-5")
+
+    def both(part):
+        return part.pinned_kv(store=store, namespace="team").pinned_kv(
+            store=store, namespace="user:123", priority=2
+        )
+
+    told = []
+    prompt = Prompt(codec, on_event=told.append).section("about", both, share=0.2).user("Hello")
+    rendered = await prompt.render(budget=3000)
+    team, user, _ = rendered.messages
+    assert team.text == f"Pinned context:\n- rules\n  {words(200)}"
+    assert user.text.startswith("Pinned context:\n- style\n  pin0 pin1")
+    assert 400 < codec.cost(team) + codec.cost(user) <= 600
+    (said,) = [event for event in told if isinstance(event, PinsTruncated)]
+    assert said.namespace == "user:123"
+    assert said.left_out == ("second",)
 
 
 # ── what is said about it ───────────────────────────────────────────────────────────────────────────────────────────

@@ -78,9 +78,7 @@ async def test_a_tool_call_and_its_answer_are_typed_parts() -> None:
 
 async def test_a_failed_tool_is_told_apart() -> None:
     built = prompt().assistant(tool_calls=[CALL]).tool("call_1", "no such host", is_error=True)
-    (result,) = (
-        part for step in built.steps for part in step.message.parts if isinstance(part, ToolResult)
-    )
+    (result,) = (part for step in built.steps for part in step.message.parts if isinstance(part, ToolResult))
     assert result.is_error
 
 
@@ -207,7 +205,9 @@ async def test_content_is_read_the_same_everywhere(storage: Storage) -> None:
 
 
 async def test_a_plain_text_is_the_users_unless_a_role_is_given() -> None:
-    rendered = await prompt().truncate("a", 50).truncate("b", 50, role="system").omit("c", role="developer").render()
+    rendered = (
+        await prompt().truncate("a", 50).truncate("b", 50, role="system").omit("c", role="developer").render()
+    )
     assert said(rendered) == [("user", "a"), ("system", "b"), ("developer", "c")]
 
 
@@ -217,9 +217,7 @@ async def test_a_message_of_chat_completions_is_read_as_it_is_written() -> None:
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [
-                {"id": "c", "type": "function", "function": {"name": "disk", "arguments": "{}"}}
-            ],
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "disk", "arguments": "{}"}}],
         },
         {"role": "tool", "tool_call_id": "c", "content": "40%"},
     ]

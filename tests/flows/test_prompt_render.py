@@ -177,9 +177,12 @@ async def test_the_newest_message_is_cut_rather_than_the_render_failed(storage: 
 
 async def test_of_a_long_log_only_what_could_fit_is_read(storage: Storage) -> None:
     session = session_on(storage)
-    ids = [receipt.message_id for receipt in await session.ingest_many(
-        [{"role": "user", "content": f"message {number} " + "words " * 10} for number in range(900)]
-    )]
+    ids = [
+        receipt.message_id
+        for receipt in await session.ingest_many(
+            [{"role": "user", "content": f"message {number} " + "words " * 10} for number in range(900)]
+        )
+    ]
     rendered = await prompt().history(session).render(budget=300)
     (read,) = rendered.manifest.reads
     assert read.first > 800
@@ -219,14 +222,22 @@ async def past(storage: Storage) -> Any:
 
 async def test_recall_stands_behind_the_last_message_that_stays(storage: Storage) -> None:
     session = await past(storage)
-    built = prompt().system("S").recall(session, "what did we choose for orders?").last(session, n=2).user("Plan.")
+    built = (
+        prompt()
+        .system("S")
+        .recall(session, "what did we choose for orders?")
+        .last(session, n=2)
+        .user("Plan.")
+    )
     rendered = await built.render(budget=500)
     assert texts(rendered)[0] == "S"
     assert texts(rendered)[-2] == "Plan."
     assert "PostgreSQL" in texts(rendered)[-1]
     assert texts(rendered)[-1].startswith("<recalled>\n")
     assert texts(rendered)[-1].endswith("\n</recalled>")
-    before = prompt().system("S").recall(session, "what did we choose for orders?", in_place=True).user("Plan.")
+    before = (
+        prompt().system("S").recall(session, "what did we choose for orders?", in_place=True).user("Plan.")
+    )
     assert "PostgreSQL" in texts(await before.render(budget=500))[1]
     answer = prompt().recall(session, "what did we choose for orders?").user("Plan.").assistant("It is:")
     assert texts(await answer.render(budget=500))[-1] == "It is:"
@@ -261,7 +272,9 @@ async def test_a_query_that_was_just_ingested_is_not_recalled(storage: Storage) 
 
 async def test_what_the_open_episode_said_beyond_the_history_is_recalled_too(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, "The licence costs 48,000 a year.", *(f"Small talk {number}." for number in range(20)))
+    await fill(
+        session, "The licence costs 48,000 a year.", *(f"Small talk {number}." for number in range(20))
+    )
     built = prompt().recall(session, "what does the licence cost?", tokens=100).last(session, n=2)
     assert "48,000" in texts(await built.render(budget=200))[-1]
 
@@ -287,9 +300,13 @@ async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_requir
 
 async def test_recalled_tokens_are_bounded(storage: Storage) -> None:
     session = session_on(storage)
-    await fill(session, *(f"The orders service decision {number} is about databases." for number in range(50)))
+    await fill(
+        session, *(f"The orders service decision {number} is about databases." for number in range(50))
+    )
     await session.close_episode()
-    rendered = await prompt().recall(session, "orders service decision", tokens=100).user("U").render(budget=5000)
+    rendered = (
+        await prompt().recall(session, "orders service decision", tokens=100).user("U").render(budget=5000)
+    )
     (recalled,) = [one for one in rendered.manifest.messages if one.path == "prompt/recall"]
     assert 50 < recalled.tokens <= 120
 
@@ -411,7 +428,9 @@ async def test_a_report_teaches_the_count_and_checks_the_prediction() -> None:
     second = await built.render(budget=5000, after=first)
     found = second.report({**usage, "prompt_tokens_details": {"cached_tokens": 0}})
     assert "none of the" in found.missed
-    found = second.report({**usage, "prompt_tokens_details": {"cached_tokens": second.cache.predicted_tokens}})
+    found = second.report(
+        {**usage, "prompt_tokens_details": {"cached_tokens": second.cache.predicted_tokens}}
+    )
     assert found.missed == ""
 
 

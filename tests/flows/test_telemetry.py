@@ -16,11 +16,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from acms import telemetry
+from acms.codecs import OpenAIChat
 from acms.composition import PromptMessage
 from acms.errors import FitError
 from acms.events import PromptRendered, ScopeShrunk
 from acms.model import Media, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.prompt import Prompt
 from acms.telemetry import RenderSpan, record_content, render_span
+from tests.flows.talk import Storage, session_on
 
 SECRET = "the code word is xylophone"
 
@@ -117,9 +120,9 @@ async def test_of_eight_renders_at_once_every_span_ends_under_its_own_parent(
             assert event.attributes is not None
             assert event.attributes["acms.scope.path"] == "prompt/history"
     numbers = {
-        span.attributes["acms.prompt.id"]
+        str((span.attributes or {}).get("acms.prompt.id"))
         for span in found
-        if span.attributes and "acms.prompt.id" in span.attributes
+        if span.name == "acms.prompt.render"
     }
     assert numbers == {f"r{number}" for number in range(8)}
 
@@ -239,3 +242,32 @@ def test_without_opentelemetry_nothing_is_done(monkeypatch: pytest.MonkeyPatch) 
     with render_span(codec="openai-chat", model="gpt-5") as span, span.stage("fit"):
         span.step(shrunk())
         span.done(rendered(), [MESSAGE])
+
+
+async def test_prompts_that_are_rendered_at_once_share_no_span(
+    spans: InMemorySpanExporter, storage: Storage
+) -> None:
+    sessions = [session_on(storage, f"user_{number}") for number in range(8)]
+    for number, session in enumerate(sessions):
+        for turn in range(20):
+            await session.ingest("user", f"Message {turn} of user {number}: {SECRET}.")
+    prompts = [
+        Prompt(OpenAIChat("gpt-5"))
+        .system("Rules.")
+        .history(session)
+        .recall(session, "message 3", tokens=50)
+        .user("?")
+        for session in sessions
+    ]
+    await asyncio.gather(*[prompt.render(budget=150) for prompt in prompts])
+    found = spans.get_finished_spans()
+    whole = {ids(span)[0]: span for span in found if span.name == "acms.prompt.render"}
+    assert len(whole) == 8
+    for own, span in whole.items():
+        assert ids(span)[1] is None
+        stages = [one for one in found if ids(one)[1] == own]
+        assert [one.name.rpartition(".")[2] for one in stages] == ["gather", "recall", "fit"]
+        assert {event.name for event in span.events} == {"acms.prompt.scope_shrunk"}
+    assert len(found) == 8 * 4
+    assert all(span.end_time for span in found)
+    assert SECRET not in "".join(span.to_json() for span in found)

@@ -20,9 +20,15 @@ from acms.providers.tokens import default_counter
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ACMS_DEBUG", "ACMS_KV", "NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ACMS_DB", f"sqlite:///{tmp_path / 'log.db'}")
+
+
+@pytest.fixture
+def everywhere(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test on each store that outlives its handles."""
     monkeypatch.setenv("ACMS_DB", url)
 
 
@@ -41,6 +47,7 @@ def refused(*arguments: str) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_what_is_pinned_is_listed_in_order() -> None:
     made = call(
         "pin", "user:123", "profile", "--label", "User profile", "--priority", "10", "--tag", "person", "--tag", "ui",
@@ -77,6 +84,7 @@ def test_what_is_pinned_is_listed_in_order() -> None:
     assert lines[4].startswith(f"2 shown, {listed['tokens']} tokens")
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_what_the_shell_pins_a_prompt_shows_and_the_log_beside_it_is_untouched() -> None:
     async def told() -> None:
         async with ACMS("orders", open_storage(os.environ["ACMS_DB"])) as session:
@@ -129,11 +137,10 @@ def test_a_tenant_of_shards_has_its_pins_where_its_log_is(tmp_path: Path) -> Non
     assert call("pins", "user:123", "--db", f"{with_file}other")["pins"] == []
 
 
-def test_the_options_of_a_log_store_are_no_obstacle(url: str) -> None:
-    if not url.startswith("postgresql"):
-        pytest.skip("SQLite has the same options for both")
-    run("pin", "user:123", "style", "--value", "Be brief.", "--db", f"{url}&pool_size=2&durability=disk")
-    assert [one["key"] for one in call("pins", "user:123")["pins"]] == ["style"]
+def test_the_options_of_a_log_store_are_no_obstacle(tenant_url: str) -> None:
+    with_options = f"{tenant_url}&pool_size=2&durability=disk"
+    run("pin", "user:123", "style", "--value", "Be brief.", "--db", with_options)
+    assert [one["key"] for one in call("pins", "user:123", "--db", tenant_url)["pins"]] == ["style"]
 
 
 def test_the_file_in_the_data_folder_is_made_by_who_pins(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from acms.composition import CacheMark, PromptMessage, Tool
-from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.providers.tokens import default_counter
 
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
@@ -152,6 +152,27 @@ def conversations(draw: st.DrawFn, max_steps: int = 8) -> list[PromptMessage]:
     return [draw(_stored(message, at)) for at, message in enumerate(found)]
 
 
+@st.composite
+def tidy(draw: st.DrawFn, max_turns: int = 4) -> list[PromptMessage]:
+    """Messages that any provider takes as they are: rules first, then turns, every call with its results."""
+    said = st.builds(Text, texts.filter(str.strip).map(str.strip))
+    calls = st.builds(ToolCall, st.just(""), tool_names, st.just('{"q": "orders"}'))
+    found: list[PromptMessage] = []
+    if draw(st.booleans()):
+        found.append(PromptMessage(role=Role.SYSTEM, parts=(draw(said),)))
+    for turn in range(draw(st.integers(1, max_turns))):
+        found.append(PromptMessage(role=Role.USER, parts=(draw(said),)))
+        for step in range(draw(st.integers(0, 2))):
+            made = draw(st.lists(calls, min_size=1, max_size=2))
+            made = [replace(call, call_id=f"call_{turn}_{step}_{at}") for at, call in enumerate(made)]
+            found.append(PromptMessage(role=Role.ASSISTANT, parts=tuple(made), group=f"g{turn}_{step}"))
+            results = [ToolResult(call.call_id, draw(said).text) for call in made]
+            found += [PromptMessage(role=Role.TOOL, parts=(one,), group=f"g{turn}_{step}") for one in results]
+        found.append(PromptMessage(role=Role.ASSISTANT, parts=(draw(said),)))
+    found.append(PromptMessage(role=Role.USER, parts=(draw(said),)))
+    return [draw(_stored(message, at)) for at, message in enumerate(found)]
+
+
 def _stored(message: PromptMessage, at: int) -> st.SearchStrategy[PromptMessage]:
     """The message as it is, or as it comes from a log: with its source and the tokens of its text."""
     counter = default_counter()
@@ -198,17 +219,24 @@ _SCHEMAS = (
     },
 )
 
+
+def _tool(name: str, description: str, parameters: dict[str, Json], strict: bool) -> Tool:
+    closed = parameters.get("additionalProperties") is False
+    return Tool(name=name, description=description, parameters=parameters, strict=strict and closed)
+
+
 tools: st.SearchStrategy[list[Tool]] = st.lists(
     st.builds(
-        Tool,
-        name=tool_names,
-        description=st.sampled_from(("", "Looks things up.", "Gets the weather of a city.")),
-        parameters=st.sampled_from(_SCHEMAS),
-        strict=st.booleans(),
+        _tool,
+        tool_names,
+        st.sampled_from(("", "Looks things up.", "Gets the weather of a city.")),
+        st.sampled_from(_SCHEMAS),
+        st.booleans(),
     ),
     max_size=3,
     unique_by=lambda tool: tool.name,
 )
+"""Tools that every provider takes; only those that rule out further properties are strict."""
 
 
 def marks(messages: int) -> st.SearchStrategy[list[CacheMark]]:

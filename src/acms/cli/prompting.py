@@ -65,7 +65,7 @@ CODECS = {
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    name = name.partition("/")[0]  # a codec may be called by its format and its model
+    name = name.partition("/")[0].removesuffix("-messages")  # as codecs call themselves
     if name not in CODECS:
         raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
     made, usual = CODECS[name]
@@ -136,7 +136,7 @@ def render_prompt(
             "query": query,
             "tokens": found.tokens,
             "budget": budget,
-            "cache": found.cache._asdict(),
+            "cache": found.cache,
             "warnings": found.warnings,
             "payload": found.payload,
             "manifest": manifest.to_json(),
@@ -145,11 +145,9 @@ def render_prompt(
         def draw() -> None:
             stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
             line, what = stable, "what is above stays the same next time"
-            if found.cache.first_change is not None:
-                line, what = (
-                    found.cache.first_change,
-                    f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}",
-                )
+            if earlier is not None:
+                line = _shared(earlier.messages, manifest.messages)
+                what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
             rows = _rows(kept)
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
@@ -187,7 +185,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
             "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
             "different": one.manifest.payload != other.manifest.payload,
             "shared_messages": shared,
-            "cache": cached._asdict(),
+            "cache": cached,
             "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
         }
         screen = Screen(as_json)
@@ -460,16 +458,15 @@ def _title(kept: Kept) -> str:
     return f"{kept.name} ({_format(kept.manifest)}, {_count(kept.manifest.tokens)} tokens)"
 
 
-def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], shared: int, summary: str) -> None:
+def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summary: str) -> None:
     screen.line(f"--- {_title(one)}")
     screen.line(f"+++ {_title(other)}")
     screen.line(f"@@ {summary} @@")
-    for _, a, b in rows[max(0, shared - CONTEXT) :]:
-        if (
-            a is not None
-            and b is not None
-            and one.manifest.messages[a].hash == other.manifest.messages[b].hash
-        ):
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            screen.line(f"  … {_many(a or 0)} the same")
+            continue
+        if sign == " " and b is not None:
             screen.line(f"  {_line(other, b, 160)}")
             continue
         if a is not None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from acms.composition import PromptMessage, Tool
 from acms.core.fit_strategies import apply, cut_mandatory, drop_pieces, name
-from acms.core.fit_tree import Leaf, Section, priced
+from acms.core.fit_tree import LOWEST, Leaf, Section, priced, written
 from acms.core.nodes import (
     Atom,
     Composed,
     Fitted,
+    Keep,
     Left,
     NeedSummary,
     Placed,
@@ -192,7 +193,8 @@ def _options(area: Section, over: int) -> Iterator[str]:
     """Yield what else could be done, most room first: only what would be enough by itself."""
     found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
     for section in found:
-        if section.floor and section.scope.strategy is not None and section.used >= over:
+        shrinks = any(one.scope.strategy is not None for one in section.sections())
+        if section.floor and shrinks and section.used >= over:
             yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
     for section in found:
         inside = any(isinstance(part, Leaf) and not part.gone for part in section.parts)
@@ -240,76 +242,94 @@ def _write(
     path, moves = section.path, section.moves
     strategy = section.scope.strategy
     window = isinstance(strategy, Window)
-    early = [
-        _leave(
-            (
-                ids(atom.messages) or (path,),
-                path,
-                "window" if window else "truncate",
-                "older than all that there is room for" if window else "beyond all that there is room for",
-                sum([message.tokens or 0 for message in atom.messages]),
-                True,
-            )
-        )
-        for atom in section.early
-    ]
-    first = window or (isinstance(strategy, Truncate) and strategy.keep.value == "end")
-    if first:
-        left += early
+    keeps_end = window or (isinstance(strategy, Truncate) and strategy.keep is Keep.END)
+    if keeps_end:
+        _write_early(section, path, left, window=window)
     if section.answered:
         summaries.append((getattr(strategy, "id", ""), section.text, section.covers))
     summary = section.summary
-    if summary is not None and not summary.gone:
-        rendition = "summary"
-        placed.append(
-            _place((summary.shown[0], path, rendition, summary.tokens, moves, len(placed), (), 0, 0))
-        )
+    if summary is not None and summary.messages and not summary.gone:
+        number = len(placed)
+        placed.append(_place((summary.messages[0], path, "summary", summary.tokens, moves, number, (), 0, 0)))
     for part in section.parts:
         if isinstance(part, Section):
             _write(part, counter, placed, left, summaries)
             continue
+        node = part.node
+        if isinstance(node, Composed):
+            if part.rule:
+                left += _pieces(part, path, counter)
+            if not part.gone:
+                message = part.messages[0] if part.messages else written(node, part.pieces)
+                kind = "cut" if part.cut else "pieces"
+                placed.append(
+                    _place((message, path, kind, part.tokens, moves, len(placed), part.pieces, 0, 0))
+                )
+            continue
         if part.rule:
-            left += _missing(part, path, counter)
-        if not part.gone:
-            _show(part, path, moves=moves, placed=placed)
-    if not first:
-        left += early
+            lost = part.full - part.tokens
+            left.append(
+                _leave((ids(node.messages) or (path,), path, part.rule, part.reason, lost, part.gone))
+            )
+        if part.gone:
+            continue
+        if part.messages is None and len(node.messages) == 1:
+            one = (
+                node.messages[0],
+                path,
+                "whole",
+                part.tokens,
+                moves,
+                len(placed),
+                (),
+                node.first,
+                node.last,
+            )
+            placed.append(_place(one))
+        else:
+            _show(part, node, path, moves=moves, placed=placed)
+    if not keeps_end:
+        _write_early(section, path, left, window=window)
 
 
-def _show(leaf: Leaf, path: str, *, moves: bool, placed: list[Placed]) -> None:
-    node = leaf.node
+def _write_early(section: Section, path: str, left: list[Left], *, window: bool) -> None:
+    """Write down what was never counted, with the tokens of its text where they are known."""
+    rule = "window" if window else "truncate"
+    reason = "older than all that there is room for" if window else "beyond all that there is room for"
+    for atom in section.early:
+        messages = atom.messages
+        tokens = (
+            (messages[0].tokens or 0) if len(messages) == 1 else sum([one.tokens or 0 for one in messages])
+        )
+        left.append(_leave((ids(messages) or (path,), path, rule, reason, tokens, True)))
+
+
+def _show(leaf: Leaf, node: Atom, path: str, *, moves: bool, placed: list[Placed]) -> None:
+    """Place the messages of a unit that has several, or that was cut."""
     number = len(placed)
-    if isinstance(node, Composed):
-        rendition = "cut" if leaf.cut else "pieces"
-        placed.append(_place((leaf.shown[0], path, rendition, leaf.tokens, moves, number, leaf.pieces, 0, 0)))
-        return
-    messages = leaf.shown
-    for index, (message, cost) in enumerate(zip(messages, leaf.costs, strict=True)):
+    messages = leaf.messages or node.messages
+    costs = leaf.costs or leaf.whole or (leaf.full,)
+    for index, (message, cost) in enumerate(zip(messages, costs, strict=True)):
         rendition = "whole"
-        if leaf.cut and message is not node.messages[index]:
+        if message is not node.messages[index]:
             rendition = "cut"
         elif message.role is Role.TOOL and is_placeholder(message):
             rendition = "placeholder"
         placed.append(_place((message, path, rendition, cost, moves, number, (), node.first, node.last)))
 
 
-def _missing(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
-    """Yield what of a unit is not shown, or only in part."""
+def _pieces(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
+    """Yield the pieces of a composed message that are not shown, or only in part."""
     node = leaf.node
-    if isinstance(node, Atom):
-        yield _leave(
-            (ids(node.messages) or (path,), path, leaf.rule, leaf.reason, leaf.full - leaf.tokens, leaf.gone)
-        )
-        return
     shown = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
-    for piece in node.pieces:
+    for piece in node.pieces if isinstance(node, Composed) else ():
         text = shown.get(piece.id)
         if text == piece.text:
             continue
         tokens = piece.tokens if piece.tokens is not None else counter.count(piece.text)
         gone = text is None
-        rule = leaf.rule if leaf.gone or not gone else "pieces"
-        yield _leave(((piece.id,), path, rule, leaf.reason, tokens, gone))
+        told = (leaf.rule, leaf.reason) if leaf.gone or not gone else ("pieces", LOWEST)
+        yield _leave(((piece.id,), path, *told, tokens, gone))
 
 
 def ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ shrinks one below a floor; what it cannot do is left to the next.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from itertools import accumulate
 
@@ -13,7 +14,7 @@ from acms.composition import PromptMessage
 from acms.core.caching import start
 from acms.core.chat import SUMMARY, wrap
 from acms.core.cutting import cut, cut_text, shortened
-from acms.core.fit_tree import Leaf, Section, by_rank, written
+from acms.core.fit_tree import LOWEST, Leaf, Section, by_rank, leave, written
 from acms.core.nodes import Atom, Composed, Keep, NeedSummary, Omit, Piece, Summarise, Truncate, Window
 from acms.model import Text
 from acms.protocols import Codec
@@ -60,10 +61,8 @@ def name(section: Section) -> str:
 
 def omit(section: Section) -> None:
     """Leave everything out, unless a floor holds."""
-    if section.spare() < section.used or any(one.floor for one in section.sections()):
-        return
-    for leaf in section.leaves():
-        leaf.leave("omit", "left out as a whole when room was short")
+    if section.free():
+        leave(section.leaves(), "omit", "left out as a whole when room was short")
 
 
 def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
@@ -123,6 +122,9 @@ def window(section: Section, over: int, scale: int, slack: float) -> None:
             break
         held = found
     reason = f"older than the newest messages that fit {room} tokens"
+    if section.free():
+        leave([leaf for leaf in left[:first] if not leaf.mandatory], "window", reason)
+        return
     for leaf in left[:first]:
         if section.spare() < leaf.tokens:
             break
@@ -151,14 +153,8 @@ def summarise(
         return
     frame = codec.cost(_standing(strategy, ""))
     passed = [0, *accumulate([leaf.full for leaf in units])]
-    wanted = next(
-        (
-            count
-            for count in range(1, most + 1)
-            if passed[-1] - passed[count] + frame + strategy.tokens <= target - target // 2
-        ),
-        most,
-    )
+    least = passed[-1] + frame + strategy.tokens - (target - target // 2)
+    wanted = min(most, bisect_left(passed, least, lo=1)) if most else 0
     allowed = min(strategy.tokens, passed[wanted] - frame - 1)
     if wanted > section.covers and allowed > 0:
         atoms = tuple([_atom(leaf) for leaf in units[section.covers : wanted]])
@@ -208,12 +204,10 @@ def _stand(
     saved = sum([leaf.tokens for leaf in covered]) + old - cost
     if saved <= 0 or saved > section.spare() or (target is not None and section.used - saved > target):
         return False
-    for leaf in covered:
-        leaf.leave("summary", f"the summary {strategy.id} stands for it")
+    leave(covered, "summary", f"the summary {strategy.id} stands for it")
     if section.summary is None:
-        section.summary = Leaf(Atom((message,)), section, ())
+        section.summary = Leaf(Atom((message,)), section, 0)
     section.summary.write((message,), (cost,), "", "")
-    section.summary.full = cost
     return True
 
 
@@ -273,7 +267,7 @@ def drop_pieces(section: Section, leaf: Leaf, target: int, codec: Codec) -> None
             return
     message, cost = found
     leaf.pieces = tuple([pieces[index] for index in sorted(best[:low])])
-    leaf.write((message,), (cost,), "pieces", "ranked lowest of what there was room for")
+    leaf.write((message,), (cost,), "pieces", LOWEST)
 
 
 def shorten(
@@ -302,7 +296,7 @@ def _shorter(
     """Return a unit cut to a room, of a composed message its lowest piece; always from the whole text."""
     node = leaf.node
     if isinstance(node, Atom):
-        return ((), *cut(node.messages, leaf.whole, room, codec, keep))
+        return ((), *cut(node.messages, leaf.whole or (leaf.full,), room, codec, keep))
     pieces = list(leaf.pieces)
     place = by_rank(pieces)[-1]
     piece = next(one for one in node.pieces if one.id == pieces[place].id)

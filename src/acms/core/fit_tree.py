@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from acms.composition import PromptMessage
 from acms.core.nodes import Atom, Composed, Keep, Piece, Scope, Truncate, Window
@@ -13,66 +13,71 @@ GENEROUS = 1.5
 """Pieces of a composed message are counted until their stated tokens are this many times the room there could be."""
 
 
+LOWEST = "ranked lowest, and there was no room for it"
+
+
 class Leaf:
-    """A unit of the prompt: what it is, what of it is shown, and why not more."""
+    """A unit of the prompt: what it is, what of it is shown, and why not more.
 
-    __slots__ = (
-        "costs", "cut", "full", "gone", "messages", "node", "pieces", "reason", "rule", "section", "tokens", "whole"
-    )  # fmt: skip
+    Thousands are made for one prompt, of which most never change: what is the same for all lies on the class.
+    """
 
-    def __init__(self, node: Atom | Composed, section: Section, costs: tuple[int, ...]) -> None:
+    #: Messages as they are now, and what each costs; None while they are those of the node.
+    messages: tuple[PromptMessage, ...] | None = None
+    costs: tuple[int, ...] | None = None
+    #: What each message of a node with several costs when nothing is left out.
+    whole: tuple[int, ...] | None = None
+    #: Pieces shown, of a composed message.
+    pieces: tuple[Piece, ...] = ()
+    gone = False
+    #: Whether some of its text was cut off.
+    cut = False
+    #: What left out or cut it last.
+    rule = ""
+    reason = ""
+
+    def __init__(self, node: Atom | Composed, section: Section, tokens: int) -> None:
         self.node = node
         self.section = section
-        #: Raw tokens of its messages as they are now, and as they are when nothing is left out.
-        self.costs = self.whole = costs
-        self.tokens = self.full = sum(costs)
-        #: Messages as they are now; None while they are those of the node.
-        self.messages: tuple[PromptMessage, ...] | None = None
-        #: Pieces shown, of a composed message.
-        self.pieces: tuple[Piece, ...] = ()
-        self.gone = False
-        #: Whether some of its text was cut off.
-        self.cut = False
-        #: What left out or cut it last.
-        self.rule = ""
-        self.reason = ""
+        #: Raw tokens of what it shows, and of what it shows when nothing is left out.
+        self.tokens = self.full = tokens
 
     @property
     def mandatory(self) -> bool:
         """Whether it stays when its section shrinks."""
-        return isinstance(self.node, Atom) and self.node.mandatory
-
-    @property
-    def shown(self) -> tuple[PromptMessage, ...]:
-        """The messages it shows."""
-        if self.gone:
-            return ()
-        if self.messages is not None:
-            return self.messages
-        return self.node.messages if isinstance(self.node, Atom) else ()
-
-    def set(self, costs: tuple[int, ...], rule: str, reason: str) -> None:
-        """Change what it costs; every section around it costs as much less."""
-        tokens = sum(costs)
-        change = tokens - self.tokens
-        self.costs, self.tokens, self.rule, self.reason = costs, tokens, rule, reason
-        section: Section | None = self.section
-        while section is not None:
-            section.used += change
-            section = section.parent
-
-    def leave(self, rule: str, reason: str) -> None:
-        """Leave it out."""
-        if not self.gone:
-            self.gone = True
-            self.set((), rule, reason)
+        node = self.node
+        return type(node) is Atom and node.mandatory
 
     def write(
         self, messages: tuple[PromptMessage, ...], costs: tuple[int, ...], rule: str, reason: str
     ) -> None:
         """Show it as other messages, which are shorter."""
-        self.messages = messages
-        self.set(costs, rule, reason)
+        change = sum(costs) - self.tokens
+        self.messages, self.costs, self.tokens = messages, costs, sum(costs)
+        self.rule, self.reason = rule, reason
+        self.section.change(change)
+
+    def leave(self, rule: str, reason: str) -> None:
+        """Leave it out."""
+        leave((self,), rule, reason)
+
+
+def leave(leaves: Iterable[Leaf], rule: str, reason: str) -> None:
+    """Leave units out; those that are gone already keep their reason."""
+    section: Section | None = None
+    change = 0
+    for leaf in leaves:
+        if leaf.gone:
+            continue
+        if leaf.section is not section:
+            if section is not None:
+                section.change(change)
+            section, change = leaf.section, 0
+        change -= leaf.tokens
+        leaf.tokens = 0
+        leaf.gone, leaf.rule, leaf.reason = True, rule, reason
+    if section is not None:
+        section.change(change)
 
 
 class Section:
@@ -101,6 +106,17 @@ class Section:
         self.answered = False
         self.covers = 0
         self.summary: Leaf | None = None
+
+    def change(self, tokens: int) -> None:
+        """Add to what it costs, and to what everything around it costs."""
+        section: Section | None = self
+        while section is not None:
+            section.used += tokens
+            section = section.parent
+
+    def free(self) -> bool:
+        """Return whether no floor in force keeps it, or anything in it, from being left out."""
+        return self.spare() == self.used and not any(one.floor for one in self.sections())
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield every unit under it in order, but no summary."""
@@ -171,9 +187,7 @@ def _section(
     parts = section.parts
     for node in children:
         if isinstance(node, Atom):
-            leaf = Leaf(node, section, tuple(map(cost, node.messages)))
-            section.used += leaf.tokens
-            parts.append(leaf)
+            parts.append(_atom(node, section, cost))
         elif isinstance(node, Composed):
             if node.pieces:
                 leaf = _composed(node, section, codec, bound)
@@ -207,16 +221,26 @@ def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, co
         if left < 0 and not atom.mandatory:
             early.append(atom)
             continue
-        messages = atom.messages
-        leaf = Leaf(atom, section, (cost(messages[0]),) if len(messages) == 1 else tuple(map(cost, messages)))
+        leaf = _atom(atom, section, cost)
         left -= leaf.tokens
-        section.used += leaf.tokens
         parts.append(leaf)
     if keep is Keep.END:
         parts.reverse()
         early.reverse()
     section.parts = parts
     section.early = tuple(early)
+
+
+def _atom(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
+    messages = node.messages
+    if len(messages) == 1:
+        leaf = Leaf(node, section, cost(messages[0]))
+    else:
+        costs = tuple(map(cost, messages))
+        leaf = Leaf(node, section, sum(costs))
+        leaf.whole = costs
+    section.used += leaf.tokens
+    return leaf
 
 
 def _composed(node: Composed, section: Section, codec: Codec, bound: int | None) -> Leaf:
@@ -233,11 +257,11 @@ def _composed(node: Composed, section: Section, codec: Codec, bound: int | None)
         if len(kept) < len(pieces):
             pieces = tuple([pieces[index] for index in sorted(kept)])
     message = written(node, pieces)
-    leaf = Leaf(node, section, (codec.cost(message),))
+    leaf = Leaf(node, section, codec.cost(message))
     leaf.messages = (message,)
     leaf.pieces = pieces
     if len(pieces) < len(node.pieces):
-        leaf.rule, leaf.reason = "pieces", "ranked below all that there is room for"
+        leaf.rule, leaf.reason = "pieces", LOWEST
     return leaf
 
 

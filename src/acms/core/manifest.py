@@ -479,12 +479,7 @@ class _Rest:
         for read in self._manifest().reads:
             upto = read.version if context == read.context else dict(read.lineage).get(context, 0)
             if version <= upto:
-                reason = f"not in force at v{read.version}, or nothing that a history shows"
-                if version < read.first:
-                    reason = (
-                        f"older than v{read.first}: what is older could not fit, and no recall asked for it"
-                    )
-                return Verdict(id=id, version=version, included=False, rule="unread", reason=reason)
+                return _unread(id, version, read)
             if context == read.context:
                 reason = f"said after v{read.version}, which is what was read"
                 return Verdict(id=id, version=version, included=False, rule="later", reason=reason)
@@ -494,6 +489,16 @@ class _Rest:
         """Say it of everything that a recall knows."""
         for one in self._recalls:
             yield from one
+
+
+def _unread(id: str, version: int, read: Read) -> Verdict:
+    """Return the verdict on an entry of a log that was not handed to the fit."""
+    rule, reason = "unread", f"not in force at v{read.version}, or nothing that a history shows"
+    if version < read.first and read.summary:
+        rule, reason = "summary", f"the stored summary {read.summary!r} stands for it"
+    elif version < read.first:
+        reason = f"older than v{read.first}: what is older could not fit, and no recall asked for it"
+    return Verdict(id=id, version=version, included=False, rule=rule, reason=reason)
 
 
 def _verdicts(manifest: Manifest) -> dict[str, Verdict]:

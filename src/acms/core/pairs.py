@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import is_
 
 from acms.composition import PromptMessage
 from acms.core.chat import NO_RESULT, ORPHAN, wrap
-from acms.core.nodes import Atom, Composed, Node, Scope
+from acms.core.nodes import Atom, Node, Scope
 from acms.model import Part, Role, Text, ToolCall, ToolResult
 
 
@@ -31,8 +32,14 @@ def joined(units: Sequence[Atom]) -> list[Atom]:
     The versions of a unit span those of the answers that joined it.
     """
     pairing = _Pairing()
-    drafts = [pairing.read(unit) for unit in units]
-    return [unit for draft in drafts for unit in draft.written()]
+    drafts = [None if _plain(unit) else pairing.read(unit) for unit in units]
+    found: list[Atom] = []
+    for unit, draft in zip(units, drafts, strict=True):
+        if draft is None:
+            found.append(unit)
+        else:
+            found += draft.written()
+    return found
 
 
 def paired(tree: Scope) -> Scope:
@@ -42,9 +49,9 @@ def paired(tree: Scope) -> Scope:
     makes a unit of the log mandatory. Idempotent.
     """
     pairing = _Pairing()
-    drafts: dict[int, _Draft] = {}
-    _read(tree, pairing, drafts, iter(range(1 << 62)))
-    return _written(tree, drafts, iter(range(1 << 62)))
+    drafts: list[_Draft | None] = []
+    _read(tree, pairing, drafts)
+    return _written(tree, iter(drafts)) if any(drafts) else tree
 
 
 def is_placeholder(message: PromptMessage) -> bool:
@@ -55,28 +62,42 @@ def is_placeholder(message: PromptMessage) -> bool:
     return isinstance(part, ToolResult) and part.output == NO_RESULT
 
 
-def _read(scope: Scope, pairing: _Pairing, drafts: dict[int, _Draft], places: Iterator[int]) -> None:
+def _read(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
+    """Read the units of a scope in order; None stands for one that has nothing to do with tools."""
     for node in scope.children:
-        if isinstance(node, Scope):
-            _read(node, pairing, drafts, places)
-        elif isinstance(node, Atom):
-            drafts[next(places)] = pairing.read(node)
+        if type(node) is Atom:
+            drafts.append(None if _plain(node) else pairing.read(node))
+        elif isinstance(node, Scope):
+            _read(node, pairing, drafts)
 
 
-def _written(scope: Scope, drafts: dict[int, _Draft], places: Iterator[int]) -> Scope:
+def _plain(unit: Atom) -> bool:
+    """Return whether a unit has nothing to do with tools."""
+    for message in unit.messages:
+        if message.role is Role.TOOL:
+            return False
+        for part in message.parts:
+            kind = type(part)
+            if kind is ToolCall or kind is ToolResult:
+                return False
+    return True
+
+
+def _written(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
     children: list[Node] = []
-    changed = False
     for node in scope.children:
-        found: Sequence[Node]
-        if isinstance(node, Scope):
-            found = (_written(node, drafts, places),)
-        elif isinstance(node, Composed):
-            found = (node,)
+        if type(node) is Atom:
+            draft = next(drafts)
+            if draft is None:
+                children.append(node)
+            else:
+                children += draft.written()
+        elif isinstance(node, Scope):
+            children.append(_written(node, drafts))
         else:
-            found = drafts[next(places)].written()
-        changed = changed or len(found) != 1 or found[0] is not node
-        children.extend(found)
-    return replace(scope, children=tuple(children)) if changed else scope
+            children.append(node)
+    same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
+    return scope if same else replace(scope, children=tuple(children))
 
 
 class _Call:

@@ -12,12 +12,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from operator import is_
 
 from acms.composition import PromptMessage
 from acms.core import compact
 from acms.core.chat import SUMMARY, wrap
-from acms.core.nodes import Atom, Composed, Fitted, Node, Piece, Scope, Summarise
+from acms.core.nodes import Atom, Composed, Fitted, Left, Node, Piece, Scope, Summarise
 from acms.core.pairs import is_placeholder
 from acms.core.validate import canonical_text
 from acms.core.wire import parts_to_json
@@ -157,19 +156,29 @@ def message(text: str, role: Role) -> PromptMessage:
     return PromptMessage(role=role, parts=(Text(wrap(text, SUMMARY)),))
 
 
-def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> Scope | None:
-    """Return the tree without the pins of summaries that are in the prompt anyway; None when there are none.
+def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> tuple[Scope, tuple[Left, ...]] | None:
+    """Return the tree without the pins of summaries that are in the prompt anyway, and them; None when there are none.
 
     In one prompt a thing appears once: a pinned summary is left out when its own scope shows it, or shows all that it
     stands for; not when that scope is left out. `stored` are the texts by id: a pin that does not show the text is
     another thing under the same name.
     """
+    scopes = list(_scopes(tree, ""))
     shown = {
-        scope.strategy.id
-        for path, scope in _scopes(tree, "")
+        scope.strategy.id: path
+        for path, scope in scopes
         if isinstance(scope.strategy, Summarise) and _is_shown(path, scope, fitted)
     }
-    return _without(tree, {id: stored[id] for id in shown & stored.keys() if stored[id]})
+    texts = {id: stored[id] for id in shown if stored.get(id)}
+    left = tuple(
+        Left((piece.id,), path, "once", f"{shown[piece.id]} has it already", piece.tokens or 0)
+        for path, scope in scopes
+        for node in scope.children
+        if isinstance(node, Composed) and node.kind == "pins"
+        for piece in node.pieces
+        if _shows(piece, texts.get(piece.id))
+    )
+    return (_without(tree, texts), left) if left else None
 
 
 def _scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
@@ -189,25 +198,25 @@ def _is_shown(path: str, scope: Scope, fitted: Fitted) -> bool:
         return True
     how = scope.strategy
     stands = message(how.text, how.role) if isinstance(how, Summarise) and how.text else None
-    if isinstance(scope.children[0], Atom) and scope.children[0].messages == (stands,):  # in place of the oldest
+    if isinstance(scope.children[0], Atom) and scope.children[0].messages == (
+        stands,
+    ):  # in place of the oldest
         return inside[0].message == stands
     return not any(one.gone and (one.path == path or one.path.startswith(f"{path}/")) for one in fitted.left)
 
 
-def _without(scope: Scope, pins: Mapping[str, str]) -> Scope | None:
-    """Return a scope without pieces that show these pins; None when it has none."""
+def _without(scope: Scope, pins: Mapping[str, str]) -> Scope:
+    """Return a scope without pieces that show these pins."""
     children: list[Node] = []
     for node in scope.children:
-        found: Node | None = node
         if isinstance(node, Scope):
-            found = _without(node, pins) or node
+            children.append(_without(node, pins))
         elif isinstance(node, Composed) and node.kind == "pins":
             kept = tuple([one for one in node.pieces if not _shows(one, pins.get(one.id))])
-            found = node if len(kept) == len(node.pieces) else node._replace(pieces=kept) if kept else None
-        if found is not None:
-            children.append(found)
-    same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
-    return None if same else replace(scope, children=tuple(children))
+            children += [node._replace(pieces=kept)] if kept else []
+        else:
+            children.append(node)
+    return replace(scope, children=tuple(children))
 
 
 def _shows(piece: Piece, text: str | None) -> bool:

@@ -48,20 +48,24 @@ Note = Callable[[str], object]
 class OpenAICodec(ABC):
     """A codec of OpenAI: everything but the form of the payload."""
 
-    #: What `name` begins with, the longest id of a tool call, and whose items are sent verbatim.
-    form: str
+    #: The format, the longest id of a tool call, and whose items are sent verbatim.
+    name: str
     id_chars: int
     vendors: tuple[str, ...]
     #: Whether the counting recipe is about this API.
     recipe: bool
 
     def __init__(
-        self, model: str, *, counter: TokenCounter | None = None, margin: float | None = None
+        self,
+        model: str,
+        *,
+        counter: TokenCounter | None = None,
+        calibration: Calibration | None = None,
+        margin: float | None = None,
     ) -> None:
         if not model.strip():
             raise ValidationError("must name a model", field="model")
         self.model = model
-        self.name = f"{self.form}/{model}"
         self.known = published(model)
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
@@ -69,7 +73,7 @@ class OpenAICodec(ABC):
         #: Whether what is counted is an upper bound by itself.
         self._bound = own and self.recipe and self.known.recipe and margin is None
         default = FOREIGN if not own else 1.0 if self.known.vocabulary else UNPUBLISHED
-        self.calibration = Calibration(default, margin=0.02 if margin is None else margin)
+        self.calibration = calibration or Calibration(default, margin=0.02 if margin is None else margin)
         self.framing = Framing(self.known, self.counter)
         #: What a message of a role and a name has besides its one text; empty until the first count.
         self._frames: dict[Role, dict[str | None, int]] = {}
@@ -92,7 +96,7 @@ class OpenAICodec(ABC):
         units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
-            for message in unit.messages:
+            for message in _told_apart(unit.messages, note):
                 clean = self._clean(message, note)
                 if clean is not None:
                     found.append((clean, unit.last))
@@ -368,6 +372,33 @@ def ignore(_: str) -> None:
     return None
 
 
+def _told_apart(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
+    """Return a unit in which no two calls of a message have one id; answers stand in the order of the calls."""
+    first = messages[0]
+    ids = [part.call_id for part in first.parts if isinstance(part, ToolCall)]
+    if len(ids) < 2 or first.role is not Role.ASSISTANT or len(set(ids)) == len(ids):
+        return messages
+    note("calls with one id get ids of their own")
+    own: list[str] = []
+    for call_id in ids:
+        found = call_id
+        while found in own or (found != call_id and found in ids):
+            found = f"{call_id}_{hashlib.sha256(found.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        own.append(found)
+    calls, answers = iter(own), iter(own)
+    parts = [
+        replace(part, call_id=next(calls)) if isinstance(part, ToolCall) else part for part in first.parts
+    ]
+    told = [replace(first, parts=tuple(parts))]
+    for message in messages[1:]:
+        call_id = next(answers)
+        parts = [
+            replace(part, call_id=call_id) if isinstance(part, ToolResult) else part for part in message.parts
+        ]
+        told.append(replace(message, parts=tuple(parts)))
+    return told
+
+
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
     """Note what became of tool calls and results that had no counterpart."""
 
@@ -457,6 +488,8 @@ def read_usage(usage: object, tokens: str, details: str) -> Usage:
         raise ValidationError(
             f"has no {tokens}: pass the usage of a response as the SDK or the API returns it", field="usage"
         )
+    if of(usage, "cache_read_input_tokens") is not None:
+        raise ValidationError("is that of another provider", field="usage")
     more = of(usage, details)
     return Usage(
         input_tokens=total,

@@ -34,12 +34,15 @@ class OpenAIChat(OpenAICodec):
     """The format of `client.chat.completions.create`.
 
     All five roles exist. Reasoning is not sent, images go with messages of the user, and a `Raw` part of the vendor
-    "openai-chat" is one part of a content list. `counter` counts texts, the model's own vocabulary by default;
-    `margin` widens the bound on models whose counting is not published (0.02 by default), and given for one whose
-    counting is published it widens that one too, which then is no longer exact.
+    "openai-chat" is one part of a content list.
+
+    Texts are counted by `counter`, the model's own vocabulary when none is given. Counts are exact for messages of text
+    and plain tools on the models of the published recipe. Everywhere else a budget is compared with a bound by
+    `calibration`, which learns from what is reported, or with `margin` above what is counted (0.02) until it has. A
+    margin that is given holds for all requests: then none is exact.
     """
 
-    form = "openai-chat"
+    name = "openai-chat"
     id_chars = 40
     vendors = ("openai-chat",)
     recipe = True

@@ -38,11 +38,11 @@ class OpenAIResponses(OpenAICodec):
     There is no field for who speaks: a user's name stands before the text. A `Raw` part of the vendor
     "openai-responses" is an item of its own, sent verbatim: reasoning with encrypted content, searches, references. So
     is what the OpenAI Agents SDK has stored and ACMS does not understand. A `Reasoning` part is not sent: it does not
-    say which model may read its signature. `counter` and `margin` are those of `OpenAIChat`; how items are framed is
-    not published, so no count is exact.
+    say which model may read its signature. `counter`, `calibration` and `margin` are those of `OpenAIChat`; how items
+    are framed is not published, so no count is exact.
     """
 
-    form = "openai-responses"
+    name = "openai-responses"
     id_chars = 64
     vendors = (_VENDOR, "openai")
     recipe = False
@@ -299,11 +299,12 @@ def _joins(before: PromptMessage, message: PromptMessage) -> bool:
 
 
 def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
+    # Calls, if there are any, are in the later one: the group is theirs.
     return PromptMessage(
         role=Role.ASSISTANT,
         parts=(*before.parts, *message.parts),
         sources=(*before.sources, *(id for id in message.sources if id not in before.sources)),
-        group=message.group or before.group,
+        group=message.group,
     )
 
 
