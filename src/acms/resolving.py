@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from acms.assembly import Gathered
 from acms.core import content
+from acms.core.caching import recall_tokens
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
@@ -130,6 +131,8 @@ class Resolver:
                     return (made[0].node,)
                 return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
             case Recalling():
+                if step.tokens is None:
+                    step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
                 return (remembering(step, name, sum(allowed(step, self._request.codec))),)
             case Standing():
@@ -238,7 +241,8 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
     frame = codec.cost(content.framed(content.recalled(()))) + SEAM
-    return step.tokens if left is None else max(0, min(step.tokens, left - frame)), frame
+    tokens = step.tokens or 0
+    return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
 def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:

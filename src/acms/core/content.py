@@ -75,7 +75,8 @@ class Recalling(NamedTuple):
 
     session: Any
     query: str
-    tokens: int
+    #: None: a share of the budget.
+    tokens: int | None
     priority: int
     in_place: bool
     options: Mapping[str, Any]
