@@ -213,7 +213,7 @@ class Prompt:
         session: View,
         query: str,
         *,
-        tokens: int = 2000,
+        tokens: int | None = None,
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
@@ -224,7 +224,8 @@ class Prompt:
         """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
-        `in_place`. What the prompt shows of the session anyway is not recalled.
+        `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
+        sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
         """
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
@@ -235,7 +236,7 @@ class Prompt:
         step = Recalling(
             _session(session),
             query,
-            validate.whole(tokens, "tokens", most=validate.BUDGET),
+            None if tokens is None else validate.whole(tokens, "tokens", most=validate.BUDGET),
             _priority(priority),
             bool(in_place),
             {

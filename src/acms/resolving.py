@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from acms.assembly import Gathered
 from acms.core import content
+from acms.core.caching import recall_tokens
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
@@ -140,6 +141,8 @@ class Resolver:
                     return (made[0].node,)
                 return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
             case Recalling():
+                if step.tokens is None:
+                    step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
                 return (remembering(step, name, sum(allowed(step, self._request.codec))),)
             case Standing():
@@ -161,7 +164,10 @@ class Resolver:
         nodes = await self._nodes(step.steps, path, least, count)
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
-            nodes = tuple(content.kept(units if step.newest is None else content.newest(units, step.newest)))
+            units = units if step.newest is None else content.newest(units, step.newest)
+            nodes = tuple(content.kept(units, self._request.codec.cost, least))
+        elif isinstance(step.strategy, Truncate):
+            nodes = tuple([one._replace(mandatory=False) if isinstance(one, Atom) else one for one in nodes])
         return Scope(
             id=name,
             children=nodes,
@@ -206,6 +212,11 @@ class Resolver:
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break
             wanted = 2 * wanted
+        if wanted is not None and not gathered.whole:
+            gathered = replace(
+                gathered, units=[*content.older(gathered.units, gathered.cover), *gathered.units]
+            )
+            units = content.atoms(gathered.units, counter)
         messages = sum([len(unit.entries) for unit in gathered.units])
         await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
         return units
@@ -239,7 +250,8 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
     frame = codec.cost(content.framed(content.recalled(()))) + SEAM
-    return step.tokens if left is None else max(0, min(step.tokens, left - frame)), frame
+    tokens = step.tokens or 0
+    return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
 def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
