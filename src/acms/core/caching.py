@@ -25,6 +25,10 @@ SLACK = 0.5
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
+RECALL = 16
+"""A recall may have one part in so many of a budget: it is new every turn, so its tokens are never read from a cache."""
+
+
 class Prices(NamedTuple):
     """What input tokens cost beside one that is not cached."""
 
@@ -74,6 +78,11 @@ def start(
             return bisect_right(befores, line) - 1
         distance //= 2
     return first
+
+
+def recall_tokens(budget: int | None) -> int:
+    """Return how many tokens a recall may have that was given no number."""
+    return 2000 if budget is None else budget // RECALL
 
 
 # ── the cost model ──────────────────────────────────────────────────────────────────────────────────────────────────

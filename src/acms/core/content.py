@@ -7,16 +7,16 @@ becomes a scope of the prompt tree (`acms.core.nodes`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from acms.composition import PromptMessage, Tool
 from acms.core import chat, validate
-from acms.core.history import Unit, shown_role
+from acms.core.history import Cover, Unit, anchor, shown_role
 from acms.core.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.errors import ValidationError
-from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, Text, ToolResult
+from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
 from acms.projections import SEPARATOR, ContextItem, speak
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -75,7 +75,8 @@ class Recalling(NamedTuple):
 
     session: Any
     query: str
-    tokens: int
+    #: None: a share of the budget.
+    tokens: int | None
     priority: int
     in_place: bool
     options: Mapping[str, Any]
@@ -277,6 +278,7 @@ def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
                 first=min(versions),
                 last=max(versions),
                 before=after,
+                mandatory=last.kind is Kind.SUMMARY,
             )
         )
     found.reverse()
@@ -357,9 +359,29 @@ def newest(units: Sequence[Atom], messages: int) -> list[Atom]:
     return list(units[start:])
 
 
-def kept(units: Sequence[Atom]) -> list[Atom]:
-    """Return units of which the newest one must stay."""
-    return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
+def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
+    """Return the summaries in force from before some units: they say most about the past in the fewest tokens."""
+    known = {entry.id for unit in units for entry in unit.entries}
+    found = [
+        entry
+        for entry in cover.shown
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
+    ]
+    return [Unit((entry,)) for entry in sorted(found, key=anchor)]
+
+
+def kept(units: Sequence[Atom], cost: Callable[[PromptMessage], int], room: int | None) -> list[Atom]:
+    """Return units of which the newest one must stay, and the newest summaries that have half the room at most."""
+    left = None if room is None else room // 2
+    found: list[Atom] = []
+    for place, unit in enumerate(reversed(units)):
+        stays = place == 0
+        if unit.mandatory and left is not None:
+            left -= sum(map(cost, unit.messages))
+            stays = stays or left >= 0
+        found.append(unit._replace(mandatory=stays))
+    found.reverse()
+    return found
 
 
 def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
