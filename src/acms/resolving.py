@@ -15,6 +15,7 @@ from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
 from acms.events import Event
+from acms.model import Kind
 from acms.protocols import Codec
 from acms.view import View
 
@@ -164,10 +165,11 @@ class Resolver:
         nodes = await self._nodes(step.steps, path, least, count)
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
-            units = units if step.newest is None else content.newest(units, step.newest)
-            nodes = tuple(content.kept(units, self._request.codec.cost, least))
-        elif isinstance(step.strategy, Truncate):
-            nodes = tuple([one._replace(mandatory=False) if isinstance(one, Atom) else one for one in nodes])
+            if step.newest is None:
+                units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
+            else:
+                units = content.newest(units, step.newest)
+            nodes = tuple(content.kept(units))
         return Scope(
             id=name,
             children=nodes,
@@ -224,6 +226,11 @@ class Resolver:
     def _cost(self, units: Sequence[Atom]) -> int:
         cost = self._request.codec.cost
         return sum([cost(message) for unit in units for message in unit.messages])
+
+    def _summaries(self) -> set[str]:
+        """Return the ids of the summaries that were read."""
+        units = [unit for log in self._found.logs for unit in log.gathered.units]
+        return {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
 
     async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
