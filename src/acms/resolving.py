@@ -50,6 +50,9 @@ class LogRead:
     #: Whether it is all that is in force.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
+    #: Version from which on it is shown, and the stored summary that stands for what is older; "" when none does.
+    first: int = 0
+    summary: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -190,7 +193,9 @@ class Resolver:
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)
-            await self._note(gathered, only.session, gathered.whole)
+            stands = "" if gathered.whole else step.id
+            first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
+            await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
             loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
             assert loaded is not None  # the content is whole
@@ -232,9 +237,13 @@ class Resolver:
         units = [unit for log in self._found.logs for unit in log.gathered.units]
         return {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
 
-    async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
+    async def _note(
+        self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""
+    ) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
-        self._found.logs.append(LogRead(view, gathered, complete, lineage))
+        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        first = first or min(versions, default=0)
+        self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
 
 
 def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
