@@ -184,6 +184,19 @@ def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[Placed], list[En
     assert not set(kept) & set("αβγδεζηθικλμνξο"), kept
 
 
+@given(st.text("αβγδ ", min_size=60, max_size=400), st.data())
+def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data: st.DataObject) -> None:
+    """Whatever a plugin does to a text of the log, the manifest is right, and long stretches are found."""
+    source = entry(1, said)
+    start = data.draw(st.integers(0, 20))
+    end = data.draw(st.integers(start + 31, len(said)))
+    text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
+    message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(source.id,))
+    manifest = made([Placed(message, "prompt/plugin")], [source])
+    assert messages(manifest, {source.id: source}) == (message,)
+    assert len(literals(manifest)) < len(text) - 30
+
+
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
