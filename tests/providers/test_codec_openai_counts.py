@@ -212,7 +212,8 @@ class TestExactness:
             assert count.tokens > codec.count({"messages": [hi]}).tokens
 
     @pytest.mark.parametrize(
-        "model", ["gpt-5", "gpt-4.1", "o3", "gpt-6-sol", "llama-4", "gpt-4o-audio-preview"]
+        "model",
+        ["gpt-5", "gpt-4.1", "o3", "gpt-6-sol", "llama-4", "gpt-4o-audio-preview", "gpt-4o-search-preview"],
     )
     def test_models_that_the_recipe_does_not_name_are_not(self, model: str) -> None:
         assert self.exactness([said(Role.USER, "hello")], model=model) is Exactness.CALIBRATED
