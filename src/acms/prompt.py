@@ -151,10 +151,11 @@ class Prompt:
         """Add the last n messages of a content, wherever in it they stand.
 
         When the first of them belongs to a tool call and its answers, all of these are shown. Fewer than n are shown
-        only when room is short.
+        only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
+        of it in the provider's cache.
         """
         n = validate.whole(n, "n", least=1)
-        return self._shrinking("last", content, Window(), priority, newest=n)
+        return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
         self,
@@ -212,7 +213,7 @@ class Prompt:
         session: View,
         query: str,
         *,
-        tokens: int = 2000,
+        tokens: int | None = None,
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
@@ -223,7 +224,8 @@ class Prompt:
         """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
-        `in_place`. What the prompt shows of the session anyway is not recalled.
+        `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
+        sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
         """
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
@@ -234,7 +236,7 @@ class Prompt:
         step = Recalling(
             _session(session),
             query,
-            validate.whole(tokens, "tokens", most=validate.BUDGET),
+            None if tokens is None else validate.whole(tokens, "tokens", most=validate.BUDGET),
             _priority(priority),
             bool(in_place),
             {
