@@ -194,7 +194,7 @@ class Resolver:
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
-            children=tuple(content.kept(loaded.atoms)),
+            children=tuple(content.kept(loaded.atoms, self._request.codec.cost, room)),
             priority=step.priority,
             strategy=loaded.strategy,
         )
