@@ -509,9 +509,9 @@ def _reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, .
     for log in resolved.logs:
         gathered = log.gathered
         if gathered.context:
-            first = min((entry.version for unit in gathered.units for entry in unit.entries), default=0)
+            first = 0 if gathered.whole else log.first
             found[gathered.context, gathered.version] = Read(
-                gathered.context, gathered.version, 0 if gathered.whole else first, log.lineage
+                gathered.context, gathered.version, first, log.lineage, log.summary
             )
     for items in recalls:
         if items.context:

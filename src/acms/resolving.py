@@ -15,6 +15,7 @@ from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
 from acms.events import Event
+from acms.model import Kind
 from acms.protocols import Codec
 from acms.view import View
 
@@ -49,6 +50,9 @@ class LogRead:
     #: Whether it is all that is in force.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
+    #: Version from which on it is shown, and the stored summary that stands for what is older; "" when none does.
+    first: int = 0
+    summary: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -164,10 +168,11 @@ class Resolver:
         nodes = await self._nodes(step.steps, path, least, count)
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
-            units = units if step.newest is None else content.newest(units, step.newest)
-            nodes = tuple(content.kept(units, self._request.codec.cost, least))
-        elif isinstance(step.strategy, Truncate):
-            nodes = tuple([one._replace(mandatory=False) if isinstance(one, Atom) else one for one in nodes])
+            if step.newest is None:
+                units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
+            else:
+                units = content.newest(units, step.newest)
+            nodes = tuple(content.kept(units))
         return Scope(
             id=name,
             children=nodes,
@@ -188,7 +193,9 @@ class Resolver:
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)
-            await self._note(gathered, only.session, gathered.whole)
+            stands = "" if gathered.whole else step.id
+            first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
+            await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
             loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
             assert loaded is not None  # the content is whole
@@ -225,9 +232,18 @@ class Resolver:
         cost = self._request.codec.cost
         return sum([cost(message) for unit in units for message in unit.messages])
 
-    async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
+    def _summaries(self) -> set[str]:
+        """Return the ids of the summaries that were read."""
+        units = [unit for log in self._found.logs for unit in log.gathered.units]
+        return {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
+
+    async def _note(
+        self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""
+    ) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
-        self._found.logs.append(LogRead(view, gathered, complete, lineage))
+        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        first = first or min(versions, default=0)
+        self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
 
 
 def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:

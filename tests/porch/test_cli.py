@@ -24,10 +24,9 @@ from acms.cli.commands import app
 
 COMMANDS = (
     "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "policy", "prompt",
-    "recall",
-    "reflect", "reindex",
-    "restore", "sessions", "stats", "tag", "undo", "verify", "window", "worker",
+    "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
+    "policy", "prompt", "recall", "reflect", "reindex",
+    "restore", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"

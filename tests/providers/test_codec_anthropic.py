@@ -91,7 +91,7 @@ def test_a_conversation_with_tools_is_one_request() -> None:
             },
         ],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "How warm is it in Lyon?"}]},
+            {"role": "user", "content": [{"type": "text", "text": "sam: How warm is it in Lyon?"}]},
             {
                 "role": "assistant",
                 "content": [
@@ -121,6 +121,24 @@ def test_messages_of_one_role_are_joined_and_keep_their_sources() -> None:
     ]
     (joined,) = NEW.normal(messages)
     assert joined == says("user", "one", "two", sources=("m_1", "m_3"))
+
+
+def test_the_name_of_a_user_stands_before_the_text_and_no_other_is_sent() -> None:
+    image = Media("image/png", "https://example.com/a.png")
+    messages = [
+        says("user", "Hello.", name="sam"),
+        says("user", image, name=" ann "),
+        says("assistant", "Hi.", name="bot"),
+        says("user", ToolResult("z", "out"), "", name="joe"),
+    ]
+    orphan = "<tool_result>\nout\n</tool_result>"
+    assert contents(NEW.render(messages)) == [
+        ("user", ["sam: Hello.", "ann:", "image"]),
+        ("assistant", ["Hi."]),
+        ("user", [orphan]),
+    ]
+    assert NEW.notes(messages[:1]) == NEW.notes(messages[:3])
+    assert NEW.notes([says("user", "Hello.")]) == ()
 
 
 def test_later_rules_stay_where_the_model_takes_them_and_are_marked_elsewhere() -> None:
@@ -501,6 +519,8 @@ def test_reports_bring_the_bound_to_what_the_provider_counts() -> None:
         codec.observe(10_000, codec.usage({"input_tokens": 2_000, "cache_read_input_tokens": 13_000}))
     assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     assert codec.limit(2_400) < 1_000
+    codec.observe(10_000, Usage(input_tokens=0))
+    assert codec.limit(24_000) == (24_000 - ADDED) // 1.5
     shared = AnthropicMessages("claude-opus-5", calibration=codec.calibration)
     assert shared.limit(24_000) == codec.limit(24_000)
 

@@ -186,8 +186,21 @@ class TestExactness:
                     "properties": {"n": {"type": "integer", "description": "How many.", "enum": [1, 2]}},
                 },
             ),
+            Tool(name="search", description="Looks.", parameters={"type": "object", "properties": []}),
+            Tool(
+                name="search", description="Looks.", parameters={"type": "object", "properties": {"q": True}}
+            ),
         ],
-        ids=["no description", "closed", "strict", "bare property", "nested", "numbers"],
+        ids=[
+            "no description",
+            "closed",
+            "strict",
+            "bare property",
+            "nested",
+            "numbers",
+            "no properties",
+            "anything",
+        ],
     )
     def test_tools_that_the_recipe_does_not_have_are_not(self, tool: Tool) -> None:
         assert self.exactness([said(Role.USER, "hello")], tool) is Exactness.CALIBRATED

@@ -166,7 +166,7 @@ def render_prompt(
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt diff monday.json tuesday.json")
+@prompt.command("diff", epilog="Example:  acms prompt diff monday.json tuesday.json")
 def diff(left: File, right: File, as_json: AsJson = False) -> None:
     """Show two prompts side by side: what they share from the start, and what changed first.
 
@@ -203,7 +203,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt why a.json v12")
+@prompt.command("why", epilog="Example:  acms prompt why a.json v12")
 def why(
     file: File,
     id: Annotated[
@@ -242,7 +242,7 @@ def why(
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
+@prompt.command("replay", epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
 def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
     """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
 

@@ -26,7 +26,7 @@ dearer than the best for turns between a fortieth and three tenths of it."""
 
 
 RECALL = 16
-"""A recall may have one part in so many of a budget: it is new every turn, so its tokens are never read from a cache."""
+"""A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
 
 
 class Prices(NamedTuple):
@@ -57,8 +57,9 @@ def start(
     budget, which is the same every turn, where the room is not; the room itself when None.
 
     Everything when it fits. Otherwise the start is the atom across the first line of the grid from which on it fits:
-    it moves only when it must, and never back while the log grows and the room is the same. Next to atoms as large as
-    the room the lines are set closer. The newest atom is always shown, also when it alone is too large.
+    it moves only when it must, and never back while the log grows and the room is the same. Where no line lies between
+    what fits and the newest atom, because one is nearly as large as the room, the lines are set closer. The newest atom
+    is always shown, also when it alone is too large.
     """
     if not costs:
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -278,7 +279,6 @@ def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
                 first=min(versions),
                 last=max(versions),
                 before=after,
-                mandatory=last.kind is Kind.SUMMARY,
             )
         )
     found.reverse()
@@ -370,16 +370,23 @@ def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
     return [Unit((entry,)) for entry in sorted(found, key=anchor)]
 
 
-def kept(units: Sequence[Atom], cost: Callable[[PromptMessage], int], room: int | None) -> list[Atom]:
-    """Return units of which the newest one must stay, and the newest summaries that have half the room at most."""
+def kept(units: Sequence[Atom]) -> list[Atom]:
+    """Return units of which the newest one must stay."""
+    return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
+
+
+def summarised(
+    units: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
+) -> list[Atom]:
+    """Return units of which the summaries with some ids must stay: the newest that have half the room at most."""
     left = None if room is None else room // 2
     found: list[Atom] = []
-    for place, unit in enumerate(reversed(units)):
-        stays = place == 0
-        if unit.mandatory and left is not None:
-            left -= sum(map(cost, unit.messages))
-            stays = stays or left >= 0
-        found.append(unit._replace(mandatory=stays))
+    for unit in reversed(units):
+        stays = unit.mandatory
+        if len(unit.messages) == 1 and not summaries.isdisjoint(unit.messages[0].sources):
+            left = None if left is None else left - cost(unit.messages[0])
+            stays = stays or left is None or left >= 0
+        found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
     found.reverse()
     return found
 

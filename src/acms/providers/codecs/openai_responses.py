@@ -68,10 +68,10 @@ class OpenAIResponses(OpenAICodec):
         return (Raw(_VENDOR, dump(item)),)
 
     def _laid(self, messages: Sequence[PromptMessage], note: base.Note) -> list[tuple[PromptMessage, int]]:
-        return _grouped(super()._laid([_understood(message) for message in messages], note), note)
+        return _grouped(super()._laid([_understood(message, note) for message in messages], note), note)
 
     def _cost(self, message: PromptMessage) -> int:
-        return super()._cost(_understood(message))
+        return super()._cost(_understood(message, base.ignore))
 
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
         tokens, _ = super()._start(offered)
@@ -207,7 +207,7 @@ class OpenAIResponses(OpenAICodec):
         check_key(payload)
 
 
-def _understood(message: PromptMessage) -> PromptMessage:
+def _understood(message: PromptMessage, note: base.Note) -> PromptMessage:
     """Return a message with its verbatim items read where they say no more than a part does."""
     if not any(isinstance(part, Raw) for part in message.parts):
         return message
@@ -227,7 +227,7 @@ def _understood(message: PromptMessage) -> PromptMessage:
         ):
             continue  # an Agents SDK item beside the parts that were read from it
         elif item.get("type", "message") in _UNDERSTOOD and _faulty(item):
-            continue
+            note("items that the API would refuse are left out")
         else:
             parts.extend(_read(item).parts)
     return replace(message, parts=tuple(parts), tokens=None, counter="")
