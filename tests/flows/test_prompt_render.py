@@ -228,7 +228,7 @@ async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Stora
         assert texts(rendered)[0].startswith("<summary>\nThere were 20 turns.\n")
         assert texts(rendered)[0].endswith("\n</summary>")
         assert len(rendered.messages) == 11
-        kept = await prompt().history(session).render(budget=400)
+        kept = await prompt().history(session).render(budget=300)
         assert len(kept.messages) < 11
         assert texts(kept)[0].startswith("<summary>"), "it says most in the fewest tokens"
         assert await replay(kept.manifest, storage, OpenAIChat("gpt-4o")) == kept.payload
