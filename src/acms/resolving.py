@@ -201,7 +201,7 @@ class Resolver:
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
-            children=tuple(content.kept(loaded.atoms, self._request.codec.cost, room)),
+            children=tuple(content.kept(loaded.atoms)),
             priority=step.priority,
             strategy=loaded.strategy,
         )
