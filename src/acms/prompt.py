@@ -151,10 +151,11 @@ class Prompt:
         """Add the last n messages of a content, wherever in it they stand.
 
         When the first of them belongs to a tool call and its answers, all of these are shown. Fewer than n are shown
-        only when room is short.
+        only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
+        of it in the provider's cache.
         """
         n = validate.whole(n, "n", least=1)
-        return self._shrinking("last", content, Window(), priority, newest=n)
+        return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
         self,

@@ -261,14 +261,14 @@ class _Render:
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
         """Return the tree with what the past says, beside what is shown anyway.
 
-        A history that fits as a whole is not cut for it: then the past has what room is left.
+        A history that fits as a whole is not cut for more of the same: then its past has what room is left.
         """
         recalls = resolved.recalls
         without = replaced(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
         fitted = await self._fit(without, resolved, self._limit)
         seen = _shown(fitted.placed)
         left: int | None = None
-        if resolved.logs and all(log.complete and seen.issuperset(log.ids) for log in resolved.logs):
+        if all(resolved.shows(step.session, seen) for step in recalls.values()):
             left = None if self._limit is None else self._limit - fitted.tokens
         else:
             seen = _shown((await self._fit(tree, resolved, self._limit)).placed)
@@ -330,7 +330,7 @@ class _Render:
             count = self._codec.count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _Fit(fitted, placed, payload, count, marks, limit)
-            limit -= max(1, count.upper_bound - self._budget)
+            limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
     async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""
@@ -339,7 +339,6 @@ class _Render:
             self._warnings += run.warnings
             if run.reason:
                 self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
-            if run.reason:
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -510,9 +509,9 @@ def _reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, .
     for log in resolved.logs:
         gathered = log.gathered
         if gathered.context:
-            first = min((entry.version for unit in gathered.units for entry in unit.entries), default=0)
+            first = 0 if gathered.whole else log.first
             found[gathered.context, gathered.version] = Read(
-                gathered.context, gathered.version, 0 if gathered.whole else first, log.lineage
+                gathered.context, gathered.version, first, log.lineage, log.summary
             )
     for items in recalls:
         if items.context:

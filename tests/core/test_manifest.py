@@ -17,7 +17,7 @@ from acms.core import chat, plan
 from acms.core.manifest import fingerprint, ledger, messages, written
 from acms.core.nodes import Left, Piece, Placed, Step
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.manifest import FORMAT, Manifest, Read
+from acms.manifest import FORMAT, Manifest, Read, Written
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.projections import SEPARATOR, Ledger, Verdict, speak
 from acms.protocols import Codec
@@ -49,7 +49,7 @@ def literals(manifest: Manifest) -> str:
         segment
         for message in manifest.messages
         for part in message.parts
-        if hasattr(part, "fields")
+        if isinstance(part, Written)
         for _, value in part.fields
         if isinstance(value, tuple)
         for segment in value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,7 +50,7 @@ turns: st.SearchStrategy[list[Turn]] = st.lists(
 async def tell(session: ACMS, log: list[Turn]) -> None:
     """Write a log: tool calls answered out of order, never, or without having been asked; edits; closed episodes."""
     ids: list[str] = []
-    for number, (kind, text, count) in enumerate(log):
+    for number, (kind, text, many) in enumerate(log):
         if kind == "close":
             if ids:
                 await session.close_episode()
@@ -59,10 +60,10 @@ async def tell(session: ACMS, log: list[Turn]) -> None:
         elif kind == "stray":
             await session.ingest("tool", text, tool_call_id=f"never {number}")
         elif kind in ("tools", "open"):
-            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(count)]
-            await session.ingest("assistant", text if count == 2 else "", tool_calls=calls)
+            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(many)]
+            await session.ingest("assistant", text if many == 2 else "", tool_calls=calls)
             if kind == "tools":
-                for one in reversed(range(count)):
+                for one in reversed(range(many)):
                     await session.ingest("tool", f"{one} {text}", tool_call_id=f"c{one}")
         else:
             ids.append(await session.ingest(kind, text))
@@ -142,7 +143,7 @@ leaves: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda given, tokens: (
             lambda prompt, world: prompt.summary(
-                content_of(given, world), id=f"s{len(prompt.steps)}", store=world.kv, tokens=tokens
+                content_of(given, world), id=world.fresh(), store=world.kv, tokens=tokens
             )
         ),
         st.one_of(st.just("session"), st.lists(words, max_size=4)),
@@ -215,6 +216,11 @@ class World:
 
     def __init__(self, session: ACMS, view: Any, kv: InMemoryKV) -> None:
         self.session, self.view, self.kv = session, view, kv
+        self._ids = count(1)
+
+    def fresh(self) -> str:
+        """Return an id that no other summary has."""
+        return f"s{next(self._ids)}"
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -288,6 +288,25 @@ async def test_a_history_that_fits_is_not_cut_for_what_could_be_recalled(storage
     assert rendered.steps == ()
 
 
+async def test_the_past_of_another_session_is_not_squeezed_by_a_history_that_fits(storage: Storage) -> None:
+    session = await past(storage)
+    other = session_on(storage, "other")
+    await fill(other, *(f"Small talk {number} " + "words " * 20 for number in range(10)))
+    built = prompt().history(other).recall(session, "what did we choose for orders?", tokens=60)
+    whole = await size(prompt().history(other))
+    rendered = await built.render(budget=whole + 5)
+    assert "PostgreSQL" in texts(rendered)[-1]
+
+
+async def test_last_shows_as_many_of_the_n_as_fit(storage: Storage) -> None:
+    session = session_on(storage)
+    await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+    one = await size(prompt().last(session, n=2)) - await size(prompt().last(session, n=1))
+    rendered = await prompt().last(session, n=20).render(budget=await size(prompt().last(session, n=20)) - 1)
+    assert len(rendered.messages) == 19
+    assert one > 20
+
+
 async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_required(storage: Storage) -> None:
     session = await past(storage)
     built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=60)

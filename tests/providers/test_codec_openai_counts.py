@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiktoken
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
@@ -94,6 +94,7 @@ def recipe(messages: Sequence[Mapping[str, str]], encoding: tiktoken.Encoding) -
     return 3 + 3 * len(messages) + texts + sum(key == "name" for key, _ in fields)
 
 
+@settings(max_examples=40)
 @given(
     spoken=st.lists(
         st.tuples(
@@ -185,8 +186,21 @@ class TestExactness:
                     "properties": {"n": {"type": "integer", "description": "How many.", "enum": [1, 2]}},
                 },
             ),
+            Tool(name="search", description="Looks.", parameters={"type": "object", "properties": []}),
+            Tool(
+                name="search", description="Looks.", parameters={"type": "object", "properties": {"q": True}}
+            ),
         ],
-        ids=["no description", "closed", "strict", "bare property", "nested", "numbers"],
+        ids=[
+            "no description",
+            "closed",
+            "strict",
+            "bare property",
+            "nested",
+            "numbers",
+            "no properties",
+            "anything",
+        ],
     )
     def test_tools_that_the_recipe_does_not_have_are_not(self, tool: Tool) -> None:
         assert self.exactness([said(Role.USER, "hello")], tool) is Exactness.CALIBRATED
@@ -254,6 +268,7 @@ class TestVocabularies:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: f"{codec.name}/{codec.model}")
+@settings(max_examples=30)
 @given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools)
 def test_costs_bound_the_count_of_what_is_sent(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool]

@@ -197,8 +197,10 @@ def _options(area: Section, over: int) -> Iterator[str]:
         if section.floor and shrinks and section.used >= over:
             yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
     for section in found:
-        inside = any(isinstance(part, Leaf) and not part.gone for part in section.parts)
-        if inside and section.scope.strategy is None and section.used >= over and not _shrinks(section):
+        own = _own(section)
+        if section.parent is None and own >= over:
+            yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own} tokens"
+        elif section.parent is not None and own and section.used >= over and not _shrinks(section):
             yield f"give {section.path} a priority and a strategy: it takes {section.used} tokens"
 
 

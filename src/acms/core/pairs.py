@@ -72,14 +72,36 @@ def _read(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
 
 
 def _plain(unit: Atom) -> bool:
-    """Return whether a unit has nothing to do with tools."""
-    for message in unit.messages:
+    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
+    messages = unit.messages
+    for place, message in enumerate(messages):
         if message.role is Role.TOOL:
             return False
         for part in message.parts:
             kind = type(part)
-            if kind is ToolCall or kind is ToolResult:
+            if kind is ToolCall:
+                return place == 0 and _complete(messages)
+            if kind is ToolResult:
                 return False
+    return True
+
+
+def _complete(messages: Sequence[PromptMessage]) -> bool:
+    """Return whether messages are a call and its answers in order, and nothing else."""
+    call, *answers = messages
+    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
+    if call.role is not Role.ASSISTANT or len(ids) != len(answers):
+        return False
+    if any(isinstance(part, ToolResult) for part in call.parts):
+        return False
+    for id, message in zip(ids, answers, strict=True):
+        if message.role is not Role.TOOL or len(message.parts) != 1 or is_placeholder(message):
+            return False
+        part = message.parts[0]
+        if not isinstance(part, ToolResult) or part.call_id != id:
+            return False
+        if None not in (message.group, call.group) and message.group != call.group:
+            return False
     return True
 
 

@@ -13,14 +13,16 @@ from acms.core.chat import NO_RESULT, ORPHAN, wrap
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import anthropic_blocks as blocks
 
-__all__ = ["BEGINNING", "Arranged", "Said", "arrange"]
+__all__ = ["BEGINNING", "Arranged", "Said", "arrange", "said_by"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
 
 DEVELOPER = "developer messages are sent as system text"
 TOLD = "system text after the first message is sent as text of the user, marked as a reminder"
-NAMES = "names of speakers are left out: the format has no place for them"
+NAMES = (
+    "a name, for which the format has no place, stands before the text of a user, and is left out elsewhere"
+)
 BLANK = "texts without a word are left out: the provider refuses them"
 ORPHANS = "tool results without a call are sent as text of the user, marked as a tool result"
 OPEN = "tool calls without a result get one that says so"
@@ -125,6 +127,7 @@ class _Arranging:
             role = Role.SYSTEM
         if role is Role.TOOL:
             role = Role.USER
+        name = said_by(message)
         turn: _Turn | None = None
         made: list[tuple[str, _Turn, _Call]] = []
         for one in message.parts:
@@ -138,7 +141,10 @@ class _Arranging:
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
-            if isinstance(part, ToolCall):
+            if name:
+                said, name = blocks.named(name, part), ""
+                turn.shown += [Shown(one, index) for one in said]
+            elif isinstance(part, ToolCall):
                 call = _Call(Shown(part, index))
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
@@ -333,6 +339,11 @@ class _Arranging:
             answered = turn.answered
         if results:
             yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
+
+
+def said_by(message: PromptMessage) -> str:
+    """Return the name that stands before the text of a message of the user; "" for none."""
+    return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
 def _thinks(one: Shown) -> bool:
