@@ -4,7 +4,7 @@ Published for messages of text (cookbook, "How to count tokens with tiktoken", s
 role, one and its name, and three for the reply. Tools are shown to a model as TypeScript, nine tokens around it; a
 first system message takes them in, which saves four and adds a line break to its text. Found by H. Marr (openai-chat-
 tokens, 2023, MIT) and the same to the token as what the cookbook reports for two vocabularies (section 7), whose own
-recipe is only right where there is a system message. Everything else is charged so that it is not too little:
+recipe is off where there is no system message. Everything else is charged so that it is not too little:
 
 - Newer models: at most the headers that the format of gpt-oss adds (cookbook, "OpenAI harmony response format"): the
   channel of an assistant message, the heading over instructions, the lines around a list of tools.
