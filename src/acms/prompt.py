@@ -39,14 +39,14 @@ from acms.events import Event
 from acms.manifest import Manifest
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import Codec, KVMemory, Summarizer
-from acms.rendering import Rendered, Request
+from acms.rendering import Rendered, Report, Request
 from acms.summaries import Summaries
 from acms.view import View
 
 if TYPE_CHECKING:
     from acms.pins import PinRegistry
 
-__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Request"]
+__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
 
 Content: TypeAlias = Union[
     str, Mapping[str, Any], PromptMessage, Part, Node, View, "Prompt", "Sequence[Content]", None
@@ -506,7 +506,9 @@ def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
         return [
             step for index, item in enumerate(content) for step in _read(item, f"{field}[{index}]", bound)
         ]
-    raise ValidationError(f"{type(content).__name__} cannot stand in a prompt", field=field)
+    raise ValidationError(
+        f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)
+    )
 
 
 def _role_of(parts: Sequence[object]) -> Role:
@@ -531,8 +533,16 @@ def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
 
 def _session(value: object) -> View:
     if not isinstance(value, View):
-        raise ValidationError(f"must be a session or a view, not {type(value).__name__}", field="session")
+        raise ValidationError(
+            f"must be a session or a view, not {type(value).__name__}", field="session", options=_twins(value)
+        )
     return value
+
+
+def _twins(value: object) -> tuple[str, ...]:
+    """Return what to do with a session or a prompt of the blocking door."""
+    inner = getattr(value, "inner", None)
+    return ("from acms.sync import Prompt",) if isinstance(inner, View | Prompt) else ()
 
 
 def _prompt(value: object, field: str) -> Prompt:

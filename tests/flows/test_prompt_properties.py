@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,13 +23,17 @@ from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
 from acms.replay import replay
 from tests.flows.talk import session_on
+from tests.providers import validators
 from tests.providers.prompts import conversations, texts, tools
 
-CODECS: dict[str, Callable[[], Codec]] = {
-    "chat": lambda: OpenAIChat("gpt-4o"),
-    "chat, calibrated": lambda: OpenAIChat("gpt-5"),
-    "responses": lambda: OpenAIResponses("gpt-5"),
-    "anthropic": lambda: AnthropicMessages("claude-sonnet-4-5"),
+CODECS: dict[str, tuple[Callable[[], Codec], Callable[[Any], None]]] = {
+    "chat": (lambda: OpenAIChat("gpt-4o"), validators.openai_chat),
+    "chat, calibrated": (lambda: OpenAIChat("gpt-5"), validators.openai_chat),
+    "responses": (lambda: OpenAIResponses("gpt-5"), validators.openai_responses),
+    "anthropic": (
+        lambda: AnthropicMessages("claude-sonnet-4-5"),
+        partial(validators.anthropic, prefill=True),
+    ),
 }
 SAID = "db1 orders PostgreSQL weather licence costs full disk Monday chose backup".split()
 words = st.lists(st.sampled_from(SAID), min_size=1, max_size=30).map(" ".join)
@@ -278,7 +283,8 @@ def test_what_is_sent_is_within_the_budget(
         kv = InMemoryKV()
         await kv.set("profile", {"name": "Sam", "notes": ["likes brevity"] * 5})
         await create_pin_registry(kv, namespace="n").pin("profile")
-        codec = CODECS[name]()
+        make, accepts = CODECS[name]
+        codec = make()
         version = (await session.get_session_stats()).version
         world = World(session, session.at(version // 2) if version else session, kv)
         made = built(Prompt(codec).user("start"), steps, world).tools(offered)
@@ -295,6 +301,7 @@ def test_what_is_sent_is_within_the_budget(
         assert codec.count(rendered.payload) == rendered.tokens
         assert rendered.tokens.upper_bound <= budget
         codec.check(rendered.payload)
+        accepts(rendered.payload)
         pairs_hold(rendered)
         shown: list[str] = []
         for message in rendered.manifest.messages:
@@ -324,7 +331,7 @@ def test_without_a_budget_what_is_parsed_is_what_was_rendered(
     async def work(storage: Any, session_id: str) -> None:
         session = session_on(storage, session_id)
         await tell(session, log)
-        codec = CODECS[name]()
+        codec = CODECS[name][0]()
         world = World(session, session, InMemoryKV())
         try:
             rendered = await built(Prompt(codec).user("start"), steps, world).render()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import FitError, ValidationError
+from acms import ACMS, EntryNotFoundError, FitError, ValidationError
 from acms.codecs import OpenAIChat, Tool
 from acms.composition import PromptMessage
 from acms.core.nodes import Atom, Omit, Scope
@@ -17,6 +17,7 @@ from acms.kv import InMemoryKV
 from acms.model import Role, Text, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
+from acms.protocols import SummaryRequest
 from acms.replay import replay
 from tests.flows.talk import Storage, fill, session_on, tool_turn
 from tests.providers.server import ModelServer
@@ -200,7 +201,7 @@ async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(stora
     assert rendered.tokens.upper_bound <= 600
 
 
-async def test_a_summary_of_the_log_and_an_edit_are_shown_as_they_are_read(storage: Storage) -> None:
+async def test_an_edit_and_a_retraction_are_shown_as_they_are_read(storage: Storage) -> None:
     session = session_on(storage)
     ids = await fill(session, "the first", "the second", "the third", "the fourth")
     await session.replace(ids[2], "the corrected third")
@@ -208,6 +209,45 @@ async def test_a_summary_of_the_log_and_an_edit_are_shown_as_they_are_read(stora
     assert texts(rendered) == ["the first", "the second", "the corrected third", "the fourth"]
     await session.retract(ids[0])
     assert texts(await prompt().history(session).render(budget=500))[0] == "the second"
+
+
+class Short:
+    """Says how many turns there were."""
+
+    model = "short"
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        return f"There were {len(request.turns)} turns."
+
+
+async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Storage) -> None:
+    async with ACMS("compacted", storage, summarizer=Short()) as session:
+        await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+        done = await session.wait(await session.compact())
+        rendered = await prompt().history(session).render(budget=3000)
+        assert texts(rendered)[0].startswith("<summary>\nThere were 20 turns.\n")
+        assert texts(rendered)[0].endswith("\n</summary>")
+        assert len(rendered.messages) == 11
+        kept = await prompt().history(session).render(budget=300)
+        assert len(kept.messages) < 11
+        assert texts(kept)[0].startswith("<summary>"), "it says most in the fewest tokens"
+        assert await replay(kept.manifest, storage, OpenAIChat("gpt-4o")) == kept.payload
+        before = await prompt().history(session.at(done.version - 1)).render(budget=3000)
+        assert len(before.messages) == 30
+
+
+async def test_a_fork_shows_what_it_inherited_and_says_where_it_is_from(storage: Storage) -> None:
+    session = session_on(storage)
+    ids = await fill(session, *(f"message {number} " + "words " * 10 for number in range(40)))
+    child = await session.fork(at=39, session_id="child")
+    await fill(child, "what if?")
+    rendered = await prompt().history(child).render(budget=200)
+    assert texts(rendered)[-1] == "what if?"
+    assert rendered.ledger.why(ids[38]).included
+    assert not rendered.ledger.why(ids[0]).included
+    with pytest.raises(EntryNotFoundError):  # it was said after the fork, elsewhere
+        rendered.ledger.why(ids[39])
+    assert await replay(rendered.manifest, storage, OpenAIChat("gpt-4o")) == rendered.payload
 
 
 # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ DOORS = [
     "acms.evaluation",
     "acms.kv",
     "acms.pins",
+    "acms.prompt",
     "acms.providers",
     "acms.providers.registry",
     "acms.storage",

@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
@@ -404,13 +405,9 @@ def _told_apart(messages: Sequence[PromptMessage], note: Note) -> Sequence[Promp
 
 
 def _own_ids(ids: Sequence[str]) -> list[str]:
-    own: list[str] = []
-    for call_id in ids:
-        found = call_id
-        while found in own or (found != call_id and found in ids):
-            found = f"{call_id}_{hashlib.sha256(found.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-        own.append(found)
-    return own
+    """Return ids in which those that repeat are numbers: no longer than what they stand for."""
+    numbers = (str(number) for number in count(2) if str(number) not in ids)
+    return [next(numbers) if call_id in ids[:at] else call_id for at, call_id in enumerate(ids)]
 
 
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:

@@ -160,7 +160,19 @@ class OpenAIChat(OpenAICodec):
                 if message.get(key):
                     covered = False
                     total += framing.raw(dump(message[key]))
+        if offered and covered and self.known.recipe:
+            covered, more = self._adopted(payload["messages"])
+            total += more
         return self.counted(total, covered=covered)
+
+    def _adopted(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
+        """Return whether it is known who takes in the tools, and what that changes."""
+        if not self._bound:
+            return False, 0
+        for message in messages:
+            if message["role"] == Role.SYSTEM.value and isinstance(message["content"], str):
+                return True, self.framing.adopted(message["content"])
+        return all(message["role"] != Role.DEVELOPER.value for message in messages), 0
 
     def usage(self, usage: object) -> Usage:
         """Read `response.usage`."""
