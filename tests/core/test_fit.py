@@ -429,6 +429,20 @@ def test_the_error_says_by_how_much_where_what_was_tried_and_what_would_help() -
     assert str(error) == "55 tokens are required (most of it in prompt/rules), 30 more than the budget of 25"
 
 
+def test_the_error_asks_for_a_budget_that_is_enough() -> None:
+    class Careful(Toy):
+        """A bound with a margin of a quarter."""
+
+        def limit(self, budget: int) -> int:
+            return budget * 4 // 5
+
+    codec, tree = Careful(), prompt(unit(words(70)))
+    with pytest.raises(FitError) as caught:
+        answered(fit(tree, codec, codec.limit(40), budget=40))
+    assert (caught.value.over, caught.value.required) == (50, 90)
+    assert answered(fit(tree, codec, codec.limit(90), budget=90)).tokens == 72
+
+
 def test_tools_that_take_the_room_are_named() -> None:
     tools = [Tool(name=f"tool{n}") for n in range(30)]
     with pytest.raises(FitError) as caught:
@@ -453,6 +467,13 @@ def test_defect_2_truncate_is_a_cap_of_tokens_and_takes_no_more_than_needed() ->
     twenty = scope("list", *(unit("one two three") for _ in range(20)), by=Truncate())
     assert len(fitted(prompt(twenty), 99).placed) == 19
     assert fitted(prompt(scope("none", unit("gone"), by=Truncate(0))), None).placed == ()
+
+
+def test_defect_2_a_cap_holds_also_for_what_must_stay() -> None:
+    call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look", words(30)),))
+    (newest,) = atoms([call])
+    capped = scope("history", unit("old"), newest._replace(mandatory=True), by=Truncate(10))
+    assert fitted(prompt(capped), None).placed == ()
 
 
 def test_defect_3_a_strategy_without_progress_does_not_end_the_fit() -> None:

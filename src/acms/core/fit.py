@@ -67,8 +67,11 @@ def _cap(
     """Hold a section to the tokens it may have, as if it were a prompt of its own."""
     strategy = section.scope.strategy
     if isinstance(strategy, Truncate) and strategy.tokens is not None:
-        room = max(strategy.tokens, section.floor)
+        room = strategy.tokens
         yield from _within(section, room, root, base, codec, steps, least=section.scope.priority)
+        for leaf in section.leaves():  # a cap is one, also for what must stay when there is no cap
+            if section.used > room and leaf.section.spare() >= leaf.tokens:
+                leaf.leave("truncate", "even cut it did not fit the cap")
     ceiling = section.scope.ceiling
     if ceiling is None or section.used <= ceiling:
         return
@@ -175,18 +178,27 @@ def _error(
     steps: Sequence[Step],
 ) -> FitError:
     """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
-    named = limit if budget is None else budget
+    named, needed = (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over))
     own = {section.path: _own(section) for section in root.sections()}
     where = max(own, key=lambda path: own[path])
     offered = codec.base(tools) - codec.base(()) if tools else 0
     if offered > own[where]:
         where = "tools"
-    options = [f"raise the budget by {over}", *_options(root, over)]
+    options = [f"raise the budget by {needed - named}", *_options(root, over)]
     if offered >= over:
         options.append(f"offer fewer tools: they take {offered} tokens")
-    return FitError(
-        budget=named, required=named + over, where=where, tried=_tried(steps), options=tuple(options)
-    )
+    return FitError(budget=named, required=needed, where=where, tried=_tried(steps), options=tuple(options))
+
+
+def _budget(codec: Codec, budget: int, limit: int, over: int) -> int:
+    """Return a budget whose limit is `over` more: of a bound that has a margin it is more than that more."""
+    needed = budget + over
+    for _ in range(50):
+        missing = limit + over - codec.limit(needed)
+        if missing <= 0:
+            break
+        needed += missing
+    return needed
 
 
 def _own(section: Section) -> int:
