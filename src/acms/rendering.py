@@ -21,7 +21,7 @@ from acms.core.content import Recalling, Step, at, replaced
 from acms.core.fit import fit
 from acms.core.fit_tree import written
 from acms.core.layout import laid_out
-from acms.core.manifest import ledger
+from acms.core.manifest import considered, ledger
 from acms.core.manifest import written as written_manifest
 from acms.core.nodes import Composed, Fitted, Left, Placed, Scope
 from acms.core.nodes import Step as Shrunk
@@ -116,6 +116,11 @@ class Rendered:
     @cached_property
     def manifest(self) -> Manifest:
         """Where every stretch of text comes from, without the text of the log; written when it is first read."""
+        return considered(self.outline, self._recalls)
+
+    @cached_property
+    def outline(self) -> Manifest:
+        """The manifest without the candidates of recalls, which is all that another render is compared with."""
         return self._write()
 
     @cached_property
@@ -127,7 +132,7 @@ class Rendered:
     def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict(self.manifest, self._after, self.codec, key=key)
+        return predict(self.outline, self._after, self.codec, key=key)
 
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
@@ -160,7 +165,7 @@ async def render(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
         )
     work = _Render(codec, budget, tools, listeners)
-    earlier = after.manifest if isinstance(after, Rendered) else after
+    earlier = after.outline if isinstance(after, Rendered) else after
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
             return await work.run(steps, read, earlier, span)
@@ -372,7 +377,6 @@ class _Render:
                 marks=found.marks,
                 told=told,
                 reads=reads,
-                recalls=recalls,
                 left=left,
                 steps=fitted.steps,
             )

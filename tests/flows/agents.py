@@ -105,7 +105,11 @@ def _plant(rng: random.Random) -> tuple[str, str, str]:
         (
             ("The override file of {} is {}.", "Which override file has {}?", path),
             ("Problems with {} are tracked as {}.", "Which ticket tracks problems with {}?", ticket),
-            ("Whoever changes {} needs the approval of {} from legal.", "Who has to approve a change of {}?", person),
+            (
+                "Whoever changes {} needs the approval of {} from legal.",
+                "Who has to approve a change of {}?",
+                person,
+            ),
             ("No more than {1} may go to {0}.", "How much may go to {} at most?", figure),
             ("We reach {} at {} only.", "At which address do we reach {}?", host),
         )
@@ -231,7 +235,10 @@ class Layout:
     @property
     def kept(self) -> float:
         """Mean of what prompts share, of what they could."""
-        return mean(min(1.0, one / most) if most else 1.0 for one, most in zip(self.shared, self.shareable, strict=True))
+        return mean(
+            min(1.0, one / most) if most else 1.0
+            for one, most in zip(self.shared, self.shareable, strict=True)
+        )
 
     @property
     def cached(self) -> float:
@@ -290,7 +297,9 @@ async def follow(
             sent = rendered.manifest.messages
             pieces = [Piece(one.hash, one.tokens) for one in sent]
             left = [
-                Piece(one.hash, one.tokens) for one in sent if not one.moves and summaries.isdisjoint(one.sources)
+                Piece(one.hash, one.tokens)
+                for one in sent
+                if not one.moves and summaries.isdisjoint(one.sources)
             ]
             found.ours.add(pieces, left)
             found.replanned.add(pieces, [Piece(one.hash, one.tokens) for one in unchanged.manifest.messages])

@@ -630,6 +630,8 @@ def kept(ttl: str | None = None, **more: Json) -> dict[str, Json]:
     [
         ({"messages": []}, "messages"),
         ({"messages": [HI], "max_tokens": "many"}, "max_tokens"),
+        ({"messages": [HI] * 100_001}, "messages"),
+        ({"messages": [HI], "system": ["x"]}, "system[0]"),
         ({"messages": [HI], "system": ""}, "system[0].text"),
         ({"messages": [HI], "system": [RESULT]}, "system[0].type"),
         ({"messages": [assistant(TEXT), HI]}, "messages[0].role"),

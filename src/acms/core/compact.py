@@ -21,7 +21,8 @@ KIND = "compact"
 """Kind of the job that every worker takes; one that needs a certain summarizer adds its name."""
 MARKED = 4
 """Marked messages stay as they are while they take no more than one part in so many of the budget."""
-SUMMARIES = 0.4
+LEFT = 0.5
+SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
 """So many summaries beside each other are merged into one."""
@@ -114,6 +115,9 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
     budget = policy.budget or before
     kept: set[int] = set()
     room = budget // MARKED
+    if policy.budget is not None:
+        stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
+        room = min(room, max(0, int(LEFT * budget) - stays))
     for group, cost in reversed(older):
         if any(entry.markers for entry in group) and cost <= room:
             kept.add(id(group))

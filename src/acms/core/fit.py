@@ -125,8 +125,9 @@ def _within(
     for place, section in enumerate(waiting):
         over = area.used - room
         reserve = 0
-        if isinstance(section.scope.strategy, Window) and moving:
-            reserve = _reserve(section, moving, waiting[:place])
+        strategy = section.scope.strategy
+        if isinstance(strategy, Window) and strategy.slack and moving:
+            reserve = _reserve(section, section.used - over, moving, waiting[:place])
         if over + reserve <= 0:
             continue
         before = root.used
@@ -139,16 +140,21 @@ def _within(
             _note(steps, section, name(section), base + before, base + root.used)
 
 
-def _reserve(window: Section, moving: Sequence[Section], done: Sequence[Section]) -> int:
-    """Return what sections that move may still grow by: a window that counted only their use would move with them."""
-    total = 0
+def _reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
+    """Return what is kept free for sections that move: a window that counted only their use would move with them.
+
+    What they may still grow by, but no more than leaves the window half of what it shares with them: a ceiling far
+    above what is ever used is not worth a history.
+    """
+    used = grows = 0
     for one in moving:
         around = one.parent
         while around is not None and not (around.moves and around.allowed is not None):
             around = around.parent
         if around is None and one is not window and one not in done:
-            total += max(0, (one.allowed or 0) - one.used)
-    return total
+            used += one.used
+            grows += max(0, (one.allowed or 0) - one.used)
+    return max(0, min(grows, room - (room + used) // 2))
 
 
 def _note(steps: list[Step], section: Section, strategy: str, before: int, after: int) -> None:

@@ -51,8 +51,11 @@ class Shown(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
-    shown: Shown
-    result: Shown | None = None
+    part: ToolCall
+    at: int
+    result: ToolResult | None = None
+    #: Number of the message that answered it.
+    answer: int = 0
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class _Arranging:
                 said, name = blocks.named(name, part), ""
                 turn.shown += [Shown(one, index) for one in said]
             elif isinstance(part, ToolCall):
-                call = _Call(Shown(part, index))
+                call = _Call(part, index)
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
             else:
@@ -181,7 +184,7 @@ class _Arranging:
             turn, call = waiting
             if turn is not self._turns[-1]:
                 self._notes[LATE] = None
-            call.result = Shown(ToolResult(result.call_id, output, result.is_error), index)
+            call.result, call.answer = ToolResult(result.call_id, output, result.is_error), index
             turn.answered.update(dict.fromkeys(message.sources))
             return
         self._notes[ORPHANS] = None
@@ -219,10 +222,8 @@ class _Arranging:
             case Reasoning():
                 if not one.signature:
                     return self._without(UNSIGNED)
-            case ToolCall():
+            case ToolCall() | ToolResult():
                 pass
-            case ToolResult():
-                raise AssertionError
         if role is not Role.ASSISTANT:
             return self._without(MISFITS)
         if isinstance(one, ToolCall):
@@ -306,20 +307,16 @@ class _Arranging:
         taken: dict[str, int] = {}
         for turn in self._turns:
             for call in turn.calls:
-                part, index = call.shown
-                if not isinstance(part, ToolCall):
-                    continue
+                part = call.part
                 id_ = _unused(part.call_id, taken)
-                made = ToolCall(id_, blocks.name(part.name), part.arguments)
-                if made != part:
+                call.part = ToolCall(id_, blocks.name(part.name), part.arguments)
+                if call.part != part:
                     self._notes[IDS] = None
-                    call.shown = Shown(made, index)
                 if call.result is None:
                     self._notes[OPEN] = None
-                    call.result = Shown(ToolResult(id_, NO_RESULT), index)
-                elif isinstance(call.result.part, ToolResult) and call.result.part.call_id != id_:
-                    result = call.result.part
-                    call.result = Shown(ToolResult(id_, result.output, result.is_error), call.result.at)
+                    call.result, call.answer = ToolResult(id_, NO_RESULT), call.at
+                elif call.result.call_id != id_:
+                    call.result = ToolResult(id_, call.result.output, call.result.is_error)
 
     def _said(self) -> Iterator[Said]:
         results: list[Shown] = []
@@ -333,9 +330,9 @@ class _Arranging:
                 continue
             if results:
                 yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [call.shown for call in turn.calls]
+            calls = [Shown(call.part, call.at) for call in turn.calls]
             yield Said(turn.role, (*turn.shown, *calls), tuple(turn.sources))
-            results = [call.result for call in turn.calls if call.result is not None]
+            results = [Shown(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered
         if results:
             yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
@@ -372,4 +369,4 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
 
 
 def _first(turn: _Turn) -> int:
-    return (turn.shown[0] if turn.shown else turn.calls[0].shown).at
+    return turn.shown[0].at if turn.shown else turn.calls[0].at

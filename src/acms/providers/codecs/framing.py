@@ -12,8 +12,7 @@ recipe is only right where there is a system message. Everything else is charged
   <|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>`, 13 tokens.
 - A tool result: its id, its output, and `RESULT`: `<|start|>functions.{name} to=assistant<|channel|>commentary
   <|message|>{output}<|end|>`, and the name again.
-- Tools with parameters that nobody has measured, such as defaults or alternatives: their JSON, which is longer than
-  TypeScript.
+- What of a tool nobody has measured, such as defaults or alternatives: its JSON, which is longer than TypeScript.
 - Media: what was stated, else `MEDIA`, the most that an image costs in the tiled models (vision guide: 85 and eight
   tiles of 170).
 - An item kept verbatim: its JSON.
@@ -42,8 +41,8 @@ MEDIA = 1_445
 TOOLS = 9
 ADOPTED = -4
 """Tokens around the tools, and fewer where a system message takes them in."""
-FUNCTION = 16
-"""Tokens of a tool besides its JSON."""
+MORE = 4
+"""Tokens of what a tool has beyond what was measured, besides its JSON."""
 
 _HEADERS = {Role.SYSTEM: 4, Role.DEVELOPER: 4, Role.USER: 0, Role.ASSISTANT: 2, Role.TOOL: 0}
 """Tokens that harmony has on top of the recipe: "# Instructions" and its blank line; a channel."""
@@ -109,31 +108,27 @@ class Framing:
         """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
         if not functions:
             return 0, True
-        shown = [_shown(function) for function in functions]
-        listed = "\n".join(["namespace functions {\n", *filter(None, shown), "} // namespace functions"])
+        more: list[Json] = []
+        shown = [_shown(function, more) for function in functions]
+        listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
-        for function, measured in zip(functions, shown, strict=True):
-            if measured is None:
-                total += FUNCTION + self._count(dump(function._asdict()))
-        return total, None not in shown
+        return total + sum([MORE + self._count(dump(one)) for one in more]), not more
 
     def adopted(self, system: str) -> int:
         """Return how many tokens more tools cost where a system message takes them in: fewer, that is."""
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _shown(function: Function) -> str | None:
-    """Return a tool as TypeScript, None where it has not been measured how it is shown."""
-    schema = function.parameters
-    if function.strict or "\n" in function.description or not isinstance(schema, Mapping):
-        return None
-    said = f"// {function.description}\n" if function.description else ""
-    if schema.get("type") != "object" or not schema.keys() <= _KNOWN["object"]:
-        return None
+def _shown(function: Function, more: list[Json]) -> str:
+    """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
+    schema = function.parameters if isinstance(function.parameters, Mapping) else {}
+    if function.strict:
+        more.append("strict")
+    _left_over(schema, "object", more)
+    said = _comment(function.description, more)
     if not schema.get("properties"):
         return f"{said}type {function.name} = () => any;\n"
-    properties = _properties(schema, 0)
-    return None if properties is None else f"{said}type {function.name} = (_: {{\n{properties}\n}}) => any;\n"
+    return f"{said}type {function.name} = (_: {{\n{_properties(schema, 0, more)}\n}}) => any;\n"
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -147,39 +142,51 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 """What a property of a type can have for its form to be known."""
 
 
-def _properties(schema: Mapping[str, Json], indent: int) -> str | None:
+def _left_over(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+    rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
+    if rest:
+        more.append(rest)
+
+
+def _comment(description: Json, more: list[Json]) -> str:
+    if not isinstance(description, str) or "\n" in description:
+        more.append(description)
+        return ""
+    return f"// {description}\n" if description else ""
+
+
+def _properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
     properties, required = schema["properties"], schema.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        return None
+        more.append(thawed(schema))
+        return ""
     lines: list[str] = []
     for name, of in properties.items():
-        shown = _type(of, indent)
-        if shown is None:
-            return None
-        description = of.get("description", "")
-        if not isinstance(description, str) or "\n" in description:
-            return None
-        if description:
-            lines.append(f"// {description}")
-        lines.append(f"{name}{'' if name in required else '?'}: {shown},")
+        described = of if isinstance(of, Mapping) else {}
+        lines += _comment(described.get("description", ""), more).splitlines()
+        lines.append(f"{name}{'' if name in required else '?'}: {_type(of, indent, more)},")
     return "\n".join([" " * indent + line for line in lines])
 
 
-def _type(of: Json, indent: int) -> str | None:
+def _type(of: Json, indent: int, more: list[Json]) -> str:
     kind = of.get("type") if isinstance(of, Mapping) else None
-    if not isinstance(kind, str) or not of.keys() <= _KNOWN.get(kind, frozenset()):
-        return None
+    if not isinstance(kind, str) or kind not in _KNOWN:
+        more.append(thawed(of))
+        return "any"
+    _left_over(of, kind, more)
+    items = of.get("enum", ())
     if kind == "string" and "enum" in of:
-        items = of["enum"]
         if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            return None
+            more.append(thawed(items))
+            return "string"
         return " | ".join([f'"{one}"' for one in items])
     if kind == "array":
-        inner = _type(of["items"], indent) if "items" in of else "any"
-        return None if inner is None else f"{inner}[]"
+        return f"{_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
     if kind == "object":
-        properties = _properties(of, indent + 2) if of.get("properties") else None
-        return None if properties is None else f"{{\n{properties}\n}}"
+        if not of.get("properties"):
+            more.append("object")
+            return "object"
+        return f"{{\n{_properties(of, indent + 2, more)}\n}}"
     return "number" if kind == "integer" else kind
 
 
