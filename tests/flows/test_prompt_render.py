@@ -11,7 +11,7 @@ import pytest
 
 from acms import ACMS, EntryNotFoundError, FitError, ValidationError
 from acms.codecs import OpenAIChat, Tool
-from acms.composition import PromptMessage
+from acms.composition import Count, Exactness, PromptMessage
 from acms.core.nodes import Atom, Omit, Scope
 from acms.kv import InMemoryKV
 from acms.model import Role, Text, ToolCall, ToolResult
@@ -19,6 +19,7 @@ from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.protocols import SummaryRequest
 from acms.replay import replay
+from tests.core.toy import Toy
 from tests.flows.talk import Storage, fill, session_on, tool_turn
 from tests.providers.server import ModelServer
 
@@ -44,7 +45,7 @@ LONG = " ".join(f"word{number}" for number in range(300))
 
 
 @pytest.mark.parametrize("budget", [float("nan"), float("inf"), True, -1, 10.5, 8000.0, "100", 10**12])
-async def test_a_budget_that_is_no_number_of_tokens_is_refused(budget: Any) -> None:
+async def test_defect_10_a_budget_that_is_no_number_of_tokens_is_refused(budget: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         await prompt().omit("x").render(budget=budget)
     assert caught.value.field == "budget"
@@ -104,6 +105,24 @@ async def test_of_equal_priorities_the_first_goes_first_and_only_as_many_as_must
     built = prompt().user("U").omit("first " * 20).omit("second " * 20)
     rendered = await built.render(budget=await size(built) - 1)
     assert [text.split()[0] for text in texts(rendered)] == ["U", "second"]
+
+
+class Grows(Toy):
+    """A format that needs more for a whole request than for its messages."""
+
+    def count(self, payload: Any) -> Count:
+        tokens = super().count(payload).tokens + 9
+        return Count(tokens=tokens, exactness=Exactness.EXACT, upper_bound=tokens)
+
+
+async def test_a_request_that_grows_when_it_is_written_is_fitted_again() -> None:
+    built = Prompt(Grows()).system("S").truncate(["word " * 10] * 9, tokens=1000)
+    for budget in range(20, 130, 7):
+        rendered = await built.render(budget=budget)
+        assert rendered.tokens.upper_bound <= budget
+    with pytest.raises(FitError) as caught:
+        await built.render(budget=11)
+    assert caught.value.budget == 11
 
 
 async def test_truncate_drops_the_oldest_and_keeps_the_rest() -> None:
@@ -368,6 +387,19 @@ async def test_recalled_tokens_are_bounded(storage: Storage) -> None:
     )
     (recalled,) = [one for one in rendered.manifest.messages if one.path == "prompt/recall"]
     assert 50 < recalled.tokens <= 120
+
+
+async def test_other_sessions_of_a_namespace_are_asked_where_that_is_said(storage: Storage) -> None:
+    other = session_on(storage, "other", namespace="team")
+    await other.ingest("user", "Decision: the licence costs 48,000 a year.")
+    session = session_on(storage, namespace="team")
+    await fill(session, "Good morning.")
+    query = "what does the licence cost?"
+    own = await prompt().user("U").recall(session, query).render(budget=300)
+    assert "48,000" not in texts(own)[-1]
+    all_of_them = await prompt().user("U").recall(session, query, scope="namespace").render(budget=300)
+    assert "48,000" in texts(all_of_them)[-1]
+    assert await replay(all_of_them.manifest, storage, OpenAIChat("gpt-4o")) == all_of_them.payload
 
 
 async def test_recall_takes_what_recall_takes(storage: Storage) -> None:
