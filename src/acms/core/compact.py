@@ -22,6 +22,8 @@ KIND = "compact"
 MARKED = 4
 """Marked messages stay as they are while they take no more than one part in so many of the budget."""
 LEFT = 0.5
+"""Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
+What is left up to the threshold is for what comes next, so that the next compaction is far (decision 0036)."""
 SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
@@ -32,7 +34,7 @@ LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 GROWTH = 0.1
 """Share of the budget by which a log must have grown since a compaction was last asked for."""
-GAIN = 0.25
+GAIN = 0.4
 """Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
 from its place on (decision 0036)."""
 
