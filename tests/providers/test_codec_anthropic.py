@@ -585,19 +585,3 @@ def test_a_payload_written_by_hand_is_read() -> None:
         says("tool", ToolResult("a", "out")),
         says("user", "Well?"),
     )
-
-
-@pytest.mark.parametrize(
-    ("payload", "field"),
-    [
-        ({}, "messages"),
-        ({"input": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
-    ],
-)
-def test_a_payload_of_another_format_is_not_read(payload: dict[str, Json], field: str) -> None:
-    with pytest.raises(PayloadError) as refused:
-        NEW.parse(payload)
-    assert refused.value.field == field

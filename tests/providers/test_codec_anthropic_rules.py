@@ -111,3 +111,19 @@ def test_an_answer_to_go_on_with_holds_no_reasoning_and_ends_in_a_word() -> None
 def test_an_unknown_bound_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         AnthropicMessages("claude-opus-5", bound="exact")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({}, "messages"),
+        ({"input": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+    ],
+)
+def test_a_payload_of_another_format_is_not_read(payload: dict[str, Json], field: str) -> None:
+    with pytest.raises(PayloadError) as refused:
+        NEW.parse(payload)
+    assert refused.value.field == field
