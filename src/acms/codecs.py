@@ -9,11 +9,13 @@ from acms.composition import Count, Exactness, Tool, Usage
 
 if TYPE_CHECKING:
     from acms.providers.codecs.anthropic import AnthropicMessages
+    from acms.providers.codecs.calibration import Calibration
     from acms.providers.codecs.openai_chat import OpenAIChat
     from acms.providers.codecs.openai_responses import OpenAIResponses
 
 __all__ = [
     "AnthropicMessages",
+    "Calibration",
     "Count",
     "Exactness",
     "OpenAIChat",
@@ -24,6 +26,7 @@ __all__ = [
 
 _ROOMS = {
     "AnthropicMessages": "anthropic",
+    "Calibration": "calibration",
     "OpenAIChat": "openai_chat",
     "OpenAIResponses": "openai_responses",
 }

@@ -256,7 +256,7 @@ class Manifest:
                 limit=_optional(written.get("limit")),
                 tokens=_whole(written["tokens"]),
                 upper_bound=_whole(written["upper_bound"]),
-                tools=tuple([Tool(**tool) for tool in written.get("tools", ())]),
+                tools=tuple([_tool_back(tool) for tool in written.get("tools", ())]),
                 marks=tuple(
                     [
                         CacheMark(
@@ -370,6 +370,17 @@ def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
         else:
             written[name] = value
     return written
+
+
+def _tool_back(written: Mapping[str, Json]) -> Tool:
+    if not isinstance(written["parameters"], dict):
+        raise TypeError("a tool without parameters")
+    return Tool(
+        name=_text(written["name"]),
+        description=_text(written["description"]),
+        parameters=written["parameters"],
+        strict=bool(written["strict"]),
+    )
 
 
 def _sent_back(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:

@@ -39,14 +39,14 @@ from acms.events import Event
 from acms.manifest import Manifest
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import Codec, KVMemory, Summarizer
-from acms.rendering import Rendered, Request
+from acms.rendering import Rendered, Report, Request
 from acms.summaries import Summaries
 from acms.view import View
 
 if TYPE_CHECKING:
     from acms.pins import PinRegistry
 
-__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Request"]
+__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
 
 Content: TypeAlias = Union[
     str, Mapping[str, Any], PromptMessage, Part, Node, View, "Prompt", "Sequence[Content]", None
@@ -151,10 +151,11 @@ class Prompt:
         """Add the last n messages of a content, wherever in it they stand.
 
         When the first of them belongs to a tool call and its answers, all of these are shown. Fewer than n are shown
-        only when room is short.
+        only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
+        of it in the provider's cache.
         """
         n = validate.whole(n, "n", least=1)
-        return self._shrinking("last", content, Window(), priority, newest=n)
+        return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
 
     def truncate(
         self,
@@ -212,7 +213,7 @@ class Prompt:
         session: View,
         query: str,
         *,
-        tokens: int = 2000,
+        tokens: int | None = None,
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
@@ -223,7 +224,8 @@ class Prompt:
         """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
         It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
-        `in_place`. What the prompt shows of the session anyway is not recalled.
+        `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
+        sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
         """
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
@@ -234,7 +236,7 @@ class Prompt:
         step = Recalling(
             _session(session),
             query,
-            validate.whole(tokens, "tokens", most=validate.BUDGET),
+            None if tokens is None else validate.whole(tokens, "tokens", most=validate.BUDGET),
             _priority(priority),
             bool(in_place),
             {
@@ -504,7 +506,9 @@ def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
         return [
             step for index, item in enumerate(content) for step in _read(item, f"{field}[{index}]", bound)
         ]
-    raise ValidationError(f"{type(content).__name__} cannot stand in a prompt", field=field)
+    raise ValidationError(
+        f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)
+    )
 
 
 def _role_of(parts: Sequence[object]) -> Role:
@@ -529,8 +533,16 @@ def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
 
 def _session(value: object) -> View:
     if not isinstance(value, View):
-        raise ValidationError(f"must be a session or a view, not {type(value).__name__}", field="session")
+        raise ValidationError(
+            f"must be a session or a view, not {type(value).__name__}", field="session", options=_twins(value)
+        )
     return value
+
+
+def _twins(value: object) -> tuple[str, ...]:
+    """Return what to do with a session or a prompt of the blocking door."""
+    inner = getattr(value, "inner", None)
+    return ("from acms.sync import Prompt",) if isinstance(inner, View | Prompt) else ()
 
 
 def _prompt(value: object, field: str) -> Prompt:

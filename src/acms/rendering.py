@@ -21,7 +21,7 @@ from acms.core.content import Recalling, Step, at, replaced
 from acms.core.fit import fit
 from acms.core.fit_tree import written
 from acms.core.layout import laid_out
-from acms.core.manifest import ledger
+from acms.core.manifest import considered, ledger
 from acms.core.manifest import written as written_manifest
 from acms.core.nodes import Composed, Fitted, Left, Placed, Scope
 from acms.core.nodes import Step as Shrunk
@@ -116,6 +116,11 @@ class Rendered:
     @cached_property
     def manifest(self) -> Manifest:
         """Where every stretch of text comes from, without the text of the log; written when it is first read."""
+        return considered(self.outline, self._recalls)
+
+    @cached_property
+    def outline(self) -> Manifest:
+        """The manifest without the candidates of recalls, which is all that another render is compared with."""
         return self._write()
 
     @cached_property
@@ -127,7 +132,7 @@ class Rendered:
     def cache(self) -> CachePrediction:
         """What of the request the provider can read from its cache, after the earlier render that `after` named."""
         key = self.payload.get("prompt_cache_key", "")
-        return predict(self.manifest, self._after, self.codec, key=key)
+        return predict(self.outline, self._after, self.codec, key=key)
 
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
@@ -160,7 +165,7 @@ async def render(
             f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
         )
     work = _Render(codec, budget, tools, listeners)
-    earlier = after.manifest if isinstance(after, Rendered) else after
+    earlier = after.outline if isinstance(after, Rendered) else after
     with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
         try:
             return await work.run(steps, read, earlier, span)
@@ -261,14 +266,14 @@ class _Render:
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
         """Return the tree with what the past says, beside what is shown anyway.
 
-        A history that fits as a whole is not cut for it: then the past has what room is left.
+        A history that fits as a whole is not cut for more of the same: then its past has what room is left.
         """
         recalls = resolved.recalls
         without = replaced(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
         fitted = await self._fit(without, resolved, self._limit)
         seen = _shown(fitted.placed)
         left: int | None = None
-        if resolved.logs and all(log.complete and seen.issuperset(log.ids) for log in resolved.logs):
+        if all(resolved.shows(step.session, seen) for step in recalls.values()):
             left = None if self._limit is None else self._limit - fitted.tokens
         else:
             seen = _shown((await self._fit(tree, resolved, self._limit)).placed)
@@ -330,7 +335,7 @@ class _Render:
             count = self._codec.count(payload)
             if limit is None or self._budget is None or count.upper_bound <= self._budget:
                 return _Fit(fitted, placed, payload, count, marks, limit)
-            limit -= max(1, count.upper_bound - self._budget)
+            limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
 
     async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
         """Store the summaries that were used: there is a prompt now."""
@@ -339,7 +344,6 @@ class _Render:
             self._warnings += run.warnings
             if run.reason:
                 self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
-            if run.reason:
                 self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -373,7 +377,6 @@ class _Render:
                 marks=found.marks,
                 told=told,
                 reads=reads,
-                recalls=recalls,
                 left=left,
                 steps=fitted.steps,
             )
@@ -510,9 +513,9 @@ def _reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, .
     for log in resolved.logs:
         gathered = log.gathered
         if gathered.context:
-            first = min((entry.version for unit in gathered.units for entry in unit.entries), default=0)
+            first = 0 if gathered.whole else log.first
             found[gathered.context, gathered.version] = Read(
-                gathered.context, gathered.version, 0 if gathered.whole else first, log.lineage
+                gathered.context, gathered.version, first, log.lineage, log.summary
             )
     for items in recalls:
         if items.context:

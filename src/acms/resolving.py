@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from acms.assembly import Gathered
 from acms.core import content
+from acms.core.caching import recall_tokens
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
 from acms.events import Event
+from acms.model import Kind
 from acms.protocols import Codec
 from acms.view import View
 
@@ -43,10 +45,14 @@ class Request:
 class LogRead:
     """What was read of a log for a prompt."""
 
+    view: View
     gathered: Gathered
     #: Whether it is all that is in force.
     complete: bool
     lineage: tuple[tuple[str, int], ...] = ()
+    #: Version from which on it is shown, and the stored summary that stands for what is older; "" when none does.
+    first: int = 0
+    summary: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -67,6 +73,15 @@ class Resolved:
     logs: list[LogRead] = field(default_factory=list)
     #: Contents that a summary may stand for, by its name.
     standing: dict[str, SummaryRun] = field(default_factory=dict)
+
+    def shows(self, view: View, seen: set[str]) -> bool:
+        """Return whether everything in force in a log is among the entries that are shown."""
+        return any(
+            log.complete
+            and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
+            and seen.issuperset(log.ids)
+            for log in self.logs
+        )
 
 
 class Resolver:
@@ -130,6 +145,8 @@ class Resolver:
                     return (made[0].node,)
                 return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
             case Recalling():
+                if step.tokens is None:
+                    step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
                 return (remembering(step, name, sum(allowed(step, self._request.codec))),)
             case Standing():
@@ -151,7 +168,11 @@ class Resolver:
         nodes = await self._nodes(step.steps, path, least, count)
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
-            nodes = tuple(content.kept(units if step.newest is None else content.newest(units, step.newest)))
+            if step.newest is None:
+                units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
+            else:
+                units = content.newest(units, step.newest)
+            nodes = tuple(content.kept(units))
         return Scope(
             id=name,
             children=nodes,
@@ -172,7 +193,9 @@ class Resolver:
         only = step.steps[0] if len(step.steps) == 1 else None
         if isinstance(only, Log):
             loaded, gathered = await run.of_log(only.session, room=room)
-            await self._note(gathered, only.session, gathered.whole)
+            stands = "" if gathered.whole else step.id
+            first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
+            await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
             loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
             assert loaded is not None  # the content is whole
@@ -185,31 +208,42 @@ class Resolver:
 
     async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
         """Read of a log what could be shown."""
-        view, codec = step.session, self._request.codec
+        view: View = step.session
+        counter = view.counter.name
+        same = counter == self._request.codec.counter.name
         count = step.newest if newest is None else newest
-        if count is not None:
-            gathered = await view.said(messages=count)
-        elif room is None:
-            gathered = await view.said()
-        else:
-            wanted = int(room * MARGIN)
-            while True:
-                gathered = await view.said(budget=wanted)
-                if gathered.whole or _cost(gathered, view.counter.name, codec) > room:
-                    break
-                wanted *= 2
+        wanted = None if count is not None or room is None else int(room * MARGIN)
+        while True:
+            gathered = await view.said(budget=wanted, messages=count)
+            units = content.atoms(gathered.units, counter)
+            if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
+                break
+            wanted = 2 * wanted
+        if wanted is not None and not gathered.whole:
+            gathered = replace(
+                gathered, units=[*content.older(gathered.units, gathered.cover), *gathered.units]
+            )
+            units = content.atoms(gathered.units, counter)
         messages = sum([len(unit.entries) for unit in gathered.units])
         await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
-        return content.atoms(gathered.units, view.counter.name)
+        return units
 
-    async def _note(self, gathered: Gathered, view: View, complete: bool) -> None:
+    def _cost(self, units: Sequence[Atom]) -> int:
+        cost = self._request.codec.cost
+        return sum([cost(message) for unit in units for message in unit.messages])
+
+    def _summaries(self) -> set[str]:
+        """Return the ids of the summaries that were read."""
+        units = [unit for log in self._found.logs for unit in log.gathered.units]
+        return {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
+
+    async def _note(
+        self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""
+    ) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
-        self._found.logs.append(LogRead(gathered, complete, lineage))
-
-
-def _cost(gathered: Gathered, counter: str, codec: Codec) -> int:
-    units = content.atoms(gathered.units, counter)
-    return sum([codec.cost(message) for unit in units for message in unit.messages])
+        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        first = first or min(versions, default=0)
+        self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
 
 
 def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -232,7 +266,8 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
     """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
     frame = codec.cost(content.framed(content.recalled(()))) + SEAM
-    return step.tokens if left is None else max(0, min(step.tokens, left - frame)), frame
+    tokens = step.tokens or 0
+    return tokens if left is None else max(0, min(tokens, left - frame)), frame
 
 
 def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:

@@ -182,7 +182,7 @@ class View:
         """
         shared = self._shared
         if budget is not None:
-            budget = validate.budget(budget, "budget")
+            budget = validate.whole(budget, "budget")
         if messages is not None:
             messages = validate.whole(messages, "messages")
         if since is not None:

@@ -49,7 +49,11 @@ def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: in
     assert found == sorted(found)
 
 
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=150), st.integers(2000, 9000), SLACKS)
+@given(
+    st.lists(st.integers(20, 400), min_size=1, max_size=150),
+    st.integers(2000, 9000),
+    st.sampled_from((0.1, 0.25, 0.5)),
+)
 def test_a_start_moves_only_when_what_follows_no_longer_fits(
     tokens: list[int], room: int, slack: float
 ) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool
 from acms.core import chat, plan
-from acms.core.manifest import fingerprint, ledger, messages, written
+from acms.core.manifest import considered, fingerprint, ledger, messages, written
 from acms.core.nodes import Left, Piece, Placed, Step
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.manifest import FORMAT, Manifest, Read
+from acms.manifest import FORMAT, Manifest, Read, Written
 from acms.model import Entry, Kind, Media, Part, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.projections import SEPARATOR, Ledger, Verdict, speak
 from acms.protocols import Codec
@@ -31,8 +31,11 @@ COUNT = Count(tokens=100, exactness=Exactness.EXACT, upper_bound=100)
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))
 
 
-def made(placed: Sequence[Placed], entries: Sequence[Entry] = (), **more: Any) -> Manifest:
+def made(
+    placed: Sequence[Placed], entries: Sequence[Entry] = (), recalls: Sequence[Ledger] = (), **more: Any
+) -> Manifest:
     found = written(placed, codec=CODEC, count=COUNT, told={one.id: one for one in entries}, **more)
+    found = considered(found, recalls)
     again = Manifest.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert again.digest == found.digest
@@ -49,7 +52,7 @@ def literals(manifest: Manifest) -> str:
         segment
         for message in manifest.messages
         for part in message.parts
-        if hasattr(part, "fields")
+        if isinstance(part, Written)
         for _, value in part.fields
         if isinstance(value, tuple)
         for segment in value
@@ -179,6 +182,19 @@ def test_a_manifest_holds_no_text_of_the_log(prompt: tuple[list[Placed], list[En
     placed, entries = prompt
     kept = literals(made(placed, entries))
     assert not set(kept) & set("αβγδεζηθικλμνξο"), kept
+
+
+@given(st.text("αβγδ ", min_size=60, max_size=400), st.data())
+def test_a_text_that_was_changed_is_quoted_where_it_is_the_same(said: str, data: st.DataObject) -> None:
+    """Whatever a plugin does to a text of the log, the manifest is right, and long stretches are found."""
+    source = entry(1, said)
+    start = data.draw(st.integers(0, 20))
+    end = data.draw(st.integers(start + 31, len(said)))
+    text = f"As said before — {said[start:end]} — and so on, {said[:9]}."
+    message = PromptMessage(role=Role.USER, parts=(Text(text),), sources=(source.id,))
+    manifest = made([Placed(message, "prompt/plugin")], [source])
+    assert messages(manifest, {source.id: source}) == (message,)
+    assert len(literals(manifest)) < len(text) - 30
 
 
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────

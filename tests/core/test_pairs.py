@@ -13,6 +13,7 @@ from acms.core.nodes import Atom, Composed, Piece, Scope
 from acms.core.pairs import atoms, joined, paired
 from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
 from tests.core.toy import said
+from tests.providers.prompts import conversations
 
 
 def call(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
@@ -153,9 +154,38 @@ def test_a_placeholder_gives_way_to_the_answer_the_caller_wrote() -> None:
     assert found == scope("prompt", scope("history", Atom((call("a"), answer("a", "late")))))
 
 
+def test_a_call_with_all_its_answers_is_left_as_it_is_and_takes_no_other() -> None:
+    (whole,) = atoms([call("a", "b"), answer("a", "one"), answer("b", "two")])
+    tree = scope("prompt", whole, Atom((answer("a", "again"),)))
+    assert paired(scope("prompt", whole)) == scope("prompt", whole)
+    found = paired(tree)
+    assert found.children[0] is whole
+    stray = found.children[1]
+    assert isinstance(stray, Atom)
+    assert told([stray]) == [[wrap("again", ORPHAN)]]
+
+
+def test_the_same_unit_twice_is_shown_twice() -> None:
+    open_call = Atom((call("a"),))
+    found = paired(scope("prompt", open_call, scope("now", open_call, Atom((answer("a", "one"),)))))
+    placeholder = f"={NO_RESULT}"
+    first, now = found.children
+    assert isinstance(first, Atom)
+    assert isinstance(now, Scope)
+    assert told([first]) == [["a", placeholder]]
+    assert told([one for one in now.children if isinstance(one, Atom)]) == [["a", "=one"]]
+
+
 def test_a_tree_without_tools_is_returned_as_it_is() -> None:
     tree = scope("prompt", Atom((said("hi"),)), scope("in", Atom((said("ho"),))))
     assert paired(tree) is tree
+
+
+@given(conversations())
+def test_conversations_are_paired_once_and_for_all(messages: list[PromptMessage]) -> None:
+    units = atoms(messages)
+    assert joined(units) == units
+    assert [one.messages[0].role for one in units].count(Role.TOOL) == 0
 
 
 IDS = st.sampled_from("ab")

@@ -8,7 +8,7 @@ from typing import TypeVar
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.core.fit import fit
 from acms.core.nodes import Atom, Fitted, NeedSummary, Scope
-from acms.model import Json, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import TokenCounter
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ class Toy:
         self.counter: TokenCounter = Words()
         self.primer = primer
         self.costed = 0
+        #: Tokens of every media.
+        self.media = 0
 
     def cost(self, message: PromptMessage) -> int:
         self.costed += 1
@@ -42,6 +44,8 @@ class Toy:
                 total += self.counter.count(part.text)
             elif isinstance(part, ToolCall):
                 total += 1 + self.counter.count(part.arguments)
+            elif isinstance(part, Media):
+                total += self.media
             elif isinstance(part, ToolResult):
                 total += 1 + self.counter.count(part.output)
         return total

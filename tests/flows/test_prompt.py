@@ -265,7 +265,7 @@ async def test_last_never_splits_a_call_from_its_answers(storage: Storage) -> No
         assert [text for _, text in said(await prompt().last(session, n=n).render())] == expected
 
 
-async def test_last_counts_messages_inside_nested_parts_too() -> None:
+async def test_defect_6_last_counts_messages_inside_nested_parts_too() -> None:
     """A content is what it shows: a part of it that is a part of its own is no hole."""
     inner = Prompt().section("notes", Prompt().user("a").omit(Prompt().user("b").user("c"))).user("d")
     assert [text for _, text in said(await prompt().last(inner, n=3).render())] == ["b", "c", "d"]
@@ -408,7 +408,7 @@ async def test_what_a_plugin_raises_ends_the_render() -> None:
 # ── cache hints ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_cache_hint_marks_everything_before_it_and_its_key_hashes_the_content() -> None:
+async def test_defect_13_the_key_of_a_cache_hint_hashes_everything_before_it() -> None:
     async def key(rules: str, version: str = "v1") -> str:
         built = prompt().system(rules).cache_hint(id="rules", version=version, ttl=3600).user("U")
         rendered = await built.render(budget=200)
@@ -435,7 +435,7 @@ async def test_what_is_recalled_cannot_be_in_a_cached_prefix(storage: Storage) -
         assert caught.value.field == "cache_hint"
 
 
-def test_a_cache_hint_inside_a_content_is_refused_and_not_ignored() -> None:
+def test_defect_7_a_cache_hint_inside_a_content_is_refused_and_not_ignored() -> None:
     hinted = Prompt().system("rules").cache_hint()
     for build in (
         lambda: prompt().truncate(hinted, 100),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,13 +23,17 @@ from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
 from acms.replay import replay
 from tests.flows.talk import session_on
+from tests.providers import validators
 from tests.providers.prompts import conversations, texts, tools
 
-CODECS: dict[str, Callable[[], Codec]] = {
-    "chat": lambda: OpenAIChat("gpt-4o"),
-    "chat, calibrated": lambda: OpenAIChat("gpt-5"),
-    "responses": lambda: OpenAIResponses("gpt-5"),
-    "anthropic": lambda: AnthropicMessages("claude-sonnet-4-5"),
+CODECS: dict[str, tuple[Callable[[], Codec], Callable[[Any], None]]] = {
+    "chat": (lambda: OpenAIChat("gpt-4o"), validators.openai_chat),
+    "chat, calibrated": (lambda: OpenAIChat("gpt-5"), validators.openai_chat),
+    "responses": (lambda: OpenAIResponses("gpt-5"), validators.openai_responses),
+    "anthropic": (
+        lambda: AnthropicMessages("claude-sonnet-4-5"),
+        partial(validators.anthropic, prefill=True),
+    ),
 }
 SAID = "db1 orders PostgreSQL weather licence costs full disk Monday chose backup".split()
 words = st.lists(st.sampled_from(SAID), min_size=1, max_size=30).map(" ".join)
@@ -49,7 +55,7 @@ turns: st.SearchStrategy[list[Turn]] = st.lists(
 async def tell(session: ACMS, log: list[Turn]) -> None:
     """Write a log: tool calls answered out of order, never, or without having been asked; edits; closed episodes."""
     ids: list[str] = []
-    for number, (kind, text, count) in enumerate(log):
+    for number, (kind, text, many) in enumerate(log):
         if kind == "close":
             if ids:
                 await session.close_episode()
@@ -59,10 +65,10 @@ async def tell(session: ACMS, log: list[Turn]) -> None:
         elif kind == "stray":
             await session.ingest("tool", text, tool_call_id=f"never {number}")
         elif kind in ("tools", "open"):
-            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(count)]
-            await session.ingest("assistant", text if count == 2 else "", tool_calls=calls)
+            calls = [{"id": f"c{one}", "name": "disk", "arguments": "{}"} for one in range(many)]
+            await session.ingest("assistant", text if many == 2 else "", tool_calls=calls)
             if kind == "tools":
-                for one in reversed(range(count)):
+                for one in reversed(range(many)):
                     await session.ingest("tool", f"{one} {text}", tool_call_id=f"c{one}")
         else:
             ids.append(await session.ingest(kind, text))
@@ -142,7 +148,7 @@ leaves: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda given, tokens: (
             lambda prompt, world: prompt.summary(
-                content_of(given, world), id=f"s{len(prompt.steps)}", store=world.kv, tokens=tokens
+                content_of(given, world), id=world.fresh(), store=world.kv, tokens=tokens
             )
         ),
         st.one_of(st.just("session"), st.lists(words, max_size=4)),
@@ -215,6 +221,11 @@ class World:
 
     def __init__(self, session: ACMS, view: Any, kv: InMemoryKV) -> None:
         self.session, self.view, self.kv = session, view, kv
+        self._ids = count(1)
+
+    def fresh(self) -> str:
+        """Return an id that no other summary has."""
+        return f"s{next(self._ids)}"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -272,7 +283,8 @@ def test_what_is_sent_is_within_the_budget(
         kv = InMemoryKV()
         await kv.set("profile", {"name": "Sam", "notes": ["likes brevity"] * 5})
         await create_pin_registry(kv, namespace="n").pin("profile")
-        codec = CODECS[name]()
+        make, accepts = CODECS[name]
+        codec = make()
         version = (await session.get_session_stats()).version
         world = World(session, session.at(version // 2) if version else session, kv)
         made = built(Prompt(codec).user("start"), steps, world).tools(offered)
@@ -289,6 +301,7 @@ def test_what_is_sent_is_within_the_budget(
         assert codec.count(rendered.payload) == rendered.tokens
         assert rendered.tokens.upper_bound <= budget
         codec.check(rendered.payload)
+        accepts(rendered.payload)
         pairs_hold(rendered)
         shown: list[str] = []
         for message in rendered.manifest.messages:
@@ -318,7 +331,7 @@ def test_without_a_budget_what_is_parsed_is_what_was_rendered(
     async def work(storage: Any, session_id: str) -> None:
         session = session_on(storage, session_id)
         await tell(session, log)
-        codec = CODECS[name]()
+        codec = CODECS[name][0]()
         world = World(session, session, InMemoryKV())
         try:
             rendered = await built(Prompt(codec).user("start"), steps, world).render()

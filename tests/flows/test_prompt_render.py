@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from acms import FitError, ValidationError
+from acms import ACMS, EntryNotFoundError, FitError, ValidationError
 from acms.codecs import OpenAIChat, Tool
-from acms.composition import PromptMessage
+from acms.composition import Count, Exactness, PromptMessage
 from acms.core.nodes import Atom, Omit, Scope
 from acms.kv import InMemoryKV
 from acms.model import Role, Text, ToolCall, ToolResult
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
+from acms.protocols import SummaryRequest
 from acms.replay import replay
+from tests.core.toy import Toy
 from tests.flows.talk import Storage, fill, session_on, tool_turn
 from tests.providers.server import ModelServer
 
@@ -43,7 +45,7 @@ LONG = " ".join(f"word{number}" for number in range(300))
 
 
 @pytest.mark.parametrize("budget", [float("nan"), float("inf"), True, -1, 10.5, 8000.0, "100", 10**12])
-async def test_a_budget_that_is_no_number_of_tokens_is_refused(budget: Any) -> None:
+async def test_defect_10_a_budget_that_is_no_number_of_tokens_is_refused(budget: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         await prompt().omit("x").render(budget=budget)
     assert caught.value.field == "budget"
@@ -103,6 +105,24 @@ async def test_of_equal_priorities_the_first_goes_first_and_only_as_many_as_must
     built = prompt().user("U").omit("first " * 20).omit("second " * 20)
     rendered = await built.render(budget=await size(built) - 1)
     assert [text.split()[0] for text in texts(rendered)] == ["U", "second"]
+
+
+class Grows(Toy):
+    """A format that needs more for a whole request than for its messages."""
+
+    def count(self, payload: Any) -> Count:
+        tokens = super().count(payload).tokens + 9
+        return Count(tokens=tokens, exactness=Exactness.EXACT, upper_bound=tokens)
+
+
+async def test_a_request_that_grows_when_it_is_written_is_fitted_again() -> None:
+    built = Prompt(Grows()).system("S").truncate(["word " * 10] * 9, tokens=1000)
+    for budget in range(20, 130, 7):
+        rendered = await built.render(budget=budget)
+        assert rendered.tokens.upper_bound <= budget
+    with pytest.raises(FitError) as caught:
+        await built.render(budget=11)
+    assert caught.value.budget == 11
 
 
 async def test_truncate_drops_the_oldest_and_keeps_the_rest() -> None:
@@ -200,7 +220,7 @@ async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(stora
     assert rendered.tokens.upper_bound <= 600
 
 
-async def test_a_summary_of_the_log_and_an_edit_are_shown_as_they_are_read(storage: Storage) -> None:
+async def test_an_edit_and_a_retraction_are_shown_as_they_are_read(storage: Storage) -> None:
     session = session_on(storage)
     ids = await fill(session, "the first", "the second", "the third", "the fourth")
     await session.replace(ids[2], "the corrected third")
@@ -208,6 +228,45 @@ async def test_a_summary_of_the_log_and_an_edit_are_shown_as_they_are_read(stora
     assert texts(rendered) == ["the first", "the second", "the corrected third", "the fourth"]
     await session.retract(ids[0])
     assert texts(await prompt().history(session).render(budget=500))[0] == "the second"
+
+
+class Short:
+    """Says how many turns there were."""
+
+    model = "short"
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        return f"There were {len(request.turns)} turns."
+
+
+async def test_a_summary_of_the_log_stands_for_what_was_compacted(storage: Storage) -> None:
+    async with ACMS("compacted", storage, summarizer=Short()) as session:
+        await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+        done = await session.wait(await session.compact())
+        rendered = await prompt().history(session).render(budget=3000)
+        assert texts(rendered)[0].startswith("<summary>\nThere were 20 turns.\n")
+        assert texts(rendered)[0].endswith("\n</summary>")
+        assert len(rendered.messages) == 11
+        kept = await prompt().history(session).render(budget=300)
+        assert len(kept.messages) < 11
+        assert texts(kept)[0].startswith("<summary>"), "it says most in the fewest tokens"
+        assert await replay(kept.manifest, storage, OpenAIChat("gpt-4o")) == kept.payload
+        before = await prompt().history(session.at(done.version - 1)).render(budget=3000)
+        assert len(before.messages) == 30
+
+
+async def test_a_fork_shows_what_it_inherited_and_says_where_it_is_from(storage: Storage) -> None:
+    session = session_on(storage)
+    ids = await fill(session, *(f"message {number} " + "words " * 10 for number in range(40)))
+    child = await session.fork(at=39, session_id="child")
+    await fill(child, "what if?")
+    rendered = await prompt().history(child).render(budget=200)
+    assert texts(rendered)[-1] == "what if?"
+    assert rendered.ledger.why(ids[38]).included
+    assert not rendered.ledger.why(ids[0]).included
+    with pytest.raises(EntryNotFoundError):  # it was said after the fork, elsewhere
+        rendered.ledger.why(ids[39])
+    assert await replay(rendered.manifest, storage, OpenAIChat("gpt-4o")) == rendered.payload
 
 
 # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,6 +347,25 @@ async def test_a_history_that_fits_is_not_cut_for_what_could_be_recalled(storage
     assert rendered.steps == ()
 
 
+async def test_the_past_of_another_session_is_not_squeezed_by_a_history_that_fits(storage: Storage) -> None:
+    session = await past(storage)
+    other = session_on(storage, "other")
+    await fill(other, *(f"Small talk {number} " + "words " * 20 for number in range(10)))
+    built = prompt().history(other).recall(session, "what did we choose for orders?", tokens=60)
+    whole = await size(prompt().history(other))
+    rendered = await built.render(budget=whole + 5)
+    assert "PostgreSQL" in texts(rendered)[-1]
+
+
+async def test_last_shows_as_many_of_the_n_as_fit(storage: Storage) -> None:
+    session = session_on(storage)
+    await fill(session, *(f"message {number} " + "words " * 20 for number in range(30)))
+    one = await size(prompt().last(session, n=2)) - await size(prompt().last(session, n=1))
+    rendered = await prompt().last(session, n=20).render(budget=await size(prompt().last(session, n=20)) - 1)
+    assert len(rendered.messages) == 19
+    assert one > 20
+
+
 async def test_recall_is_kept_longer_than_history_and_goes_before_what_is_required(storage: Storage) -> None:
     session = await past(storage)
     built = prompt().system("S").history(session).recall(session, "what did we choose for orders?", tokens=60)
@@ -309,6 +387,19 @@ async def test_recalled_tokens_are_bounded(storage: Storage) -> None:
     )
     (recalled,) = [one for one in rendered.manifest.messages if one.path == "prompt/recall"]
     assert 50 < recalled.tokens <= 120
+
+
+async def test_other_sessions_of_a_namespace_are_asked_where_that_is_said(storage: Storage) -> None:
+    other = session_on(storage, "other", namespace="team")
+    await other.ingest("user", "Decision: the licence costs 48,000 a year.")
+    session = session_on(storage, namespace="team")
+    await fill(session, "Good morning.")
+    query = "what does the licence cost?"
+    own = await prompt().user("U").recall(session, query).render(budget=300)
+    assert "48,000" not in texts(own)[-1]
+    all_of_them = await prompt().user("U").recall(session, query, scope="namespace").render(budget=300)
+    assert "48,000" in texts(all_of_them)[-1]
+    assert await replay(all_of_them.manifest, storage, OpenAIChat("gpt-4o")) == all_of_them.payload
 
 
 async def test_recall_takes_what_recall_takes(storage: Storage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +14,14 @@ from acms import ACMS, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.composition import Tool
 from acms.core.manifest import address
-from acms.errors import EntryNotFoundError, GoneError, ValidationError
+from acms.errors import EntryNotFoundError, ExpiredError, GoneError, ValidationError
 from acms.kv import InMemoryKV
 from acms.manifest import Manifest, Quote, Written
-from acms.model import Entry, Reasoning, Text
+from acms.model import Entry, Reasoning, State, Text
 from acms.pins import create_pin_registry
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
+from acms.providers import OfflineReflector
 from acms.replay import BATCH, replay, shown
 from tests.flows.talk import Storage, session_on
 
@@ -184,7 +186,45 @@ async def test_what_was_erased_since_is_named(storage: Storage, codec: Codec) ->
     await again(without, session, codec)
 
 
-async def test_a_stored_summary_and_what_a_plugin_wrote_stand_in_the_manifest(storage: Storage) -> None:
+async def test_what_retention_has_deleted_since_is_named(storage: Storage) -> None:
+    codec = CODECS[0]
+    session = session_on(storage)
+    ids = await agent(session, 2)
+    rendered = await Prompt(codec).history(session).render()
+    (context,) = {read.context for read in rendered.manifest.reads}
+    await storage.blank(context, [3], to=State.EXPIRED, audit={})
+    with pytest.raises(ExpiredError, match=ids[2]):
+        await replay(rendered.manifest, session.storage, codec)
+
+
+async def test_facts_and_what_other_sessions_said_are_quoted_too() -> None:
+    codec, storage = CODECS[0], open_storage("memory://")
+    async with (
+        session_on(storage, "one", reflector=OfflineReflector()) as one,
+        session_on(storage, "two", reflector=OfflineReflector()) as two,
+    ):
+        for session in (one, two):
+            await session.ingest(
+                "user", f"The orders service of {session.session_id} uses MySQL. I live in Berlin."
+            )
+            await session.ingest(
+                "user", "Correction: I live in Munich now. The rest of what I said still holds."
+            )
+            await session.close_episode("manual")
+            await session.wait_pending()
+        prompt = Prompt(codec).recall(
+            one, "Where do I live, and which database?", tokens=200, scope="namespace"
+        )
+        rendered = await prompt.render()
+        manifest = await again(rendered, one, codec)
+        kinds = {(id[0], id.split("_")[1]) for id in manifest.entries}
+        assert {kind for kind, _ in kinds} == {"f", "m"}
+        assert len({context for _, context in kinds}) >= 2
+        assert not {"Munich", "Berlin", "MySQL"} & set(re.findall(r"\w+", texts(manifest)))
+        assert {rendered.ledger.why(id).rule for id in manifest.entries} == {"recall"}
+
+
+async def test_what_a_plugin_wrote_stands_in_the_manifest(storage: Storage) -> None:
     codec = CODECS[0]
     session = session_on(storage)
     await agent(session, 2)
@@ -196,6 +236,24 @@ async def test_a_stored_summary_and_what_a_plugin_wrote_stand_in_the_manifest(st
     rendered = await Prompt(codec).use(Clock()).history(session).render()
     manifest = await again(rendered, session, codec)
     assert "It is noon." in texts(manifest)
+
+
+async def test_a_prompt_with_a_stored_summary_is_made_again_and_says_what_it_stands_for(
+    storage: Storage,
+) -> None:
+    codec = CODECS[0]
+    session = session_on(storage)
+    ids = await agent(session, 12)
+    kept = InMemoryKV()
+    prompt = Prompt(codec).summary(session, id="history", store=kept, tokens=200).user("And now?")
+    for render in ("written", "read again"):
+        rendered = await prompt.render(budget=2500)
+        manifest = await again(rendered, session, codec)
+        assert manifest.messages[0].path == "prompt/summary", render
+        shown = [id for id in ids if rendered.ledger.why(id).included]
+        assert shown == ids[-len(shown) :]
+        assert {rendered.ledger.why(id).rule for id in ids if id not in shown} == {"summary"}, render
+        assert manifest.reads[0].summary == ("" if render == "written" else "history")
 
 
 class Counted:

@@ -65,6 +65,18 @@ def test_a_prompt_without_await(url: str) -> None:
     assert heard
 
 
+def test_doors_are_not_mixed(url: str) -> None:
+    with sync.ACMS("s", open_storage(url)) as session:
+        for build in (
+            lambda: AsyncPrompt().recall(session, "q"),  # type: ignore[arg-type]
+            lambda: AsyncPrompt().history(session),  # type: ignore[arg-type]
+            lambda: AsyncPrompt().omit(sync.Prompt().user("U")),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ValidationError) as caught:
+                build()
+            assert caught.value.options == ("from acms.sync import Prompt",)
+
+
 def test_constructors_take_the_same_arguments() -> None:
     assert inspect.signature(sync.ACMS) == inspect.signature(AsyncACMS)
     blocking, awaited = (

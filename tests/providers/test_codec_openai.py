@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
@@ -52,17 +52,12 @@ def answer(call_id: str, output: str) -> PromptMessage:
 
 
 def plain(messages: Sequence[PromptMessage]) -> list[tuple[Any, ...]]:
-    """What messages say, without what a payload does not hold: sources, groups, counts; of media the kind alone."""
+    """What messages say, without what a payload does not hold: sources, groups, counts; of media the reference."""
     return [
         (
             one.role,
             one.name,
-            *(
-                replace(part, mime=part.mime.split("/")[0] == "image", sha256="", tokens=0)
-                if isinstance(part, Media)
-                else part
-                for part in one.parts
-            ),
+            *(Media("", part.ref) if isinstance(part, Media) else part for part in one.parts),
         )
         for one in messages
     ]
@@ -438,6 +433,53 @@ class TestVerbatim:
         given = [user("listen", Raw("openai-chat", json.dumps(sound)))]
         assert CHAT.render(given)["messages"][0]["content"] == [{"type": "text", "text": "listen"}, sound]
 
+    def test_a_refusal_is_a_part_of_its_own(self) -> None:
+        given = {"role": "assistant", "content": "hm", "refusal": "no"}
+        (found,) = CHAT.parse({"messages": [given]})
+        assert found.parts == (Text("hm"), Raw("openai-chat", '{"refusal":"no","type":"refusal"}'))
+        assert CHAT.render([found])["messages"][0]["content"] == [
+            {"type": "text", "text": "hm"},
+            {"type": "refusal", "refusal": "no"},
+        ]
+
+    def test_the_output_of_a_call_is_read_as_text(self) -> None:
+        output = [
+            {"type": "input_text", "text": "see"},
+            {"type": "input_image", "image_url": "https://example.com/a.png"},
+            {"type": "input_image", "image_url": "https://example.com/b.png", "detail": "high"},
+        ]
+        found = RESPONSES.parse({"input": [ASKS, {**GETS, "output": output}]})
+        assert plain(found[1:]) == plain([answer("call_1", "see\n[image/*: https://example.com/a.png]")])
+
+    @pytest.mark.parametrize(
+        "item",
+        [
+            {"type": "function_call", "call_id": "call_1"},
+            {"type": "function_call_output", "call_id": "call_1"},
+            {"role": "tool", "content": "hi"},
+            {"role": "user", "content": []},
+        ],
+        ids=["call", "output", "role", "content"],
+    )
+    def test_items_that_are_broken_are_left_out(self, item: dict[str, Any]) -> None:
+        given = [user("hi", Raw("openai-responses", json.dumps(item)))]
+        assert plain(RESPONSES.normal(given)) == plain([user("hi")])
+        assert RESPONSES.notes(given) == ("items that the API would refuse are left out",)
+
+    def test_an_item_between_two_texts_parts_them(self) -> None:
+        search = '{"id":"ws_1","status":"completed","type":"web_search_call"}'
+        given = [
+            message(
+                Role.ASSISTANT, "Let me look.", Raw("openai-responses", search), "Found.", sources=("m_1",)
+            )
+        ]
+        found = RESPONSES.normal(given)
+        kept = Raw("openai-responses", search)
+        assert plain(found) == plain([model("Let me look."), model(kept, "Found.")])
+        assert [one.sources for one in found] == [("m_1",), ("m_1",)]
+        count = RESPONSES.count(RESPONSES.render(given))
+        assert count.tokens == RESPONSES.base() + RESPONSES.cost(given[0])
+
     @pytest.mark.parametrize("written", ["not JSON", "[]", '{"type": "text"', '{"type": "file", "n": NaN}'])
     @both
     def test_what_is_no_object_is_left_out(self, codec: OpenAIChat | OpenAIResponses, written: str) -> None:
@@ -445,7 +487,10 @@ class TestVerbatim:
         assert plain(codec.normal(given)) == plain([user("hi")])
 
 
-@pytest.mark.parametrize("codec", [CHAT, OpenAIChat("gpt-6-sol"), RESPONSES, OpenAIResponses("gpt-5.6-sol")])
+@pytest.mark.parametrize(
+    "codec", [OpenAIChat("gpt-6-sol"), OpenAIResponses("gpt-5.6-sol")], ids=["chat", "responses"]
+)
+@settings(max_examples=50)
 @given(messages=st.one_of(prompts.conversations(), prompts.wild), tools=prompts.tools, data=st.data())
 def test_what_is_rendered_is_read_back_as_the_normal_form(
     codec: OpenAIChat | OpenAIResponses, messages: list[PromptMessage], tools: list[Tool], data: st.DataObject

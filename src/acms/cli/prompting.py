@@ -64,7 +64,7 @@ CODECS = {
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    name = name.partition("/")[0].removesuffix("-messages")  # as codecs call themselves
+    name = name.removesuffix("-messages")  # as the codec calls itself
     if name not in CODECS:
         raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
     made, usual = CODECS[name]
@@ -151,7 +151,7 @@ def render_prompt(
             screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
             screen.line(
                 f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
-                f"({found.tokens.exactness.value}), {_format(manifest)}{_versions(manifest)}",
+                f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
                 "dim",
             )
             for step in found.steps:
@@ -166,7 +166,7 @@ def render_prompt(
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt diff monday.json tuesday.json")
+@prompt.command("diff", epilog="Example:  acms prompt diff monday.json tuesday.json")
 def diff(left: File, right: File, as_json: AsJson = False) -> None:
     """Show two prompts side by side: what they share from the start, and what changed first.
 
@@ -203,7 +203,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt why a.json v12")
+@prompt.command("why", epilog="Example:  acms prompt why a.json v12")
 def why(
     file: File,
     id: Annotated[
@@ -242,7 +242,7 @@ def why(
     run(as_json, work())
 
 
-@prompt.command(epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
+@prompt.command("replay", epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
 def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
     """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
 
@@ -372,11 +372,6 @@ def _place(sent: Sent) -> str:
     return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
 
 
-def _format(manifest: Manifest) -> str:
-    name = manifest.codec
-    return name if name.endswith(manifest.model) else f"{name} {manifest.model}"
-
-
 def _versions(manifest: Manifest) -> str:
     found = ", ".join(dict.fromkeys(f"v{read.version}" for read in manifest.reads))
     return f", log at {found}" if found else ""
@@ -455,7 +450,7 @@ def _line(kept: Kept, place: int, length: int) -> str:
 
 
 def _title(kept: Kept) -> str:
-    return f"{kept.name} ({_format(kept.manifest)}, {_count(kept.manifest.tokens)} tokens)"
+    return f"{kept.name} ({kept.manifest.codec} {kept.manifest.model}, {_count(kept.manifest.tokens)} tokens)"
 
 
 def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summary: str) -> None:

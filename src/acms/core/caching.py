@@ -25,6 +25,10 @@ SLACK = 0.5
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
+RECALL = 16
+"""A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
+
+
 class Prices(NamedTuple):
     """What input tokens cost beside one that is not cached."""
 
@@ -53,8 +57,9 @@ def start(
     budget, which is the same every turn, where the room is not; the room itself when None.
 
     Everything when it fits. Otherwise the start is the atom across the first line of the grid from which on it fits:
-    it moves only when it must, and never back while the log grows and the room is the same. Next to atoms as large as
-    the room the lines are set closer. The newest atom is always shown, also when it alone is too large.
+    it moves only when it must, and never back while the log grows and the room is the same. Where no line lies between
+    what fits and the newest atom, because one is nearly as large as the room, the lines are set closer. The newest atom
+    is always shown, also when it alone is too large.
     """
     if not costs:
         return 0
@@ -74,6 +79,11 @@ def start(
             return bisect_right(befores, line) - 1
         distance //= 2
     return first
+
+
+def recall_tokens(budget: int | None) -> int:
+    """Return how many tokens a recall may have that was given no number."""
+    return 2000 if budget is None else budget // RECALL
 
 
 # ── the cost model ──────────────────────────────────────────────────────────────────────────────────────────────────

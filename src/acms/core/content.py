@@ -7,16 +7,17 @@ becomes a scope of the prompt tree (`acms.core.nodes`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from acms.composition import PromptMessage, Tool
 from acms.core import chat, validate
-from acms.core.history import Unit, shown_role
+from acms.core.history import Cover, Unit, anchor, shown_role
 from acms.core.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.errors import ValidationError
-from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, Text, ToolResult
+from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
 from acms.projections import SEPARATOR, ContextItem, speak
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -75,7 +76,8 @@ class Recalling(NamedTuple):
 
     session: Any
     query: str
-    tokens: int
+    #: None: a share of the budget.
+    tokens: int | None
     priority: int
     in_place: bool
     options: Mapping[str, Any]
@@ -357,9 +359,36 @@ def newest(units: Sequence[Atom], messages: int) -> list[Atom]:
     return list(units[start:])
 
 
+def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
+    """Return the summaries in force from before some units: they say most about the past in the fewest tokens."""
+    known = {entry.id for unit in units for entry in unit.entries}
+    found = [
+        entry
+        for entry in cover.shown
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
+    ]
+    return [Unit((entry,)) for entry in sorted(found, key=anchor)]
+
+
 def kept(units: Sequence[Atom]) -> list[Atom]:
     """Return units of which the newest one must stay."""
     return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
+
+
+def summarised(
+    units: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
+) -> list[Atom]:
+    """Return units of which the summaries with some ids must stay: the newest that have half the room at most."""
+    left = None if room is None else room // 2
+    found: list[Atom] = []
+    for unit in reversed(units):
+        stays = unit.mandatory
+        if len(unit.messages) == 1 and not summaries.isdisjoint(unit.messages[0].sources):
+            left = None if left is None else left - cost(unit.messages[0])
+            stays = stays or left is None or left >= 0
+        found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
+    found.reverse()
+    return found
 
 
 def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:

@@ -23,11 +23,11 @@ def shortened(text: str, budget: int, counter: TokenCounter, keep: Keep | None =
 
     def at(kept: int) -> str:
         if keep is Keep.START:
-            return f"{text[:kept]} {MARK}"
+            return f"{text[:kept].rstrip()} {MARK}"
         if keep is Keep.END:
-            return f"{MARK} {text[len(text) - kept :]}"
+            return f"{MARK} {text[len(text) - kept :].lstrip()}"
         tail = kept // 3
-        return f"{text[: kept - tail]} {MARK} {text[len(text) - tail :]}"
+        return f"{text[: kept - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
 
     if budget <= 0:
         return ""

@@ -67,8 +67,11 @@ def _cap(
     """Hold a section to the tokens it may have, as if it were a prompt of its own."""
     strategy = section.scope.strategy
     if isinstance(strategy, Truncate) and strategy.tokens is not None:
-        room = max(strategy.tokens, section.floor)
+        room = strategy.tokens
         yield from _within(section, room, root, base, codec, steps, least=section.scope.priority)
+        for leaf in section.leaves():  # a cap is one, also for what must stay when there is no cap
+            if section.used > room and leaf.section.spare() >= leaf.tokens:
+                leaf.leave("truncate", "even cut it did not fit the cap")
     ceiling = section.scope.ceiling
     if ceiling is None or section.used <= ceiling:
         return
@@ -125,8 +128,9 @@ def _within(
     for place, section in enumerate(waiting):
         over = area.used - room
         reserve = 0
-        if isinstance(section.scope.strategy, Window) and moving:
-            reserve = _reserve(section, moving, waiting[:place])
+        strategy = section.scope.strategy
+        if isinstance(strategy, Window) and strategy.slack and moving:
+            reserve = _reserve(section, section.used - over, moving, waiting[:place])
         if over + reserve <= 0:
             continue
         before = root.used
@@ -139,16 +143,21 @@ def _within(
             _note(steps, section, name(section), base + before, base + root.used)
 
 
-def _reserve(window: Section, moving: Sequence[Section], done: Sequence[Section]) -> int:
-    """Return what sections that move may still grow by: a window that counted only their use would move with them."""
-    total = 0
+def _reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
+    """Return what is kept free for sections that move: a window that counted only their use would move with them.
+
+    What they may still grow by, but no more than leaves the window half of what it shares with them: a ceiling far
+    above what is ever used is not worth a history.
+    """
+    used = grows = 0
     for one in moving:
         around = one.parent
         while around is not None and not (around.moves and around.allowed is not None):
             around = around.parent
         if around is None and one is not window and one not in done:
-            total += max(0, (one.allowed or 0) - one.used)
-    return total
+            used += one.used
+            grows += max(0, (one.allowed or 0) - one.used)
+    return max(0, min(grows, room - (room + used) // 2))
 
 
 def _note(steps: list[Step], section: Section, strategy: str, before: int, after: int) -> None:
@@ -169,18 +178,27 @@ def _error(
     steps: Sequence[Step],
 ) -> FitError:
     """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
-    named = limit if budget is None else budget
+    named, needed = (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over))
     own = {section.path: _own(section) for section in root.sections()}
     where = max(own, key=lambda path: own[path])
     offered = codec.base(tools) - codec.base(()) if tools else 0
     if offered > own[where]:
         where = "tools"
-    options = [f"raise the budget by {over}", *_options(root, over)]
+    options = [f"raise the budget by {needed - named}", *_options(root, over)]
     if offered >= over:
         options.append(f"offer fewer tools: they take {offered} tokens")
-    return FitError(
-        budget=named, required=named + over, where=where, tried=_tried(steps), options=tuple(options)
-    )
+    return FitError(budget=named, required=needed, where=where, tried=_tried(steps), options=tuple(options))
+
+
+def _budget(codec: Codec, budget: int, limit: int, over: int) -> int:
+    """Return a budget whose limit is `over` more: of a bound that has a margin it is more than that more."""
+    needed = budget + over
+    for _ in range(50):
+        missing = limit + over - codec.limit(needed)
+        if missing <= 0:
+            break
+        needed += missing
+    return needed
 
 
 def _own(section: Section) -> int:
@@ -197,8 +215,10 @@ def _options(area: Section, over: int) -> Iterator[str]:
         if section.floor and shrinks and section.used >= over:
             yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
     for section in found:
-        inside = any(isinstance(part, Leaf) and not part.gone for part in section.parts)
-        if inside and section.scope.strategy is None and section.used >= over and not _shrinks(section):
+        own = _own(section)
+        if section.parent is None and own >= over:
+            yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own} tokens"
+        elif section.parent is not None and own and section.used >= over and not _shrinks(section):
             yield f"give {section.path} a priority and a strategy: it takes {section.used} tokens"
 
 

@@ -187,7 +187,9 @@ def _section(
     parts = section.parts
     for node in children:
         if isinstance(node, Atom):
-            parts.append(_atom(node, section, cost))
+            leaf = _atom(node, section, cost)
+            section.used += leaf.tokens
+            parts.append(leaf)
         elif isinstance(node, Composed):
             if node.pieces:
                 leaf = _composed(node, section, codec, bound)
@@ -223,6 +225,7 @@ def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, co
             continue
         leaf = _atom(atom, section, cost)
         left -= leaf.tokens
+        section.used += leaf.tokens
         parts.append(leaf)
     if keep is Keep.END:
         parts.reverse()
@@ -234,12 +237,10 @@ def _counted(section: Section, atoms: Sequence[Atom], bound: int, keep: Keep, co
 def _atom(node: Atom, section: Section, cost: Callable[[PromptMessage], int]) -> Leaf:
     messages = node.messages
     if len(messages) == 1:
-        leaf = Leaf(node, section, cost(messages[0]))
-    else:
-        costs = tuple(map(cost, messages))
-        leaf = Leaf(node, section, sum(costs))
-        leaf.whole = costs
-    section.used += leaf.tokens
+        return Leaf(node, section, cost(messages[0]))
+    costs = tuple(map(cost, messages))
+    leaf = Leaf(node, section, sum(costs))
+    leaf.whole = costs
     return leaf
 
 

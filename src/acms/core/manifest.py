@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -80,18 +81,14 @@ def written(
     marks: Sequence[CacheMark] = (),
     told: Mapping[str, Told] | None = None,
     reads: Sequence[Read] = (),
-    recalls: Sequence[Ledger] = (),
     left: Sequence[Left] = (),
     steps: Sequence[Step] = (),
 ) -> Manifest:
-    """Return the manifest of a prompt as it was laid out and given to a codec.
+    """Return the manifest of a prompt as it was laid out and given to a codec; `considered` adds the candidates.
 
-    `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept. `recalls` are
-    the ledgers of the recalls that offered candidates.
+    `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept.
     """
     known = told or {}
-    messages = tuple([_sent(one, known) for one in placed])
-    shown = {source for one in messages for source in one.sources}
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -102,20 +99,27 @@ def written(
         upper_bound=count.upper_bound,
         tools=tuple(tools),
         marks=tuple(marks),
-        messages=messages,
+        messages=tuple([_sent(one, known) for one in placed]),
         reads=tuple(reads),
-        candidates=tuple(
-            [
-                _scored(verdict)
-                for one in recalls
-                for verdict in one.candidates.values()
-                if verdict.included or verdict.id not in shown  # what is shown anyway was no candidate
-            ]
-        ),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
         payload="" if payload is None else address(payload),
     )
+
+
+def considered(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
+    """Return a manifest with the candidates of the recalls that these ledgers are of.
+
+    They take longer than all the rest: hundreds, and the ledger of a recall is written when it is first read.
+    """
+    shown = {source for one in manifest.messages for source in one.sources}
+    found = [
+        _scored(verdict)
+        for one in recalls
+        for verdict in one.candidates.values()
+        if verdict.included or verdict.id not in shown  # what is shown anyway was no candidate
+    ]
+    return replace(manifest, candidates=tuple(found))
 
 
 def address(payload: Mapping[str, Json]) -> str:

@@ -72,14 +72,36 @@ def _read(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
 
 
 def _plain(unit: Atom) -> bool:
-    """Return whether a unit has nothing to do with tools."""
-    for message in unit.messages:
+    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
+    messages = unit.messages
+    for place, message in enumerate(messages):
         if message.role is Role.TOOL:
             return False
         for part in message.parts:
             kind = type(part)
-            if kind is ToolCall or kind is ToolResult:
+            if kind is ToolCall:
+                return place == 0 and _complete(messages)
+            if kind is ToolResult:
                 return False
+    return True
+
+
+def _complete(messages: Sequence[PromptMessage]) -> bool:
+    """Return whether messages are a call and its answers in order, and nothing else."""
+    call, *answers = messages
+    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
+    if call.role is not Role.ASSISTANT or len(ids) != len(answers):
+        return False
+    if any(isinstance(part, ToolResult) for part in call.parts):
+        return False
+    for id, message in zip(ids, answers, strict=True):
+        if message.role is not Role.TOOL or len(message.parts) != 1 or is_placeholder(message):
+            return False
+        part = message.parts[0]
+        if not isinstance(part, ToolResult) or part.call_id != id:
+            return False
+        if None not in (message.group, call.group) and message.group != call.group:
+            return False
     return True
 
 
@@ -111,9 +133,7 @@ class _Call:
         self.draft = draft
         self.answer: PromptMessage | None = None
 
-    def result(self) -> PromptMessage:
-        if self.answer is not None:
-            return self.answer
+    def placeholder(self) -> PromptMessage:
         return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
 
 
@@ -129,25 +149,27 @@ class _Draft:
         #: Units that gave an answer to a call of this one.
         self.joins: list[Atom] = []
 
-    def written(self) -> list[Atom]:
+    def written(self) -> tuple[Atom, ...]:
+        if not self.lines:
+            return ()
         messages: list[PromptMessage] = []
         for message, calls in self.lines:
             messages.append(message)
-            messages += [call.result() for call in calls]
-        if not messages:
-            return []
+            for call in calls:
+                messages.append(call.answer or call.placeholder())
         unit = self.unit
         if not self.joins and len(messages) == len(unit.messages):
-            same = all(new is old for new, old in zip(messages, unit.messages, strict=True))
+            same = all(map(is_, messages, unit.messages))
             if same or tuple(messages) == unit.messages:
-                return [unit]
-        versions = [version for one in (unit, *self.joins) for version in (one.first, one.last) if version]
-        # What the caller wrote is never left out; its answer to a call of the log keeps that call.
-        mandatory = unit.mandatory or any(
-            one.mandatory or (unit.first and not one.first) for one in self.joins
-        )
-        first, last = (min(versions), max(versions)) if versions else (0, 0)
-        return [Atom(tuple(messages), first, last, unit.before, mandatory)]
+                return (unit,)
+        first, last, mandatory = unit.first, unit.last, unit.mandatory
+        for one in self.joins:
+            # What the caller wrote is never left out; its answer to a call of the log keeps that call.
+            mandatory = mandatory or one.mandatory or (unit.first > 0 and not one.first)
+            if one.first:
+                first = min(first or one.first, one.first)
+                last = max(last, one.last)
+        return (Atom(tuple(messages), first, last, unit.before, mandatory),)
 
 
 class _Pairing:
@@ -193,6 +215,14 @@ class _Pairing:
         """Give the answers of a message to their calls; what answers none becomes text of the user."""
         if is_placeholder(message):
             return  # written again while nothing better answers the call
+        if len(message.parts) == 1 and message.role is Role.TOOL:  # most of them
+            (only,) = message.parts
+            call = self._call(only.call_id, message.group) if isinstance(only, ToolResult) else None
+            if call is not None:
+                call.answer = message
+                if call.draft is not draft:
+                    call.draft.joins.append(draft.unit)
+                return
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
         stray: list[str] = []
@@ -201,12 +231,7 @@ class _Pairing:
             if call is None:
                 stray.append(part.output)
                 continue
-            whole = message.role is Role.TOOL and len(results) == 1
-            call.answer = (
-                message
-                if whole
-                else replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
-            )
+            call.answer = replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
             others = ()
             if call.draft is not draft:
                 call.draft.joins.append(draft.unit)

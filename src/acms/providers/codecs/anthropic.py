@@ -16,7 +16,7 @@ from acms.protocols import TokenCounter
 from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.anthropic_models import claude
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check
-from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange
+from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange, said_by
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.tokens import default_counter
 
@@ -40,7 +40,8 @@ class AnthropicMessages:
     are three for every byte, the most that the tokenizer can make of any text.
 
     Leading messages of the system and the developer become `system`; a later one stays where it is on models that take
-    it, else the user says it, marked as a reminder. Messages of one role are joined, results follow their calls.
+    it, else the user says it, marked as a reminder. Messages of one role are joined, results follow their calls, the
+    name of a user stands before the text.
     `notes` says what else was changed. A cached prefix ends at a mark only: without marks nothing is cached.
 
     `system_messages` and `reasoning` are for platforms and models that differ from what is published: whether system
@@ -159,11 +160,18 @@ class AnthropicMessages:
             # A history of thousands of messages is costed in one fit: what was counted is not counted again.
             only = parts[0]
             if isinstance(only, Text):
-                return message.tokens + (self._told if message.role in _SYSTEM else blocks.BLOCK)
+                tokens = message.tokens + (self._told if message.role in _SYSTEM else blocks.BLOCK)
+                return tokens if message.name is None else tokens + self._name(message)
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
                 return message.tokens + self._prices.result("")
         total = sum([self._part(part, message.role) for part in parts])
-        return total + self._prices.reminder * len(parts) if total and message.role in _SYSTEM else total
+        if total and message.role in _SYSTEM:
+            return total + self._prices.reminder * len(parts)
+        return total + self._name(message) if total else 0
+
+    def _name(self, message: PromptMessage) -> int:
+        who = said_by(message)
+        return self._prices.name(who) if who else 0
 
     def _part(self, part: Part, role: Role) -> int:
         prices = self._prices
@@ -237,8 +245,8 @@ class AnthropicMessages:
         return Usage(input_tokens=fresh + written + read, cached_tokens=read, written_tokens=written)
 
     def observe(self, tokens: int, usage: Usage) -> None:
-        """Learn from a request of so many raw tokens how far counts can be relied on."""
-        if self._exactness is Exactness.CALIBRATED:
+        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
+        if self._exactness is Exactness.CALIBRATED and tokens > 0 and usage.input_tokens > 0:
             self.calibration.observe(tokens, usage.input_tokens)
 
 

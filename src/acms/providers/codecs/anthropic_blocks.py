@@ -90,6 +90,11 @@ def name(text: str) -> str:
     return _NAME.sub("_", text)[:64] or "tool"
 
 
+def named(who: str, said: Part) -> list[Part]:
+    """Return what a user said with the name before it."""
+    return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
+
+
 def redacted(raw: Raw) -> str | None:
     """Return the hidden reasoning that a vendor's item holds; None when it is another one."""
     if raw.vendor != "anthropic":
@@ -239,6 +244,7 @@ class Prices:
         self._bytes = isinstance(counter, BytesCounter)
         self._result = BLOCK + self._around(ORPHAN)
         self._call = CALL + self._result + counter.count(NO_RESULT)
+        self._names: dict[str, int] = {}
         #: What text of the system costs besides.
         self.reminder = self._around(REMINDER)
 
@@ -248,6 +254,15 @@ class Prices:
     def text(self, text: str) -> int:
         """Return the cost of a text: none when there is nothing in it but white space."""
         return self._count(text) + BLOCK if text and not text.isspace() else 0
+
+    def name(self, who: str) -> int:
+        """Return what a name before the text of a user costs, or, before something else, a text of its own."""
+        cost = self._names.get(who)
+        if cost is None:
+            if len(self._names) >= Sizes.KEPT:
+                self._names.clear()
+            cost = self._names[who] = self._count(f"{who}: ") + BLOCK
+        return cost
 
     def id(self, text: str) -> int:
         """Return the cost of an id."""

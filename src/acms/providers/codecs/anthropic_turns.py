@@ -13,14 +13,16 @@ from acms.core.chat import NO_RESULT, ORPHAN, wrap
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import anthropic_blocks as blocks
 
-__all__ = ["BEGINNING", "Arranged", "Said", "arrange"]
+__all__ = ["BEGINNING", "Arranged", "Said", "arrange", "said_by"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
 
 DEVELOPER = "developer messages are sent as system text"
 TOLD = "system text after the first message is sent as text of the user, marked as a reminder"
-NAMES = "names of speakers are left out: the format has no place for them"
+NAMES = (
+    "a name, for which the format has no place, stands before the text of a user, and is left out elsewhere"
+)
 BLANK = "texts without a word are left out: the provider refuses them"
 ORPHANS = "tool results without a call are sent as text of the user, marked as a tool result"
 OPEN = "tool calls without a result get one that says so"
@@ -49,8 +51,11 @@ class Shown(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
-    shown: Shown
-    result: Shown | None = None
+    part: ToolCall
+    at: int
+    result: ToolResult | None = None
+    #: Number of the message that answered it.
+    answer: int = 0
 
 
 @dataclass(slots=True)
@@ -125,6 +130,7 @@ class _Arranging:
             role = Role.SYSTEM
         if role is Role.TOOL:
             role = Role.USER
+        name = said_by(message)
         turn: _Turn | None = None
         made: list[tuple[str, _Turn, _Call]] = []
         for one in message.parts:
@@ -138,8 +144,11 @@ class _Arranging:
             if turn is None or turn is not self._turns[-1]:
                 turn = self._turn(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
-            if isinstance(part, ToolCall):
-                call = _Call(Shown(part, index))
+            if name:
+                said, name = blocks.named(name, part), ""
+                turn.shown += [Shown(one, index) for one in said]
+            elif isinstance(part, ToolCall):
+                call = _Call(part, index)
                 turn.calls.append(call)
                 made.append((part.call_id, turn, call))
             else:
@@ -175,7 +184,7 @@ class _Arranging:
             turn, call = waiting
             if turn is not self._turns[-1]:
                 self._notes[LATE] = None
-            call.result = Shown(ToolResult(result.call_id, output, result.is_error), index)
+            call.result, call.answer = ToolResult(result.call_id, output, result.is_error), index
             turn.answered.update(dict.fromkeys(message.sources))
             return
         self._notes[ORPHANS] = None
@@ -213,10 +222,8 @@ class _Arranging:
             case Reasoning():
                 if not one.signature:
                     return self._without(UNSIGNED)
-            case ToolCall():
+            case ToolCall() | ToolResult():
                 pass
-            case ToolResult():
-                raise AssertionError
         if role is not Role.ASSISTANT:
             return self._without(MISFITS)
         if isinstance(one, ToolCall):
@@ -300,20 +307,16 @@ class _Arranging:
         taken: dict[str, int] = {}
         for turn in self._turns:
             for call in turn.calls:
-                part, index = call.shown
-                if not isinstance(part, ToolCall):
-                    continue
+                part = call.part
                 id_ = _unused(part.call_id, taken)
-                made = ToolCall(id_, blocks.name(part.name), part.arguments)
-                if made != part:
+                call.part = ToolCall(id_, blocks.name(part.name), part.arguments)
+                if call.part != part:
                     self._notes[IDS] = None
-                    call.shown = Shown(made, index)
                 if call.result is None:
                     self._notes[OPEN] = None
-                    call.result = Shown(ToolResult(id_, NO_RESULT), index)
-                elif isinstance(call.result.part, ToolResult) and call.result.part.call_id != id_:
-                    result = call.result.part
-                    call.result = Shown(ToolResult(id_, result.output, result.is_error), call.result.at)
+                    call.result, call.answer = ToolResult(id_, NO_RESULT), call.at
+                elif call.result.call_id != id_:
+                    call.result = ToolResult(id_, call.result.output, call.result.is_error)
 
     def _said(self) -> Iterator[Said]:
         results: list[Shown] = []
@@ -327,12 +330,17 @@ class _Arranging:
                 continue
             if results:
                 yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [call.shown for call in turn.calls]
+            calls = [Shown(call.part, call.at) for call in turn.calls]
             yield Said(turn.role, (*turn.shown, *calls), tuple(turn.sources))
-            results = [call.result for call in turn.calls if call.result is not None]
+            results = [Shown(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered
         if results:
             yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
+
+
+def said_by(message: PromptMessage) -> str:
+    """Return the name that stands before the text of a message of the user; "" for none."""
+    return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
 def _thinks(one: Shown) -> bool:
@@ -361,4 +369,4 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
 
 
 def _first(turn: _Turn) -> int:
-    return (turn.shown[0] if turn.shown else turn.calls[0].shown).at
+    return turn.shown[0].at if turn.shown else turn.calls[0].at

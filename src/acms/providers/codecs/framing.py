@@ -1,8 +1,10 @@
 """What a request of OpenAI consists of besides texts, in tokens.
 
-Published for messages of text and for tools of plain parameters (cookbook, "How to count tokens with tiktoken",
-sections 6 and 7): three tokens a message, its role, one and its name, and three for the reply; the constants of a tool
-below. Everything else is charged so that it is not too little:
+Published for messages of text (cookbook, "How to count tokens with tiktoken", section 6): three tokens a message, its
+role, one and its name, and three for the reply. Tools are shown to a model as TypeScript, nine tokens around it; a
+first system message takes them in, which saves four and adds a line break to its text. Found by H. Marr (openai-chat-
+tokens, 2023, MIT) and the same to the token as what the cookbook reports for two vocabularies (section 7), whose own
+recipe is off where there is no system message. Everything else is charged so that it is not too little:
 
 - Newer models: at most the headers that the format of gpt-oss adds (cookbook, "OpenAI harmony response format"): the
   channel of an assistant message, the heading over instructions, the lines around a list of tools.
@@ -10,7 +12,7 @@ below. Everything else is charged so that it is not too little:
   <|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>`, 13 tokens.
 - A tool result: its id, its output, and `RESULT`: `<|start|>functions.{name} to=assistant<|channel|>commentary
   <|message|>{output}<|end|>`, and the name again.
-- Parameters that the recipe does not cover: their JSON, which is longer than the TypeScript that a model is shown.
+- What of a tool nobody has measured, such as defaults or alternatives: its JSON, which is longer than TypeScript.
 - Media: what was stated, else `MEDIA`, the most that an image costs in the tiled models (vision guide: 85 and eight
   tiles of 170).
 - An item kept verbatim: its JSON.
@@ -36,10 +38,11 @@ RESULT = 16
 RAW = 8
 MEDIA = 1_445
 
-FUNCTION_OLD, FUNCTION = 10, 7
-PROPERTIES, PROPERTY = 3, 3
-ENUM, ENUM_ITEM = -3, 3
-TOOLS = 12
+TOOLS = 9
+ADOPTED = -4
+"""Tokens around the tools, and fewer where a system message takes them in."""
+MORE = 4
+"""Tokens of what a tool has beyond what was measured, besides its JSON."""
 
 _HEADERS = {Role.SYSTEM: 4, Role.DEVELOPER: 4, Role.USER: 0, Role.ASSISTANT: 2, Role.TOOL: 0}
 """Tokens that harmony has on top of the recipe: "# Instructions" and its blank line; a channel."""
@@ -102,57 +105,89 @@ class Framing:
         return RAW + self._count(item)
 
     def tools(self, functions: Sequence[Function]) -> tuple[int, bool]:
-        """Return the tokens of a list of tools, and whether all of them are as the recipe has them."""
+        """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
         if not functions:
             return 0, True
-        total = TOOLS if self._model.recipe else TOOLS + _NAMESPACE
-        plain = True
-        for function in functions:
-            tokens, covered = self._function(function)
-            total += tokens
-            plain = plain and covered
-        return total, plain
+        more: list[Json] = []
+        shown = [_shown(function, more) for function in functions]
+        listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
+        total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
+        return total + sum([MORE + self._count(dump(one)) for one in more]), not more
 
-    def _function(self, function: Function) -> tuple[int, bool]:
-        count = self._count
-        line = f"{function.name}:{function.description.removesuffix('.')}"
-        total = (FUNCTION_OLD if self._model.encoding == "cl100k_base" else FUNCTION) + count(line)
-        properties = _plain_properties(function)
-        if properties is None:
-            return total + PROPERTIES + count(json.dumps(function.parameters, ensure_ascii=False)), False
-        if properties:
-            total += PROPERTIES
-        for name, of in properties.items():
-            total += PROPERTY
-            if "enum" in of:
-                total += ENUM + sum(ENUM_ITEM + count(item) for item in of["enum"])
-            total += count(f"{name}:{of['type']}:{of['description'].removesuffix('.')}")
-        return total, True
+    def adopted(self, system: str) -> int:
+        """Return how many tokens more tools cost where a system message takes them in: fewer, that is."""
+        return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _plain_properties(function: Function) -> Mapping[str, Mapping[str, Json]] | None:
-    """Return the parameters of a tool that the recipe covers, None for one that it does not."""
-    schema = function.parameters
-    if function.strict or not function.description or not isinstance(schema, Mapping):
-        return None
-    if not schema.keys() <= {"type", "properties", "required"} or schema.get("type") != "object":
-        return None
-    properties = schema.get("properties", {})
-    if not isinstance(properties, Mapping):
-        return None
-    for of in properties.values():
-        if not isinstance(of, Mapping) or not {"type", "description"} <= of.keys() <= _KNOWN:
-            return None
-        if of["type"] not in _TYPES or not isinstance(of["description"], str):
-            return None
-        items = of.get("enum", [""])
+def _shown(function: Function, more: list[Json]) -> str:
+    """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
+    schema = function.parameters if isinstance(function.parameters, Mapping) else {}
+    if function.strict:
+        more.append("strict")
+    _left_over(schema, "object", more)
+    said = _comment(function.description, more)
+    if not schema.get("properties"):
+        return f"{said}type {function.name} = () => any;\n"
+    return f"{said}type {function.name} = (_: {{\n{_properties(schema, 0, more)}\n}}) => any;\n"
+
+
+_KNOWN: Mapping[str, frozenset[str]] = {
+    "string": frozenset(("type", "description", "enum")),
+    "number": frozenset(("type", "description")),
+    "integer": frozenset(("type", "description")),
+    "boolean": frozenset(("type", "description")),
+    "array": frozenset(("type", "description", "items")),
+    "object": frozenset(("type", "description", "properties", "required")),
+}
+"""What a property of a type can have for its form to be known."""
+
+
+def _left_over(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+    rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
+    if rest:
+        more.append(rest)
+
+
+def _comment(description: Json, more: list[Json]) -> str:
+    if not isinstance(description, str) or "\n" in description:
+        more.append(description)
+        return ""
+    return f"// {description}\n" if description else ""
+
+
+def _properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
+    properties, required = schema["properties"], schema.get("required", ())
+    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
+        more.append(thawed(schema))
+        return ""
+    lines: list[str] = []
+    for name, of in properties.items():
+        described = of if isinstance(of, Mapping) else {}
+        lines += _comment(described.get("description", ""), more).splitlines()
+        lines.append(f"{name}{'' if name in required else '?'}: {_type(of, indent, more)},")
+    return "\n".join([" " * indent + line for line in lines])
+
+
+def _type(of: Json, indent: int, more: list[Json]) -> str:
+    kind = of.get("type") if isinstance(of, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KNOWN:
+        more.append(thawed(of))
+        return "any"
+    _left_over(of, kind, more)
+    items = of.get("enum", ())
+    if kind == "string" and "enum" in of:
         if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
-            return None
-    return properties
-
-
-_KNOWN = frozenset(("type", "description", "enum"))
-_TYPES = ("string", "number", "integer", "boolean")
+            more.append(thawed(items))
+            return "string"
+        return " | ".join([f'"{one}"' for one in items])
+    if kind == "array":
+        return f"{_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
+    if kind == "object":
+        if not of.get("properties"):
+            more.append("object")
+            return "object"
+        return f"{{\n{_properties(of, indent + 2, more)}\n}}"
+    return "number" if kind == "integer" else kind
 
 
 def cache_key(mark: CacheMark, tools: Json, messages: Iterable[Json]) -> str:

@@ -6,20 +6,22 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.core.chat import ORPHAN, wrap
 from acms.core.nodes import Atom
 from acms.core.pairs import is_placeholder, joined
-from acms.errors import PayloadError, ValidationError
+from acms.errors import ValidationError
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.protocols import TokenCounter
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.framing import KEY_CHARS, MEDIA, PRIMER, Framing, Function, cache_key, dump, thawed
+from acms.providers.codecs.framing import MEDIA, PRIMER, Framing, Function, cache_key, dump, thawed
 from acms.providers.codecs.openai_models import published
+from acms.providers.codecs.openai_rules import NAME
 from acms.providers.tokens import token_counter
 
 UNPUBLISHED = 1.25
@@ -30,13 +32,9 @@ FOREIGN = 1.5
 NAMES = 4_096
 """Names and costs of media that are remembered."""
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-"""A name of a tool, and of who speaks."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 _FILE = re.compile(r"file[-_][A-Za-z0-9_-]+\Z")
-FUNCTIONS = 128
-"""Tools that a request may offer."""
 
 BREAKPOINT = "prompt_cache_breakpoint"
 WRITES = 3
@@ -96,7 +94,8 @@ class OpenAICodec(ABC):
         units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
-            for message in _told_apart(unit.messages, note):
+            told = unit.messages if len(unit.messages) < 3 else _told_apart(unit.messages, note)
+            for message in told:
                 clean = self._clean(message, note)
                 if clean is not None:
                     found.append((clean, unit.last))
@@ -369,34 +368,46 @@ class OpenAICodec(ABC):
 
 
 def ignore(_: str) -> None:
-    return None
+    """Take no note."""
 
 
 def _told_apart(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
     """Return a unit in which no two calls of a message have one id; answers stand in the order of the calls."""
-    first = messages[0]
-    ids = [part.call_id for part in first.parts if isinstance(part, ToolCall)]
-    if len(ids) < 2 or first.role is not Role.ASSISTANT or len(set(ids)) == len(ids):
-        return messages
-    note("calls with one id get ids of their own")
-    own: list[str] = []
-    for call_id in ids:
-        found = call_id
-        while found in own or (found != call_id and found in ids):
-            found = f"{call_id}_{hashlib.sha256(found.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-        own.append(found)
-    calls, answers = iter(own), iter(own)
-    parts = [
-        replace(part, call_id=next(calls)) if isinstance(part, ToolCall) else part for part in first.parts
-    ]
-    told = [replace(first, parts=tuple(parts))]
-    for message in messages[1:]:
-        call_id = next(answers)
-        parts = [
-            replace(part, call_id=call_id) if isinstance(part, ToolResult) else part for part in message.parts
-        ]
-        told.append(replace(message, parts=tuple(parts)))
+    told: list[PromptMessage] = []
+    answers: Iterator[str] = iter(())
+    for message in messages:
+        ids = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
+        if len(set(ids)) < len(ids) and message.role is Role.ASSISTANT:
+            note("calls with one id get ids of their own")
+            own = _own_ids(ids)
+            calls, answers = iter(own), iter(own)
+            message = replace(
+                message,
+                parts=tuple(
+                    [
+                        replace(part, call_id=next(calls)) if isinstance(part, ToolCall) else part
+                        for part in message.parts
+                    ]
+                ),
+            )
+        elif message.role is Role.TOOL and (call_id := next(answers, None)) is not None:
+            message = replace(
+                message,
+                parts=tuple(
+                    [
+                        replace(part, call_id=call_id) if isinstance(part, ToolResult) else part
+                        for part in message.parts
+                    ]
+                ),
+            )
+        told.append(message)
     return told
+
+
+def _own_ids(ids: Sequence[str]) -> list[str]:
+    """Return ids in which those that repeat are numbers: no longer than what they stand for."""
+    numbers = (str(number) for number in count(2) if str(number) not in ids)
+    return [next(numbers) if call_id in ids[:at] else call_id for at, call_id in enumerate(ids)]
 
 
 def _note_pairs(before: Sequence[PromptMessage], after: Sequence[PromptMessage], note: Note) -> None:
@@ -498,67 +509,18 @@ def read_usage(usage: object, tokens: str, details: str) -> Usage:
     )
 
 
-def check_key(payload: Mapping[str, Json]) -> None:
-    """Raise `PayloadError` for a key of the prompt cache that is too long."""
-    key = payload.get("prompt_cache_key", "")
-    if not isinstance(key, str) or len(key) > KEY_CHARS:
-        raise fault(f"must be a string of at most {KEY_CHARS} characters", "prompt_cache_key")
-
-
-def check_name(name: Json, field: str) -> None:
-    """Raise `PayloadError` for what is no name of a tool."""
-    if not isinstance(name, str) or not NAME.match(name):
-        raise fault("must have 1 to 64 letters, digits, _ and -", field)
-
-
-def check_tools(payload: Mapping[str, Json], function_of: Callable[[Mapping[str, Json]], Json]) -> None:
-    """Raise `PayloadError` for tools that would be refused; `function_of` is None for one that is no function."""
-    if "tools" not in payload:
-        return
-    tools = payload["tools"]
-    if not isinstance(tools, list) or not 1 <= len(tools) <= FUNCTIONS:
-        raise fault(f"must be a list of 1 to {FUNCTIONS} tools: leave it out without one", "tools")
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        field = f"tools[{index}]"
-        offered = function_of(tool) if isinstance(tool, Mapping) else {}
-        if offered is None:
-            continue
-        if not isinstance(offered, Mapping) or not offered:
-            raise fault('must be a tool of the type "function"', field)
-        check_name(offered.get("name"), f"{field}.name")
-        if offered["name"] in seen:
-            raise fault("must be another name than that of the tools before it", f"{field}.name")
-        seen.add(offered["name"])
-        schema = offered.get("parameters", {"type": "object"})
-        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-            raise fault('must be a JSON Schema of {"type": "object"}', f"{field}.parameters")
-        if offered.get("strict") and not _closed(schema):
-            raise fault(
-                'of a strict tool must say "additionalProperties": false and list every property in "required": '
-                "write it so, or leave `strict` out",
-                f"{field}.parameters",
-            )
-
-
-def _closed(schema: Mapping[str, Json]) -> bool:
-    every = set(schema.get("properties", ()))
-    return schema.get("additionalProperties") is False and every == set(schema.get("required", ()))
-
-
 def is_url(ref: str) -> bool:
     """Return whether a reference can be fetched, or comes with its bytes."""
     return ref.startswith(("https://", "http://", "data:"))
 
 
+def is_image(media: Media) -> bool:
+    """Return whether media are an image, by what their bytes say they are where they come along."""
+    return media.ref.startswith("data:image/") or (
+        media.mime.startswith("image/") and not media.ref.startswith("data:")
+    )
+
+
 def is_file_id(ref: str) -> bool:
     """Return whether a reference is the id of an uploaded file."""
     return _FILE.match(ref) is not None
-
-
-def fault(message: str, field: str, *options: str) -> PayloadError:
-    """Return the error of a payload that would be refused."""
-    return PayloadError(message, field=field, options=options)
-
-
-__all__ = ["BREAKPOINT", "NAME", "OpenAICodec", "dump"]

@@ -9,7 +9,8 @@ from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, fault
+from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
+from acms.providers.codecs.openai_rules import NAME, check_key, check_name, check_tools, fault
 
 __all__ = ["OpenAIChat"]
 
@@ -56,8 +57,8 @@ class OpenAIChat(OpenAICodec):
             note("media outside a message of the user are mentioned in its text")
             return base.mention(media)
         # Images are fetched, other files are not: they are uploaded before, or come along.
-        image = media.mime.startswith("image/")
-        if media.ref.startswith("data:") or (base.is_url if image else base.is_file_id)(media.ref):
+        fits = base.is_url if base.is_image(media) else base.is_file_id
+        if media.ref.startswith("data:") or fits(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
         return base.mention(media)
@@ -159,7 +160,19 @@ class OpenAIChat(OpenAICodec):
                 if message.get(key):
                     covered = False
                     total += framing.raw(dump(message[key]))
+        if offered and covered and self.known.recipe:
+            covered, more = self._adopted(payload["messages"])
+            total += more
         return self.counted(total, covered=covered)
+
+    def _adopted(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
+        """Return whether it is known who takes in the tools, and what that changes."""
+        if not self._bound:
+            return False, 0
+        for message in messages:
+            if message["role"] == Role.SYSTEM.value and isinstance(message["content"], str):
+                return True, self.framing.adopted(message["content"])
+        return all(message["role"] != Role.DEVELOPER.value for message in messages), 0
 
     def usage(self, usage: object) -> Usage:
         """Read `response.usage`."""
@@ -193,12 +206,12 @@ class OpenAIChat(OpenAICodec):
             waiting = {call["id"]: None for call in message.get("tool_calls", ())}
         if waiting:
             raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
-        base.check_tools(payload, _function_of)
-        base.check_key(payload)
+        check_tools(payload, _function_of)
+        check_key(payload)
 
 
 def _medium(media: Media) -> dict[str, Json]:
-    if media.mime.startswith("image/"):
+    if base.is_image(media):
         return {"type": "image_url", "image_url": {"url": media.ref}}
     if media.ref.startswith("data:"):
         return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}
@@ -330,4 +343,4 @@ def _check_calls(calls: Json, field: str) -> None:
         function = call.get("function")
         if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
             raise fault("must be a name and arguments as JSON text", f"{field}[{index}].function")
-        base.check_name(function.get("name"), f"{field}[{index}].function.name")
+        check_name(function.get("name"), f"{field}[{index}].function.name")

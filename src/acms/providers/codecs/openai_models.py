@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-RECIPE = ("gpt-3.5-turbo", "gpt-35-turbo", "gpt-4o", "chatgpt-4o", "gpt-4-", "gpt-4")
+RECIPE = ("gpt-3.5-turbo", "gpt-35-turbo", "gpt-4", "chatgpt-4o")
 """Families of the counting recipe of the cookbook ("How to count tokens with tiktoken")."""
 
 VOCABULARIES = (
@@ -27,6 +27,8 @@ VOCABULARIES = (
 That of gpt-oss has further special tokens, which no text becomes.
 """
 
+_OTHERS = re.compile(r"gpt-4\.|.*-(?:audio|search|realtime|transcribe|tts)\b")
+"""Models whose names begin like those of the recipe and that are told more than they are sent."""
 _NUMBERED = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?=-|\Z)")
 _KEPT_A_DAY = re.compile(
     r"(?:gpt-5(?:\.[1245])?(?:-codex(?:-mini)?|-chat-latest|-pro)?|gpt-4\.1)(?:-\d{4}-\d\d-\d\d)?\Z"
@@ -59,8 +61,7 @@ def published(model: str) -> Published:
     return Published(
         encoding=encoding or "o200k_base",
         vocabulary=encoding is not None,
-        recipe=base.startswith(RECIPE)
-        and not base.startswith(("gpt-4.", "gpt-4o-audio", "gpt-4o-mini-audio")),
+        recipe=base.startswith(RECIPE) and not _OTHERS.match(base),
         reasons=not base.startswith(("gpt-3", "gpt-4", "chatgpt-4")),
         caches=not _NO_CACHE.match(base),
         breakpoints=breakpoints,

@@ -14,7 +14,8 @@ from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import Function, dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, fault
+from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
+from acms.providers.codecs.openai_rules import NAME, check_key, check_tools, fault
 
 __all__ = ["OpenAIResponses"]
 
@@ -67,10 +68,10 @@ class OpenAIResponses(OpenAICodec):
         return (Raw(_VENDOR, dump(item)),)
 
     def _laid(self, messages: Sequence[PromptMessage], note: base.Note) -> list[tuple[PromptMessage, int]]:
-        return _grouped(super()._laid([_understood(message) for message in messages], note), note)
+        return _grouped(super()._laid([_understood(message, note) for message in messages], note), note)
 
     def _cost(self, message: PromptMessage) -> int:
-        return super()._cost(_understood(message))
+        return super()._cost(_understood(message, base.ignore))
 
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
         tokens, _ = super()._start(offered)
@@ -202,11 +203,11 @@ class OpenAIResponses(OpenAICodec):
                 raise fault("must name the kind of item", f"{field}.type")
         for call_id, field in waiting.items():
             raise fault(f"has no output for {call_id!r}: answer every call", field)
-        base.check_tools(payload, _function_of)
-        base.check_key(payload)
+        check_tools(payload, _function_of)
+        check_key(payload)
 
 
-def _understood(message: PromptMessage) -> PromptMessage:
+def _understood(message: PromptMessage, note: base.Note) -> PromptMessage:
     """Return a message with its verbatim items read where they say no more than a part does."""
     if not any(isinstance(part, Raw) for part in message.parts):
         return message
@@ -226,7 +227,7 @@ def _understood(message: PromptMessage) -> PromptMessage:
         ):
             continue  # an Agents SDK item beside the parts that were read from it
         elif item.get("type", "message") in _UNDERSTOOD and _faulty(item):
-            continue
+            note("items that the API would refuse are left out")
         else:
             parts.extend(_read(item).parts)
     return replace(message, parts=tuple(parts), tokens=None, counter="")
@@ -314,7 +315,7 @@ def _is_reasoning(raw: Raw) -> bool:
 
 def _medium(media: Media) -> dict[str, Json]:
     ref = media.ref
-    if media.mime.startswith("image/"):
+    if base.is_image(media):
         key = "image_url" if base.is_url(ref) else "file_id"
         return {"type": "input_image", "detail": "auto", key: ref}
     if ref.startswith("data:"):
