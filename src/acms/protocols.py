@@ -216,6 +216,8 @@ class Codec(Protocol):
     name: str
     model: str
     counter: TokenCounter
+    #: Whether the provider caches only what ends at a mark.
+    marks_only: bool
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.

@@ -474,7 +474,10 @@ def _in_place(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
 def _marks(
     placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
 ) -> tuple[CacheMark, ...]:
-    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece."""
+    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece.
+
+    Where there is a hint and a log is shown, the end of all that stays is marked too: the next turn reads up to there.
+    """
     found: list[CacheMark] = []
     for hint, count in resolved.hints:
         names = {node.id for node in tree.children[:count] if isinstance(node, Scope)}
@@ -485,6 +488,9 @@ def _marks(
             messages += 1
         if messages or tools:
             found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
+    stays = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    if found and any(one.first for one in placed[found[-1].messages : stays]):
+        found.append(CacheMark(messages=stays))
     return tuple(found)
 
 

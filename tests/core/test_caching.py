@@ -11,7 +11,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.composition import PromptMessage, Tool, Usage
+from acms.composition import CacheMark, PromptMessage, Tool, Usage
 from acms.core.caching import SLACK, Prices, best, confirm, cost, hoisted, predict, start, step
 from acms.manifest import Manifest, Sent
 from acms.model import Role
@@ -146,8 +146,9 @@ def test_the_default_slack_is_near_the_best_for_turns_of_many_sizes() -> None:
 class Plain:
     """As much of a codec as a prediction asks: ten tokens beside the messages, a cache that reads from 20 tokens on."""
 
-    def __init__(self, *front: Role) -> None:
+    def __init__(self, *front: Role, marks_only: bool = False) -> None:
         self._front = front
+        self.marks_only = marks_only
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         return tuple(sorted(messages, key=lambda one: one.role not in self._front))
@@ -210,6 +211,22 @@ def test_what_was_recalled_changes_every_turn_and_nothing_before_it_does() -> No
     assert found.first_change is not None
     assert (found.first_change.index, found.first_change.role) == (4, Role.USER)
     assert found.reason.startswith("what was recalled stood here")
+
+
+def test_a_provider_that_reads_up_to_marks_reads_no_further() -> None:
+    marking = cast("Codec", Plain(marks_only=True))
+    old = replace(manifest(RULES, *said(1, 3), recalled("old")), marks=(CacheMark(messages=4),))
+    now = replace(manifest(RULES, *said(1, 5), recalled("new")), marks=(CacheMark(messages=6),))
+    assert predict(now, old, marking).predicted_tokens == 38
+    early = replace(old, marks=(CacheMark(messages=2), CacheMark(messages=5)))
+    found = predict(now, early, marking)  # the second mark ends behind what was recalled
+    assert (found.predicted_tokens, found.shared_tokens) == (24, 38)
+    for unmarked in (
+        predict(now, replace(old, marks=()), marking),
+        predict(replace(now, marks=()), old, marking),
+    ):
+        assert unmarked.predicted_tokens == 0
+        assert unmarked.reason.endswith("give a cache hint")
 
 
 def test_a_reason_names_what_left_a_window() -> None:

@@ -28,6 +28,7 @@ class Toy:
 
     name = "toy"
     model = "toy"
+    marks_only = False
 
     def __init__(self, primer: int = 0) -> None:
         self.counter: TokenCounter = Words()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acms import ConfigurationError, PayloadError, ValidationError
-from acms.codecs import OpenAIChat, OpenAIResponses, Tool
+from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses, Tool
 from acms.composition import PromptMessage
 from acms.core.nodes import Atom, Composed, Piece, Scope
 from acms.model import Media, Reasoning, Role, Text, ToolCall, ToolResult
@@ -457,6 +457,24 @@ async def test_a_hint_before_which_nothing_is_left_is_told() -> None:
     assert said(rendered) == [("user", "U")]
     assert rendered.manifest.marks == ()
     assert any("marks nothing" in warning for warning in rendered.warnings)
+
+
+async def test_beside_a_hint_the_end_of_a_history_is_marked_for_the_next_turn(storage: Storage) -> None:
+    session = session_on(storage)
+
+    async def turn(text: str, after: Rendered | None = None) -> Rendered:
+        await session.ingest("user", text)
+        built = Prompt(AnthropicMessages("claude-sonnet-4-5")).system("Be kind. " * 500).cache_hint()
+        rendered = await built.history(session).recall(session, text).render(budget=20_000, after=after)
+        await session.ingest("assistant", "Yes.")
+        return rendered
+
+    first = await turn("Is the sky blue?")
+    second = await turn("Is the sea blue?", first)
+    assert [mark.messages for mark in second.manifest.marks] == [1, 4]
+    assert second.cache.predicted_tokens == first.tokens.tokens
+    blocks = [block for message in second.payload["messages"] for block in message["content"]]
+    assert ["cache_control" in block for block in blocks] == [False, False, True]
 
 
 async def test_a_hint_may_mark_the_tools_alone() -> None:

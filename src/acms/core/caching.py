@@ -150,11 +150,19 @@ def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str 
         change = Change(
             index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
         )
+    readable = shared
+    reason = _why([one for _, one in old], [one for _, one in new], place)
+    if codec.marks_only:
+        end = _marked(previous, old, place)
+        readable = 0 if end is None else codec.base(now.tools) + sum([one.tokens for _, one in new[:end]])
+        if end is None or not now.marks:
+            readable = 0
+            reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
     return CachePrediction(
-        predicted_tokens=codec.cached(shared),
+        predicted_tokens=codec.cached(readable),
         shared_tokens=shared,
         first_change=change,
-        reason=_why([one for _, one in old], [one for _, one in new], place),
+        reason=reason,
         key=key,
     )
 
@@ -178,6 +186,13 @@ def confirm(prediction: CachePrediction, usage: Usage) -> str:
 def _read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
     """Return the messages with their places, in the order in which the provider reads them."""
     return sorted(enumerate(manifest.messages), key=lambda one: one[1].role not in front)
+
+
+def _marked(manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int) -> int | None:
+    """Return how many messages, as the provider reads them, end at the last mark within the first `place`."""
+    places = {index: number + 1 for number, (index, _) in enumerate(order)}
+    ends = [places.get(mark.messages - 1, 0) for mark in manifest.marks]
+    return max((end for end in ends if end <= place), default=None)
 
 
 def _tools(old: Manifest, new: Manifest) -> str:

@@ -52,6 +52,7 @@ class AnthropicMessages:
     """
 
     name = "anthropic-messages"
+    marks_only = True
 
     def __init__(
         self,

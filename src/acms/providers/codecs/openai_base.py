@@ -65,6 +65,7 @@ class OpenAICodec(ABC):
             raise ValidationError("must name a model", field="model")
         self.model = model
         self.known = published(model)
+        self.marks_only = self.known.breakpoints
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)
         self._vocabulary: str = getattr(self.counter, "name", type(self.counter).__name__)
         own = self._vocabulary == self.known.encoding
