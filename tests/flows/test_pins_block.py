@@ -295,7 +295,7 @@ async def test_strategy_role_priority_and_reserve_are_those_of_the_scope():
         ("reserve", {"reserve": 1, "strategy": "omit"}),
         ("format", {"format": "text"}),
     ],
-    ids=repr,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_what_makes_no_sense_is_refused_at_once(field, given):
     with pytest.raises(ValidationError) as refused:
