@@ -115,8 +115,9 @@ class Verdict:
 
     def __str__(self) -> str:
         verb = "shown" if self.included else "left out"
+        name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
         return (
-            f"v{self.version} {verb} ({self.rule}): {self.reason} "
+            f"{name} {verb} ({self.rule}): {self.reason} "
             f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
             f"{self.tokens} tokens]"
         )
