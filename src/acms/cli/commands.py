@@ -17,6 +17,8 @@ from acms.cli import (
     jobs,
     migrating,
     moving,
+    pinning,
+    prompting,
     reading,
     reindexing,
 )
@@ -33,6 +35,8 @@ __all__ = [
     "jobs",
     "migrating",
     "moving",
+    "pinning",
+    "prompting",
     "reading",
     "reindexing",
 ]
