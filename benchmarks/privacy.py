@@ -183,8 +183,8 @@ class Maker:
         "databricks": lambda m: "dapi" + m.of(HEX, 32),
         "linear": lambda m: "lin_api_" + m.of(ALNUM, 40),
         "discord": lambda m: f"M{m.of(ALNUM, 23)}.{m.of(ALNUM, 6)}.{m.of(ALNUM, 38)}",
-        "mailchimp": lambda m: f"mailchimp_api: {m.of(HEX, 32)}-us{m.of('123456789', 2)}",
-        "azure": lambda m: f"AccountKey={m.of(BASE64, 86)}==",
+        "mailchimp": lambda m: f"mailchimp_api: \1{m.of(HEX, 32)}-us{m.of('123456789', 2)}",
+        "azure": lambda m: f"AccountKey=\1{m.of(BASE64, 86)}==",
         "doppler": lambda m: "dp.pt." + m.of(ALNUM, 43),
         "notion": lambda m: f"ntn_{m.of(DIGITS, 11)}{m.of(ALNUM, 35)}",
         "replicate": lambda m: "r8_" + m.of(ALNUM, 37),
@@ -313,7 +313,9 @@ def generated(count: int, seed: int) -> Iterator[Case]:
         if template.startswith("{{\\"):
             marked = value.replace("\n", "\\n")
         start = text.index("\0")
-        text = text.replace("\0", marked)
+        context, _, marked = marked.rpartition("\1")  # what stands before the secret itself
+        text = text.replace("\0", context + marked)
+        start += len(context)
         around = make.random.random()
         before = "" if around < 0.6 else f"Some words about the {make.word()} first.\n"
         start += len(before)

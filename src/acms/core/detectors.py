@@ -66,7 +66,7 @@ def private_keys(text: str) -> Iterator[Found]:
             at = end.end()
         else:
             body = _BODY.match(text, begin.end(), begin.end() + 20_000)
-            at = begin.end() + len(body[0].rstrip(" \t\n\r\"'`,+|>\\")) if body else begin.end()
+            at = begin.end() + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else begin.end()
             at = max(at, begin.end())
         yield Found(begin.start(), at, "private_key")
     at = 0
@@ -82,7 +82,7 @@ def private_keys(text: str) -> Iterator[Found]:
 
 # ── credentials in addresses ────────────────────────────────────────────────────────────────────────────────────────
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}$")
+_SCHEME = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]{1,30}$")
 _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@([^\s"'`<>,;)\]}]{1,512}+)""")
 _VARIABLE = re.compile(
     r"""\$?\$?\{[^}]*\}?\}?|\$\(?\w{1,60}\)?|%\w{1,60}%|%\(\w{1,60}\)s|%[sdrv]|<[^>]*>?|\[[^\]]*\]?|\*+|x{3,}|X{3,}|\.{2,}|…|_+"""
@@ -186,7 +186,8 @@ def _tokens(
             if match and entropy(match[0]) >= least and not _DUMMY.search(match[0]):
                 more = _MORE.match(text, match.end())
                 at = more.end() if more else match.end()
-                yield Found(match.start(), at, "api_key")
+                scheme = "https://" if "." in head[0] and text.endswith("https://", start, match.start()) else ""
+                yield Found(match.start() - len(scheme), at, "api_key")
                 break
     near = _near(text, start, stop)
     if near:
@@ -235,17 +236,19 @@ def _near(text: str, start: int, stop: int) -> Found | None:
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
-    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by",
+    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
+    "mnemonic",
 )  # fmt: skip
 _STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
 _WORD = re.compile(
-    r"(?P<password>pass(?:word|wd|phrase|code|wort)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
     r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
     r"|(?P<api_key>key(?![a-rt-z]))"
     r"|(?P<token>token|session[ _.-]?id|sessid)"
     r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
+    r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
     r"|(?P<sql>identified by(?= ['\"]))"
 )
 #: What makes a key, written before the word, one that opens something.
@@ -253,21 +256,34 @@ _OPENING = tuple(
     """api access auth app application service subscription storage account license encryption encrypt signing sign
     master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live""".split()
 )
-_FORMER = re.compile(r"[A-Za-z0-9_.\-]{0,48}$")
+_FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
+_CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
 _SPLIT = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 #: What may follow the word in a key that still names the secret itself.
 _STILL = frozenset(
     """value val string str text plain plaintext raw prod production dev development test testing staging stage live
-    default main primary secondary old new current temp tmp admin root user db database base64 b64 env var v pw
+    default main primary base secondary old new current temp tmp admin root user db database base64 b64 env var v pw
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
 _AFTER = re.compile(
     r"""(?P<close>[\\"'`\])*]{0,6}+)"""
-    r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))?"""
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|:|：|\||['’]s[ \t]|(?:is|was|are|ist|lautet|est|es|é|equals|becomes)(?:[ \t](?:now|set[ \t]to|"""
-    r"""currently|still|just))?[ \t:]|(?:set|changed|updated|reset)[ \t]to[ \t]|>|,(?=[ \t]?["'`])|(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
-    r"""[ \t(\[{]{0,8}(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,}+(?:\n|$)))?"""
+    r"""(?:[ \t]{1,4}(?P<of>[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))?"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|"""
+    r"""(?:is|was|are|ist|lautet|est|es|é|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
+    r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
+    r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,}+(?:\n|$)))?"""
+)
+_PREPOSITION = re.compile(r"(?:for|of|to|on|at|in|zum|für|von|de|del|da)\b")
+#: Words after "password" that speak of something else: a policy, a reset, its age.
+_ABOUT = re.compile(
+    r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
+    r"require\w*|min\w*|max\w*|valid\w*|attempt\w*|last|updated|created|rotat\w*|age|protect\w*|input|form|page|link|"
+    r"error|fail\w*)\b"
+)
+_MOMENT = re.compile(
+    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
 )
 _VALUE = re.compile(
     r"""(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
@@ -289,18 +305,19 @@ _NOT_VALUES = frozenset(
     but if for from with without by in of to at as is was are be been being must should can could may might will would
     has have had do does did needed necessary used use using handled managed passed given provided supplied
     available unavailable accepted rejected denied allowed checked verified validated configured injected read loaded
+    raise return break continue throw await new function def class null assert print log import export super this self
     example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
 )
 _PLACEHOLDER = re.compile(
-    r"(?i)[<\[{(].*|.*[>\]})]$|\$\{?\$?\(?[a-z_][\w.:-]*\)?\}?|%[\w().]*%?s?|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|[•●·]+|0+|"
-    r"@\w+@|(?:your|my|insert|enter|replace|change|put|some|the|a|an|example|sample|dummy|fake|placeholder)[\s_.-].*|"
+    r"(?i)[<\[{(].*|.*[>\]})]$|\$\{?\$?\(?[a-z_][\w.:-]*\)?\}?|%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|[•●·]+|0+|"
+    r"@\w+@|(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
     r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|/[\w.-]+(?:/[\w.-]+)+|"
     r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 _EXPRESSION = re.compile(
     r"[A-Za-z_]\w*(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*)+(?:[([].*)?|[A-Za-z_][\w.]*[(\[].*|!?[A-Za-z_][\w.]*[)};]+|"
-    r"[a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:_[a-z]+)+|[A-Z][A-Z]*(?:_[A-Z0-9]+)+|(?:[A-Z][a-z]+){2,}|&\w+|@\w+"
+    r"[a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:_[a-z]+)+|[A-Z][A-Z]*(?:_[A-Z0-9]+)+|(?:[A-Z][a-z]+){2,}|[&@][A-Za-z_]+"
 )
 _SEQUENCE = re.compile(r"[A-Za-z]{1,}")
 _SPLIT_VALUE = re.compile(
@@ -338,17 +355,23 @@ def assigned(text: str) -> list[Found]:
             kind = name.lastgroup or "secret"
             if kind == "api_key" and not low[max(0, at - 24) : stem.start()].rstrip(" _.-").endswith(_OPENING):
                 continue
-            hit = _header(text, name) if kind in ("header", "cookie") else _value(text, low, name, kind)
+            if kind == "phrase":
+                words = _WORDS.match(text, name.end())
+                hit = Found(words.start(1), words.end(1), "secret") if words else None
+            elif kind in ("header", "cookie"):
+                hit = _header(text, name)
+            else:
+                hit = _value(text, low, name, kind) or (_pair(text, name) if name[0].startswith("cred") else None)
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
-    if "curl" in low or "sshpass" in low or "mysql" in low:
+    if "curl" in low or "sshpass" in low or "mysql" in low or "redis-cli" in low:
         found += _commands(text)
     return found
 
 
 _AUTH = re.compile(
-    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)[ \t:]{1,4})?(?P<value>[A-Za-z0-9_.~+/=@-]{8,4096}+)""",
+    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,4096}+)""",
     re.IGNORECASE,
 )
 _COOKIE = re.compile(
@@ -364,11 +387,11 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
             return Found(match.start("value"), match.end("value"), "token")
         return None
     match = _AUTH.match(text, name.end())
-    if not match or text[match.start("value") - 1] not in " \t:=\"'`,":
+    if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
         return None
     value, scheme = match["value"].rstrip("."), (match["scheme"] or "").lower()
     if name[0] == "bearer":
-        if text[name.end() : name.end() + 1] not in " \t:=" or scheme:
+        if text[name.end() : name.end() + 1] not in " \t:=%" or scheme:
             return None
         scheme = "bearer"
     telling = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
@@ -401,7 +424,11 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     else:
         flag = head.startswith("--") or (head.endswith("-") and text[name.start() - 1 : name.start()] == "-")
         after = _AFTER.match(text, end)
+        if after and after["of"] and not _about(after["of"], kind):
+            after = None
         if not after:
+            if not flag and (hit := _beside(text, end, kind)):
+                return hit
             if flag and text[end : end + 1] in (" ", "\t"):
                 after_at, op = end + 1, "flag"
             elif (
@@ -416,8 +443,12 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
             else:
                 return None
         else:
-            after_at, op = after.end(), after["op"].strip()
-            if not op and name[0] == "pass":
+            after_at, op = after.end(), after["op"].strip() + (" " if after["of"] else "")
+            if (not op and name[0] == "pass") or (
+                op == ">" and (not head.startswith("<") or text[after.end() : after.end() + 1] in "@:/")
+            ):
+                return None
+            if op == "to " or op == "to" and not _CHANGED.search(low, max(0, name.start() - 48), name.start()):
                 return None
             if op in ("==", "===") or (
                 op == "=" and text[after.start("op") - 1 : after.start("op")] in ("!", "<")
@@ -435,11 +466,54 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     quoted = group != "bare"
     if group == "bare":
         value = _bare(value)
-    if not value or not _plausible(text, value, start, kind, op, quoted, plural, match["scheme"]):
+    if not value or not _plausible(text, value, start, kind, op, quoted, plural):
         return None
     return Found(
         start, start + len(value), "bearer_token" if match["scheme"] else "secret" if kind == "sql" else kind
     )
+
+
+def _about(phrase: str, kind: str) -> bool:
+    """Tell whether words between a name and its value leave it the name of that value."""
+    return not _ABOUT.search(phrase) if kind == "password" else _PREPOSITION.match(phrase) is not None
+
+
+_BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
+
+
+def _beside(text: str, end: int, kind: str) -> Found | None:
+    """Return a value that follows its name at once: "the api key 8sd7…"; nothing but its look tells it from a word."""
+    match = _BESIDE.match(text, end)
+    if not match:
+        return None
+    value = _bare(match[1])
+    if kind == "password":
+        low, up = any(map(str.islower, value)), any(map(str.isupper, value))
+        symbol = any(not char.isalnum() for char in value.strip("._-/"))
+        enough = len(value) >= 8 and low + up + symbol >= 2 and not _MOMENT.fullmatch(value)
+    else:
+        enough = len(value) >= 20 and entropy(value) >= 3 and any(map(str.isalpha, value))
+    if enough and any(map(str.isdigit, value)) and _plausible(text, value, match.start(1), kind, "=", False, False):
+        return Found(match.start(1), match.start(1) + len(value), kind)
+    return None
+
+
+#: Twelve words or more: a mnemonic of BIP 39.
+_WORDS = re.compile(
+    r"""["'`]{0,2}[ \t]{0,4}(?:is|are|[:=])[ \t\n"'`]{0,4}((?:[a-z]{3,8}[ \n]{1,2}){11,24}+[a-z]{3,8})"""
+)
+_PAIR = re.compile(
+    r"""s?[ \t]{0,4}(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?([^\s"'`<>,;]{4,128}+)"""
+)
+
+
+def _pair(text: str, name: re.Match[str]) -> Found | None:
+    """Return the second of "credentials: admin / …"."""
+    match = _PAIR.match(text, name.end())
+    value = match[1].rstrip(".") if match else ""
+    if match and any(map(str.isdigit, value)) and _plausible(text, value, match.start(1), "password", "is", False, False):
+        return Found(match.start(1), match.start(1) + len(value), "password")
+    return None
 
 
 def _bare(value: str) -> str:
@@ -450,8 +524,11 @@ def _bare(value: str) -> str:
     return value.rstrip(".,;:") if len(value) > 1 else value
 
 
+_SAID = frozenset(("-", "–", "—", "to", "is", "was", "are", "'s", "’s", "ist", "est", "es", "lautet", "é", ">", "|", ","))
+
+
 def _plausible(
-    text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool, scheme: str | None
+    text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool
 ) -> bool:
     """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
     low = value.lower()
@@ -464,12 +541,9 @@ def _plausible(
     alpha = any(char.isalpha() for char in value)
     symbol = any(not char.isalnum() and char not in "._-/ '’" for char in value[:-1])
     mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
-    prose = (
-        op in ("is", "was", "are", "'s", "’s", "ist", "est", "es", "lautet", "é", ">", "|", ",")
-        or op.endswith(" to")
-        or " " in op
-        or not op
-    )
+    if op.endswith(" ") and _MOMENT.fullmatch(value):
+        return False
+    prose = not op or op in _SAID or " " in op
     if " " in value:
         words = value.split()
         if (
@@ -477,7 +551,7 @@ def _plausible(
             and len(words) >= 4
             and all(word.isalpha() and word.islower() for word in words)
         ):
-            return not any(word in _NOT_VALUES for word in words)  # a passphrase
+            return sum(word in _NOT_VALUES for word in words) < 2  # a passphrase
         return kind == "password" and digit and symbol and len(words) <= 3
     if not quoted and (
         _EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
@@ -530,7 +604,7 @@ def _plausible(
 
 _USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
 _SSHPASS = re.compile(
-    r"""sshpass[ \t]{1,4}-p[ \t]{0,4}["']?([^\s"']{3,128}+)|mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
+    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
 )
 
 

@@ -123,9 +123,9 @@ def _detect(text: str, mode: Privacy) -> list[Found]:
     found = detectors.secrets(text)
     if "@" in text:
         found += detectors_personal.logins(text)
+    found += detectors_personal.ibans(text)
     digits = _DIGITS.search(text) is not None
     if digits:
-        found += detectors_personal.ibans(text)
         found += detectors_personal.cards(text)
     if mode is not Privacy.ALLOW:
         if "@" in text or "at" in text:
