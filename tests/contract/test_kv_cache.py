@@ -268,7 +268,7 @@ def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> N
     cache = KVCache(capacity=8)
     for turn in range(30):
         fragments = reply(f"k{turn}", f"k{turn // 2}").fragments or ()
-        decided = policy(selected=fragments, gaze=["a"], tokens_max=100, cache=cache, capacity=8)
+        decided = policy(selected=fragments, gaze=["a"], tokens_max=100, cache=cache)
         applied = cache.receive(RenderReply(request_id="r", fragments=fragments, kv_policy=decided))
         assert applied.ignored == applied.conflicts == ()
         assert set(applied.pinned) == {one.id for one in fragments}
