@@ -243,6 +243,6 @@ def quoting(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
         # Whatever window of a text it is, one of these pieces lies in it whole.
         for piece in range(0, len(text) - half + 1, half):
             if text[piece : piece + half] in halves:
-                for at in range(max(0, piece - half), piece + 1):
+                for at in range(max(0, piece - half + 1), piece + 1):
                     found.update(windows.pop(text[at : at + WINDOW], ()))
     return found
