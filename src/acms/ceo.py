@@ -216,14 +216,13 @@ def _context(reply: RenderReply) -> int:
 
 def _warned(reply: RenderReply) -> RenderReply:
     """Return a reply that says that the world beyond the project was asked: users must know."""
-    if not reply.fragments:
+    if not reply.fragments or any(one.code == Code.L1_EXPANSION for one in reply.warnings):
         return reply
     said = "the project had no answer in time; general knowledge was used instead"
     return _with(reply, (Notice(code=Code.L1_EXPANSION.value, message=said),))
 
 
 def _with(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
-    """Return a reply with more warnings, one of each code."""
-    there = {one.code for one in reply.warnings}
-    missing = tuple(one for one in notices if one.code not in there)
+    """Return a reply with more warnings, each once."""
+    missing = tuple(one for one in notices if one not in reply.warnings)
     return replace(reply, warnings=(*reply.warnings, *missing)) if missing else reply

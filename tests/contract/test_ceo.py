@@ -301,6 +301,9 @@ async def test_frequent_conflicts_of_policies_are_told_in_the_next_reply() -> No
         assert outcome.reply.warnings == ()
     outcome = await asker.ask("Where are the orders?")
     assert [one.code for one in outcome.reply.warnings] == [Code.PARTIAL_DATA]
+    late = ceo(Scripted([found("a", warnings=[Code.PARTIAL_DATA])]), cache)  # for a reason of its own
+    outcome = await late.ask("Where are the orders?")
+    assert [one.code for one in outcome.reply.warnings] == [Code.PARTIAL_DATA] * 2
 
 
 async def test_the_same_text_and_replies_make_the_same_outcome() -> None:

@@ -162,12 +162,13 @@ def test_a_shortener_writes_the_text_and_is_told_how_long_it_may_be() -> None:
         return "orders, in short"
 
     cache = KVCache(shorten=shorten)
-    cache.put("one", LONG, lod=Lod.ATOMIC)
+    cache.put("one", LONG, lod=Lod.ATOMIC, variants=(Variant(lod=Lod.MICRO, text="orders", cost_tokens=2),))
     cache.apply(KVPolicy(compress=("one",)))
     cache.apply(KVPolicy(compress=("one",)))
     shrunk = cache.peek("one")
     assert shrunk is not None
     assert (shrunk.text, shrunk.lod, shrunk.cost) == ("orders, in short", Lod.MICRO, 4)
+    assert shrunk.variants == ()
     assert told == [199]
 
 
@@ -230,12 +231,21 @@ def test_a_fragment_that_comes_again_is_whole_again() -> None:
 def test_what_is_blocked_now_keeps_nothing_of_its_text() -> None:
     cache = KVCache()
     cache.put("one", "planted text", variants=(Variant(lod=Lod.MACRO, text="planted", cost_tokens=1),))
+    cache.put("two", None, variants=(Variant(lod=Lod.MACRO, text="planted", cost_tokens=1),))
     blocked = Fragment(id="one", lod=Lod.MICRO, text=None, cost_tokens=0)
     cache.receive(RenderReply(request_id="r", fragments=(blocked,)))
     assert "planted" not in json.dumps(cache.to_wire())
 
 
 # ── room, use ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_shrunk_and_had_to_go_nevertheless_is_told_as_gone() -> None:
+    cache = KVCache(capacity=1)
+    cache.put("old", LONG)
+    cache.advance()
+    applied = cache.receive(reply("new", policy=KVPolicy(pin=("new",), compress=("old",))))
+    assert (applied.compressed, applied.evicted) == ((), ("old",))
 
 
 def test_use_keeps_a_key_and_benefit_and_size_weigh_against_it() -> None:
@@ -268,7 +278,7 @@ def test_the_keys_a_cache_hands_over_make_the_policy_that_it_then_applies() -> N
     cache = KVCache(capacity=8)
     for turn in range(30):
         fragments = reply(f"k{turn}", f"k{turn // 2}").fragments or ()
-        decided = policy(selected=fragments, gaze=["a"], tokens_max=100, cache=cache, capacity=8)
+        decided = policy(selected=fragments, gaze=["a"], tokens_max=100, cache=cache)
         applied = cache.receive(RenderReply(request_id="r", fragments=fragments, kv_policy=decided))
         assert applied.ignored == applied.conflicts == ()
         assert set(applied.pinned) == {one.id for one in fragments}
@@ -285,6 +295,7 @@ def test_frequent_conflicts_are_told_until_they_are_rare_again() -> None:
     for _ in range(FREQUENT - 1):
         assert cache.receive(reply(policy=bad)).warnings == ()
     cache.apply(bad)  # the same turn: no further conflict
+    cache.apply(KVPolicy())  # nor is it as if there had been none
     assert cache.notices() == ()
     (told,) = cache.receive(reply(policy=bad)).warnings
     assert told.code == Code.PARTIAL_DATA.value

@@ -135,6 +135,12 @@ def test_what_a_pinned_key_says_too_goes() -> None:
     ]
     found = policy(selected=selected, benefits={"pinned": 0.5}, gaze=["a"], cache=cache, tokens_max=1000)
     assert found == KVPolicy(pin=("pinned",), evict=("same",))
+    again = [
+        *selected,
+        fragment("same", "micro", 600, entities="a"),
+    ]  # brought by this reply, too large to pin
+    found = policy(selected=again, benefits={"pinned": 0.7, "same": 0.7}, gaze=["a"], tokens_max=1000)
+    assert found == KVPolicy(pin=("pinned",))
 
 
 def test_what_exceeds_the_capacity_goes_the_oldest_of_equals_first() -> None:
@@ -145,6 +151,15 @@ def test_what_exceeds_the_capacity_goes_the_oldest_of_equals_first() -> None:
     new = fragment("new", "atomic")
     found = policy(selected=[new], benefits={"new": 1.0}, cache=[*cache, old], tokens_max=1000)
     assert found.evict == ("old", "k00")
+
+
+def test_a_cache_says_its_capacity_itself() -> None:
+    cache = KVCache(capacity=3)
+    for index in range(3):
+        cache.put(f"k{index}", "text", benefit=index / 3)
+    new = fragment("new", "atomic")
+    assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000).evict == ("k0",)
+    assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000, capacity=4).evict == ()
 
 
 def test_what_this_request_says_of_a_key_counts_more_than_what_the_cache_remembers() -> None:

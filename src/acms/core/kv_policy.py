@@ -1,4 +1,4 @@
-"""Cache policy: which keys a caller should keep, shrink or drop after a reply (`kv_policy`, seed 000).
+"""Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`, seed 000).
 
 A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy
 (docs/decisions/0043):
@@ -6,7 +6,7 @@ A rule that reads nothing but ids, costs and benefits, so that the same reply al
     pin       selected now; macro, or micro that covers something asked for; costs a quarter of the budget at most; not
               blocked. In the order of the reply, until half of the budget is pinned.
     compress  not pinned; costs 200 tokens or more; 0.2 ≤ benefit < 0.6
-    evict     neither; score ≥ 0.6, or redundant with a pinned key, or in excess of the capacity
+    evict     neither; score ≥ 0.6, or not selected now and redundant with a pinned key, or in excess of the capacity
     score     = 0.4 · min(1, turns / 8) + 0.3 · min(1, tokens / 1000) + 0.3 · (1 - benefit)
 
 `acms.core.kv_cache` is the other side, which applies one.
@@ -56,6 +56,11 @@ class Held(NamedTuple):
 @runtime_checkable
 class Holds(Protocol):
     """Whoever can say which keys it holds: a cache."""
+
+    @property
+    def capacity(self) -> int:
+        """Keys it holds at most, pinned ones aside."""
+        ...
 
     def held(self) -> tuple[Held, ...]:
         """Return the keys with what is known of them."""
@@ -116,18 +121,21 @@ def policy(
     gaze: Sequence[str] = (),
     benefits: Mapping[str, float] | None = None,
     cache: Holds | Iterable[Held | str] | None = None,
-    capacity: int = CAPACITY,
+    capacity: int | None = None,
     safe: Callable[[str], bool] = safe_key,
 ) -> KVPolicy:
     """Advise a cache after a reply, by the rule above; every key is one of the reply or one of the cache.
 
     `selected` are the fragments of the reply, best first: of those that may be pinned the first are. `benefits` are
     those of this request by id, also of what was not selected; a key without one has the benefit its cache remembers.
-    A fragment without a text is blocked. `safe` tells whether a key may be sent: one that holds a secret is in no list,
-    nor is one with twenty characters of a text of the reply in it. Pins come in the order of the reply, compress and
-    evict with the most to gain first.
+    A fragment without a text is blocked. `capacity` is that of the cache, 64 where it does not say. `safe` tells
+    whether a key may be sent: one that holds a secret is in no list, nor is one with twenty characters of a text of the
+    reply in it. Pins come in the order of the reply, compress and evict with the most to gain first.
     """
     told = benefits or {}
+    now = {one.id for one in selected}
+    if capacity is None:
+        capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
     units = _units(selected, told, known(cache))
     hidden = {key for key in units if not safe(key)}
     hidden |= quoting(
@@ -139,7 +147,9 @@ def policy(
     compress = {unit.key for unit in rest if unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD} - hidden
     left = sorted((unit for unit in rest if unit.key not in compress), key=going)
     evict = {
-        unit.key for unit in left if _score(unit) >= STALE or any(_redundant(unit, units[key]) for key in pin)
+        unit.key
+        for unit in left
+        if _score(unit) >= STALE or (unit.key not in now and any(_redundant(unit, units[key]) for key in pin))
     } - hidden
     excess = len(units) - len(evict) - capacity
     for unit in left:
@@ -233,6 +243,6 @@ def quoting(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
         # Whatever window of a text it is, one of these pieces lies in it whole.
         for piece in range(0, len(text) - half + 1, half):
             if text[piece : piece + half] in halves:
-                for at in range(max(0, piece - half), piece + 1):
+                for at in range(max(0, piece - half + 1), piece + 1):
                     found.update(windows.pop(text[at : at + WINDOW], ()))
     return found
