@@ -1,0 +1,303 @@
+"""Errors and privacy: what fails is contained, told in one envelope, with options that could help (checks 22, 24, 25, 32 to 35)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from acms import ACMS, open_storage
+from acms.acs import ACS
+from acms.contract import Action
+from acms.errors import ProviderError
+from acms.providers import OfflineReflector
+from tests.contract.sources import Source, actions, checked, codes, engine, ids, item, request
+
+CATALOGUE = {action.value for action in Action}
+PAST = [item("exp:1", "We moved the orders before.", "orders", source="L4")]
+WORLD = [item("global:1", "Orders everywhere.", "orders", source="L1")]
+
+
+async def failed(*sources: Any, **more: Any) -> Any:
+    """Return the error of a reply, after checking what holds for all of them."""
+    given = {name: more.pop(name) for name in ("action", "attempt") if name in more}
+    reply = await engine(*sources).render(request(**more), **given)
+    checked(reply)
+    assert reply.error is not None
+    assert set(actions(reply)) <= CATALOGUE
+    assert len(set(actions(reply))) == len(actions(reply))
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("the secret is out"), "PROVIDER_ERROR"),
+        (ConnectionRefusedError(), "PROVIDER_UNAVAILABLE"),
+        (TimeoutError(), "PROVIDER_TIMEOUT"),
+        (asyncio.CancelledError(), "PROVIDER_ERROR"),
+        (ProviderError("no", provider="x"), "PROVIDER_ERROR"),
+        (RecursionError(), "PROVIDER_ERROR"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+async def test_a_source_that_raises_is_told_by_its_code(error: BaseException, code: str) -> None:
+    reply = await failed(Source("L2", error, name="docs"))
+    assert (reply.error.code, reply.error.retriable, reply.error.attempt) == (code, True, 1)
+    assert reply.error.max_attempts == 2
+    assert "docs" in reply.error.message
+    assert "secret" not in json.dumps(reply.to_wire())
+    kept = await engine(Source("L2", error), Source("L4", PAST)).render(request())
+    assert (ids(kept), codes(kept)[0]) == (["exp:1"], "PARTIAL_DATA")
+
+
+MALFORMED: dict[str, Any] = {
+    "no candidates": {"request_id": "req-1", "latency_ms": 1},
+    "another request's id": {"request_id": "req-2", "candidates": [], "latency_ms": 1},
+    "no id": {"candidates": []},
+    "negative cost": [item("a", "x", cost=-1)],
+    "no entities": [{"id": "a", "cost_tokens": 1, "source": "L2"}],
+    "a source there is not": [item("a", "x", source="L7")],
+    "candidates that are a string": {"request_id": "req-1", "candidates": "aaa"},
+    "nothing": None,
+    "a list": [[1, 2]],
+    "a number": 7,
+    "a NUL": [item("a", "x\0y")],
+    "too many": [item(str(n), "x") for n in range(10_001)],
+    "too long": [item(str(n), "x" * 999_999) for n in range(5)],
+    "a naive time": [item("a", "x", timestamp="2026-01-01T00:00:00")],
+    "relevance beyond 1": [item("a", "x", relevance=1.5)],
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+async def test_check_25_a_malformed_answer_costs_nobody_else_anything(kind: str) -> None:
+    reply = await failed(Source("L2", MALFORMED[kind]))
+    assert reply.error.code == "PROVIDER_ERROR"
+    assert actions(reply) == ["retry_same", "return_minimal"]
+    kept = await engine(Source("L2", MALFORMED[kind]), Source("L4", PAST)).render(request())
+    assert (ids(kept), codes(kept)[0]) == (["exp:1"], "PARTIAL_DATA")
+
+
+async def test_check_25_of_a_list_only_what_is_malformed_is_lost() -> None:
+    found = [item("a", "x", "orders"), item("b", "y", cost=-1), {"id": 3}, item("c", "z", "migration")]
+    reply = await engine(Source("L2", found)).render(request())
+    assert sorted(ids(reply)) == ["a", "c"]
+    assert [one.message for one in reply.warnings] == [
+        "2 candidates of L2 provider 'L2-source' were not usable"
+    ]
+
+
+async def test_a_failure_for_a_passing_reason_is_tried_again_once() -> None:
+    project = Source("L2", ConnectionResetError(), [item("a", "x", "orders")])
+    reply = await engine(project, Source("L4", PAST), top_k=50).render(request())
+    assert sorted(ids(reply)) == ["a", "exp:1"]
+    assert [call.top_k for call in project.calls] == [50, 20]
+    assert [call.request_id for call in project.calls] == ["req-1", "req-1#1.2"]
+    project = Source("L2", ConnectionResetError())
+    assert (await failed(project)).error.code == "PROVIDER_UNAVAILABLE"
+    assert len(project.calls) == 2
+
+
+async def test_check_22_a_reduced_scope_asks_for_less_and_may_take_longer() -> None:
+    project = Source("L2", RuntimeError(), [item("a", "x", "orders")])
+    acs = engine(project, top_k=50)
+    body = request(ms=500)
+    await acs.render(body)
+    reply = await acs.render(body, action="retry_with_reduced_scope", attempt=2)
+    assert ids(reply) == ["a"]
+    assert [(call.top_k, call.deadline_ms) for call in project.calls][0] == (50, 300)
+    assert project.calls[1].top_k == 20
+    assert 300 < project.calls[1].deadline_ms <= 400
+    project = Source("L2")
+    await engine(project, top_k=6).render(request(ms=100), action="retry_with_reduced_scope", attempt=2)
+    assert project.calls[0].top_k == 5
+    assert project.calls[0].deadline_ms <= 80
+
+
+async def test_the_options_of_the_seeds_second_example_are_offered() -> None:
+    reply = await failed(
+        Source("L2", TimeoutError()), Source("L1", WORLD), Source("L4", PAST), risk="high", ms=500
+    )
+    assert reply.error.code == "PROVIDER_TIMEOUT"
+    assert actions(reply) == [
+        "retry_with_reduced_scope",
+        "explicit_l1_expansion",
+        "return_l4_only",
+        "return_minimal",
+    ]
+    assert all(one.hint for one in reply.error.options)
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RuntimeError(), ConnectionError()])
+async def test_check_24_the_last_attempt_offers_no_retry(error: Exception) -> None:
+    sources = Source("L2", error), Source("L1", WORLD), Source("L4", PAST)
+    reply = await failed(*sources, risk="high", attempt=2, action="retry_same")
+    assert reply.error.retriable is False
+    assert (reply.error.attempt, reply.error.max_attempts) == (2, 2)
+    assert not {"retry_same", "retry_with_reduced_scope", "explicit_l1_expansion"} & set(actions(reply))
+
+
+async def test_only_what_could_succeed_is_offered() -> None:
+    both = Source("L2", RuntimeError()), Source("L1", WORLD)
+    assert "explicit_l1_expansion" in actions(await failed(*both))
+    assert "explicit_l1_expansion" not in actions(await failed(*both, privacy="block"))
+    assert "explicit_l1_expansion" not in actions(await failed(both[0]))
+    used = await failed(Source("L1", RuntimeError()), action="explicit_l1_expansion")
+    assert "explicit_l1_expansion" not in actions(used)
+    empty = await failed(Source("L2", TimeoutError()), Source("L4"))
+    assert "return_l4_only" not in actions(empty)
+    absent = await failed(Source("L2", TimeoutError()), Source("L4", PAST), risk="high", top_k=0)
+    assert "return_l4_only" not in actions(absent)
+
+
+async def test_a_high_risk_does_not_do_without_the_project() -> None:
+    sources = Source("L2", RuntimeError()), Source("L4", PAST)
+    assert (await failed(*sources, risk="high")).error.code == "PROVIDER_ERROR"
+    for risk in ("low", "medium"):
+        reply = await engine(*sources).render(request(risk=risk))
+        assert (reply.error, ids(reply)) == (None, ["exp:1"])
+    two = Source("L2", RuntimeError(), name="a"), Source("L2", [item("p", "x", "orders")], name="b")
+    assert ids(await engine(*two).render(request(risk="high"))) == ["p"]
+
+
+async def test_when_all_fail_that_is_the_error() -> None:
+    reply = await failed(Source("L2", RuntimeError()), Source("L4", TimeoutError()), Source("L1", WORLD))
+    assert reply.error.code == "ALL_PROVIDERS_FAILED"
+    assert actions(reply) == ["retry_with_reduced_scope", "explicit_l1_expansion", "return_minimal"]
+
+
+async def test_only_a_budget_of_nothing_is_too_small() -> None:
+    project = Source("L2", [item("a", "The orders are moved on Monday.", "orders")])
+    reply = await failed(project, tokens=0)
+    assert (reply.error.code, reply.error.retriable, actions(reply)) == (
+        "BUDGET_TOO_SMALL",
+        False,
+        ["return_minimal"],
+    )
+    assert not project.calls
+    reply = await engine(project).render(request(tokens=1))
+    assert (reply.error, ids(reply), reply.metrics and reply.metrics.used_tokens) == (None, [], 0)
+    assert codes(reply)[0] == "TRUNCATED_BY_BUDGET"
+    reply = await engine(project).render(request(tokens=0), action="return_minimal")
+    assert (reply.error, ids(reply)) == (None, [])
+
+
+async def test_a_fault_of_ours_is_an_error_and_no_exception() -> None:
+    class Broken:
+        name = "broken"
+
+        def count(self, text: str) -> int:
+            raise ZeroDivisionError("the text of a message")
+
+    reply = await ACS([Source("L2", [item("a", "x", "orders")])], token_counter=Broken()).render(request())
+    assert reply.error is not None
+    assert (reply.error.code, actions(reply)) == ("INTERNAL", ["retry_same"])
+    assert "text of a message" not in json.dumps(checked(reply))
+
+
+# ── privacy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SAID = "Write to jane.doe@example.com, use postgresql://admin:hunter22@db.internal/orders and sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH."
+SECRETS = ("hunter22", "sk-proj-abcdefghijklmnop")
+
+
+def windows(text: str, size: int = 20) -> set[str]:
+    return {text[at : at + size] for at in range(len(text) - size + 1)}
+
+
+async def test_check_32_under_block_no_text_leaves_even_if_a_source_sends_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    long = "The orders of the northern region are moved to the new cluster on the first of May."
+    sneaky = item("proj:2", long, "orders", "moved to the new cluster on the first", cost=30)
+    told = item(long[:40], long, "orders")
+
+    async def disobey(asked: Any) -> Any:
+        found = [item("proj:1", SAID, "orders", "jane.doe@example.com", cost=50), sneaky, told]
+        return {"request_id": asked.request_id, "candidates": found}
+
+    with caplog.at_level(logging.DEBUG, logger="acms"):
+        reply = await engine(Source("L2", disobey)).render(request(privacy="block"))
+    wire = checked(reply)
+    assert sorted(ids(reply)) == ["proj:1", "proj:2"]
+    assert wire["fragments"][0] == {
+        "id": wire["fragments"][0]["id"],
+        "lod": "micro",
+        "entities": ["orders"],
+        "cost_tokens": 0,
+        "source": "L2",
+    }
+    assert {"PRIVACY_VIOLATION", "PRIVACY_BLOCKED"} <= set(codes(reply))
+    logged = " ".join(str(vars(record)) for record in caplog.records)
+    assert caplog.records
+    for place in (json.dumps(wire), logged):
+        assert not [piece for piece in windows(SAID) | windows(long) if piece in place]
+
+
+async def test_what_gives_itself_away_by_its_name_is_a_violation() -> None:
+    long = "The orders of the northern region are moved on the first of May."
+    reply = await failed(Source("L2", [item(long[:30], long, "orders")]), privacy="block")
+    assert (reply.error.code, reply.error.retriable, actions(reply)) == ("PRIVACY_VIOLATION", False, [])
+
+
+@pytest.mark.parametrize("privacy", ["allow", "redact"])
+async def test_check_33_secrets_are_redacted_and_the_cost_is_counted_again(privacy: str) -> None:
+    short = {"lod": "macro", "text": SAID[:70], "cost_tokens": 3}
+    found = [item("proj:1", SAID, "orders", "hunter22", "admin", variants=[short])]
+    for tokens in (4_000, 45):
+        reply = await engine(Source("L2", found)).render(request(privacy=privacy, tokens=tokens))
+        wire = json.dumps(checked(reply))
+        assert not [one for one in SECRETS if one in wire]
+        assert ("jane" in wire) is (privacy == "allow" and bool(ids(reply)))
+    reply = await engine(Source("L2", found)).render(request(privacy=privacy))
+    (shown,) = reply.fragments or ()
+    assert "[REDACTED: connection_string]" in (shown.text or "")
+    assert "[REDACTED: api_key]" in (shown.text or "")
+    assert shown.entities == ("orders",)
+    assert "REDACTED" in codes(reply)
+
+
+async def test_a_key_that_a_rendition_cuts_in_two_is_not_shown_in_part() -> None:
+    at = SAID.index("sk-proj") + 20
+    half = {"lod": "macro", "text": SAID[at - 30 : at], "cost_tokens": 3}
+    found = [item("proj:1", SAID, "orders", variants=[half])]
+    for tokens in (5, 10, 20, 30, 40):
+        reply = await engine(Source("L2", found)).render(request(tokens=tokens))
+        assert "sk-proj" not in json.dumps(checked(reply))
+
+
+async def test_an_id_that_is_a_secret_is_not_shown() -> None:
+    found = [item("postgresql://admin:hunter22@db.internal/orders", "x", "orders"), item("b", "y", "orders")]
+    reply = await engine(Source("L2", found)).render(request())
+    assert ids(reply) == ["b"]
+    assert "hunter22" not in json.dumps(checked(reply))
+
+
+async def test_check_35_an_item_that_is_blocked_stays_so_under_allow() -> None:
+    found = [item("proj:1", "The orders move.", "orders", privacy="block"), item("proj:2", "Yes.", "orders")]
+    wire = checked(await engine(Source("L2", found)).render(request(privacy="allow")))
+    by_id = {one["id"]: one for one in wire["fragments"]}
+    assert "text" not in by_id["proj:1"]
+    assert by_id["proj:1"]["cost_tokens"] == 0
+    assert by_id["proj:2"]["text"] == "Yes."
+
+
+async def test_check_35_a_message_that_is_blocked_gives_away_no_word() -> None:
+    async with ACMS("u", open_storage("memory://"), reflector=OfflineReflector()) as session:
+        blocked = await session.ingest(
+            "user", "Decision: the vault of the orders is under the blue staircase.", privacy="block"
+        )
+        await session.ingest("user", f"The orders may move. {SAID}")
+        await session.close_episode()
+        await session.wait_pending()
+        for privacy in ("allow", "redact", "block"):
+            reply = await ACS([session]).render(request("where are the orders", privacy=privacy))
+            wire = json.dumps(checked(reply))
+            assert blocked in ids(reply)
+            assert not [word for word in ("vault", "blue", "staircase", *SECRETS) if word in wire], privacy
+            if privacy != "allow":
+                assert "jane" not in wire

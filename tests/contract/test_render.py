@@ -1,0 +1,465 @@
+"""Rendering: what a request becomes, what each source is asked, what comes out (checks 1 to 6, 11 to 14, 21, 23, 26)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms import ACMS, ValidationError, open_storage
+from acms.acs import ACS
+from acms.contract import Candidate, Layer, Lod, ProviderResponse
+from acms.errors import ConfigurationError
+from acms.providers import OfflineReflector
+from acms.providers.tokens import default_counter
+from tests.contract.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
+
+SEED = {
+    "version": "v0",
+    "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
+    "intent": "implement_hyperbolic_search_with_performance_constraints",
+    "budgets": {"tokens_max": 4500, "time_ms": 800},
+    "risk_profile": {"level": "medium"},
+    "privacy_mode": "redact",
+    "request_id": "req-hyperbolic-001",
+}
+DEBUG = {
+    "version": "v0",
+    "id": "b5c6a2fe-5e3b-41a1-b8ec-c7f8b91a7fb2",
+    "intent": "debug_memory_leak_in_embedding_computation",
+    "budgets": {"tokens_max": 3000, "time_ms": 500},
+    "risk_profile": {"level": "high"},
+    "privacy_mode": "allow",
+    "request_id": "req-debug-002",
+}
+count = default_counter().count
+
+
+# ── the request ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("body", [SEED, DEBUG], ids=["example 1", "example 2"])
+async def test_check_01_the_requests_of_the_seed_are_answered(body: dict[str, Any]) -> None:
+    project = Source("L2", [item("proj:search#architecture", "Hyperbolic search on a GPU.", "search")])
+    wire = checked(await engine(project).render(body))
+    assert wire["request_id"] == body["request_id"]
+    assert [one["id"] for one in wire["fragments"]] == ["proj:search#architecture"]
+
+
+@pytest.mark.parametrize("field", ["version", "id", "intent", "budgets", "request_id"])
+async def test_check_02_a_request_without_a_required_field_asks_nobody(field: str) -> None:
+    project, body = Source("L2"), request()
+    del body[field]
+    with pytest.raises(ValidationError) as raised:
+        await engine(project).render(body)
+    assert raised.value.field == field
+    assert not project.calls
+
+
+@pytest.mark.parametrize("field", ["tokens_max", "time_ms"])
+async def test_check_02_a_request_without_a_budget_asks_nobody(field: str) -> None:
+    project, body = Source("L2"), request()
+    del body["budgets"][field]
+    with pytest.raises(ValidationError) as raised:
+        await engine(project).render(body)
+    assert raised.value.field == f"budgets.{field}"
+    assert not project.calls
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": "v1"},
+        {"privacy": "hide"},
+        {"risk": "extreme"},
+        {"id": "not-a-uuid"},
+        {"surprise": 1},
+        {"intent": {"goal": "x"}},
+    ],
+    ids=str,
+)
+async def test_check_03_what_the_contract_does_not_know_is_refused(wrong: dict[str, Any]) -> None:
+    project = Source("L2")
+    with pytest.raises(ValidationError):
+        await engine(project).render(request(**wrong))
+    assert not project.calls
+
+
+async def test_check_04_privacy_is_allow_where_nothing_is_said() -> None:
+    sources = [Source("L2"), Source("L4")]
+    await engine(*sources).render(request())
+    assert [call.to_wire()["privacy_mode"] for one in sources for call in one.calls] == ["allow"] * 2
+
+
+async def test_the_strictest_of_request_and_tenant_is_forwarded() -> None:
+    project = Source("L2")
+    await engine(project, privacy="redact").render(request(privacy="allow"))
+    await engine(project, privacy="redact").render(request(privacy="block"))
+    assert [call.privacy.value for call in project.calls] == ["redact", "block"]
+
+
+async def test_check_06_each_source_is_asked_with_all_seven_fields() -> None:
+    project, past, world = Source("L2"), Source("L4"), Source("L1")
+    await engine(project, past, world, top_k=30).render(request(ms=1_000, top_k=5))
+    wires = [call.to_wire() for one in (project, past, world) for call in one.calls]
+    assert [(one["top_k"], one["deadline_ms"], one["expansion"]) for one in wires] == [
+        (30, 300, False),
+        (5, 50, False),
+    ]
+    assert wires[0] == {
+        "request_id": "req-1",
+        "query": "implement orders migration",
+        "entities": ["orders", "migration"],
+        "top_k": 30,
+        "deadline_ms": 300,
+        "expansion": False,
+        "privacy_mode": "allow",
+    }
+
+
+async def test_a_secret_in_the_question_stays_here() -> None:
+    project = Source("L2")
+    await engine(project).render(request("debug postgresql://admin:hunter22@db.internal/orders please"))
+    asked = json.dumps(project.calls[0].to_wire())
+    assert "hunter22" not in asked
+    assert "[REDACTED: connection_string]" in asked
+
+
+async def test_an_intent_may_be_an_object_where_that_was_agreed() -> None:
+    project = Source("L2")
+    body = request({"goal": "move the orders", "entities": ["Orders", "billing"]}, extra=1)
+    reply = await engine(project).render(body, lenient=True)
+    assert project.calls[0].query == "move the orders"
+    assert project.calls[0].entities == ("orders", "billing")
+    assert reply.error is None
+
+
+# ── the reply ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict[str, Any]]:
+    names = ["orders", "migration", "billing", "cache", "queue"]
+    return [
+        item(
+            f"{prefix}:{number}",
+            " ".join(rng.choices(names, k=rng.randint(3, 60))),
+            *rng.sample(names, rng.randint(0, 3)),
+            cost=rng.randint(0, 50),
+            source=source,
+            lod=rng.choice(["macro", "micro", "atomic"]),
+            citations=["ref:1"] * rng.randint(0, 2),
+        )
+        for number in range(many)
+    ]
+
+
+@pytest.mark.parametrize("profile", ["quality", "published"])
+async def test_check_11_the_order_of_arrival_changes_no_byte(profile: Any) -> None:
+    rng = random.Random(7)
+    project, past = _crowd(rng, "proj", 40, "L2"), _crowd(rng, "exp", 15, "L4")
+    seen: set[bytes] = set()
+    for turn in range(40):
+        rng.shuffle(project)
+        rng.shuffle(past)
+        first = asyncio.Event()
+
+        async def leads(asked: Any, found: list[Any] = list(project), first: asyncio.Event = first) -> Any:
+            first.set()
+            return {"request_id": asked.request_id, "candidates": found}
+
+        async def follows(asked: Any, found: list[Any] = list(past), first: asyncio.Event = first) -> Any:
+            await first.wait()
+            return {"request_id": asked.request_id, "candidates": found}
+
+        if turn % 2:
+            two = Source("L2", project, name="p"), Source("L4", follows, name="e")
+            two[0].said = [leads]
+        else:
+            two = Source("L2", follows, name="p"), Source("L4", leads, name="e")
+            two[0].said, two[1].said = [_swapped(follows, project)], [_swapped(leads, past)]
+        reply = await engine(*two, profile=profile).render(request(tokens=700))
+        assert reply.metrics is not None
+        assert reply.metrics.used_tokens <= 700
+        seen.add(strict(checked(reply)))
+    assert len(seen) == 1
+
+
+def _swapped(act: Any, found: list[Any]) -> Any:
+    async def say(asked: Any) -> Any:
+        return {**await act(asked), "candidates": list(found)}
+
+    return say
+
+
+async def test_check_12_no_reply_has_more_tokens_than_it_may() -> None:
+    rng = random.Random(3)
+    for _ in range(60):
+        found = _crowd(rng, "proj", rng.randint(0, 40), "L2")
+        tokens = rng.choice([0, 1, rng.randint(0, 500), rng.randint(0, 8_000)])
+        reply = await engine(Source("L2", found)).render(request(tokens=tokens))
+        wire = checked(reply)
+        spent = sum(one["cost_tokens"] for one in wire["fragments"])
+        assert spent == wire["metrics"]["used_tokens"] <= tokens
+
+
+async def test_check_13_a_lie_about_the_cost_is_found_out() -> None:
+    text = " ".join(f"word{number}" for number in range(250))
+    cheap = Source("L2", [item("proj:1", text, "orders", cost=10)])
+    reply = await engine(cheap).render(request(tokens=100))
+    assert ids(reply) == []
+    assert "TRUNCATED_BY_BUDGET" in codes(reply)
+    reply = await engine(cheap).render(request(tokens=4_000))
+    assert [one.cost_tokens for one in reply.fragments or ()] == [count(text)]
+
+
+async def test_check_14_the_metrics_can_be_computed_again() -> None:
+    found = [item("a", "x", "orders", cost=3), item("b", "y", "migration", "orders"), item("c", "z", "other")]
+    wire = checked(await engine(Source("L2", found)).render(request()))
+    named = {name for one in wire["fragments"] for name in one["entities"]}
+    assert wire["metrics"]["coverage_entities"] == len(named & {"orders", "migration"}) / 2
+    assert wire["metrics"]["used_tokens"] == sum(one["cost_tokens"] for one in wire["fragments"])
+
+
+async def test_nothing_asked_for_by_name_has_no_coverage() -> None:
+    reply = await engine(Source("L2", [item("a", "x", "orders")])).render(request("do it, please"))
+    wire = checked(reply)
+    assert "coverage_entities" not in wire["metrics"]
+    assert [one["id"] for one in wire["fragments"]] == ["a"]
+
+
+async def test_nothing_known_is_an_empty_reply_and_no_error() -> None:
+    reply = await engine(Source("L2"), Source("L4")).render(request())
+    assert (reply.error, ids(reply)) == (None, [])
+    assert codes(reply) == ["PROJECT_EMPTY", "LOW_COVERAGE"]
+    checked(reply)
+
+
+async def test_without_sources_there_is_an_empty_reply() -> None:
+    assert codes(await engine().render(request())) == ["LOW_COVERAGE"]
+
+
+async def test_strict_v0_leaves_out_what_is_ours() -> None:
+    past = Source("L4", [item("exp:1", "We moved the orders before.", "orders", source="L4")])
+    reply = await engine(past).render(request())
+    wire = reply.to_wire()
+    assert "slices" not in wire
+    assert "source" not in wire["fragments"][0]
+    extended = checked(reply)
+    assert extended["fragments"][0]["source"] == "L4"
+    assert [one["unit_id"] for one in extended["slices"]["experience"]] == ["exp:1"]
+
+
+async def test_of_experience_come_no_more_units_than_were_asked_for() -> None:
+    found = [
+        item(f"exp:{n}", f"Past {n}.", "orders", source="L4", relevance=n / 10, cost=2) for n in range(8)
+    ]
+    past = Source("L4", found)
+    assert sorted(ids(await engine(past).render(request(top_k=2)))) == ["exp:6", "exp:7"]
+    assert past.calls[-1].top_k == 2
+    assert ids(await engine(past).render(request(top_k=0))) == []
+    assert len(past.calls) == 1
+
+
+async def test_fragments_may_come_by_level_of_detail() -> None:
+    found = [
+        item("a", "x", "orders", "migration", lod="atomic"),
+        item("b", "y", "orders", lod="micro"),
+        item("c", "z", "migration", lod="macro"),
+    ]
+    reply = await engine(Source("L2", found), order="lod").render(request())
+    assert [one.lod for one in reply.fragments or ()] == [Lod.MACRO, Lod.MICRO, Lod.ATOMIC]
+
+
+async def test_objects_in_place_of_json_are_checked_alike() -> None:
+    async def say(asked: Any) -> Any:
+        good = Candidate(id="good", source=Layer.L2, text="The orders.", entities=("orders",), timestamp=NOW)
+        bad = Candidate(id="bad", source=Layer.L2, cost_tokens=-5)
+        return ProviderResponse(request_id=asked.request_id, candidates=(good, bad))
+
+    reply = await engine(Source("L2", say)).render(request())
+    assert (ids(reply), codes(reply)[0]) == (["good"], "PARTIAL_DATA")
+
+
+# ── expansion, and what earlier attempts have brought ───────────────────────────────────────────────────────────────
+
+
+async def test_check_21_the_world_is_asked_only_when_that_was_chosen() -> None:
+    empty = {
+        "request_id": "req-1",
+        "candidates": [],
+        "latency_ms": 3,
+        "warnings": [{"code": "PROJECT_EMPTY", "message": "nothing"}],
+    }
+    project = Source("L2", empty)
+    world = Source("L1", [item("global:1", "Orders everywhere.", "orders", source="L1")])
+    acs = engine(project, world)
+    reply = await acs.render(request())
+    assert (codes(reply)[0], ids(reply), len(world.calls)) == ("PROJECT_EMPTY", [], 0)
+
+    reply = await acs.render(request(), action="explicit_l1_expansion", attempt=2)
+    assert (len(project.calls), len(world.calls)) == (1, 1)
+    assert world.calls[0].expansion is True
+    assert ids(reply) == ["global:1"]
+    assert "L1_EXPANSION" in codes(reply)
+    checked(reply)
+
+
+@pytest.mark.parametrize(("risk", "asked"), [("low", 1), ("medium", 0), ("high", 0)])
+async def test_only_where_the_risk_is_low_an_empty_project_has_the_world_asked(risk: str, asked: int) -> None:
+    world = Source("L1", [item("global:1", "Orders everywhere.", "orders", source="L1")])
+    reply = await engine(Source("L2"), world).render(request(risk=risk))
+    assert len(world.calls) == asked
+    assert ("L1_EXPANSION" in codes(reply)) is bool(asked)
+    assert [call.expansion for call in world.calls] == [True] * asked
+
+
+async def test_a_project_that_knows_something_has_nobody_asked_beside() -> None:
+    world = Source("L1", [item("global:1", "Orders.", "orders", source="L1")])
+    reply = await engine(Source("L2", [item("a", "x", "orders")]), world).render(request(risk="low"))
+    assert (ids(reply), world.calls) == (["a"], [])
+
+
+async def test_the_world_has_no_back_door() -> None:
+    project = Source("L2", [item("global:1", "x", "orders", source="L1"), item("proj:1", "y", "orders")])
+    reply = await engine(project).render(request())
+    assert (ids(reply), codes(reply)[0]) == (["proj:1"], "PARTIAL_DATA")
+
+
+async def test_check_23_return_minimal_asks_nobody_and_returns_what_there_is() -> None:
+    project = Source("L2", RuntimeError("no"))
+    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
+    acs = engine(project, past)
+    assert (await acs.render(request(risk="high"))).error is not None
+    reply = await acs.render(request(risk="high"), action="return_minimal", attempt=2)
+    assert (len(project.calls), len(past.calls)) == (1, 1)
+    assert (reply.error, ids(reply)) == (None, ["exp:1"])
+    assert codes(reply)[0] == "PARTIAL_DATA"
+    other = await acs.render(request("another question"), action="return_minimal", attempt=2)
+    assert ids(other) == []
+    assert (len(project.calls), len(past.calls)) == (1, 1)
+
+
+async def test_check_23_return_l4_only_asks_experience_alone() -> None:
+    project, world = Source("L2", [item("a", "x", "orders")]), Source("L1")
+    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
+    reply = await engine(project, past, world).render(request(), action="return_l4_only", attempt=2)
+    assert (len(project.calls), len(past.calls), len(world.calls)) == (0, 1, 0)
+    assert ids(reply) == ["exp:1"]
+
+
+async def test_experience_can_be_skipped() -> None:
+    project, past = Source("L2", [item("a", "x", "orders")]), Source("L4")
+    reply = await engine(project, past).render(request(), action="skip_experience_path")
+    assert (ids(reply), past.calls) == (["a"], [])
+
+
+async def test_check_26_the_other_name_of_the_expansion_does_the_same() -> None:
+    replies: list[bytes] = []
+    for action in ("expand_l1", "explicit_l1_expansion"):
+        world = Source("L1", [item("global:1", "Orders.", "orders", source="L1")])
+        reply = await engine(Source("L2", RuntimeError()), world).render(request(), action=action, attempt=2)
+        assert len(world.calls) == 1
+        replies.append(strict(checked(reply)))
+    assert replies[0] == replies[1]
+
+
+async def test_a_retry_asks_again_only_who_failed() -> None:
+    project = Source("L2", RuntimeError("no"), [item("a", "x", "orders")])
+    past = Source("L4", [item("exp:1", "We did it before.", "migration", source="L4")])
+    acs = engine(project, past)
+    await acs.render(request(risk="high"))
+    reply = await acs.render(request(risk="high"), action="retry_same", attempt=2)
+    assert sorted(ids(reply)) == ["a", "exp:1"]
+    assert (len(project.calls), len(past.calls)) == (2, 1)
+    assert [call.request_id for call in project.calls] == ["req-1", "req-1#2"]
+
+
+@pytest.mark.parametrize("wrong", [{"attempt": 3}, {"attempt": 0}, {"action": "give_up"}], ids=str)
+async def test_an_action_or_attempt_that_there_is_not_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        await engine(Source("L2")).render(request(), **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [object(), Source, Source("L9"), Source("cached"), Source("L2", deadline_ms=0)],
+    ids=["no source", "a class", "no layer", "cached", "no time"],
+)
+def test_what_is_no_source_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        ACS([wrong])
+
+
+# ── our own memory ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _talk(session: ACMS) -> None:
+    await session.ingest(
+        "user", "Decision: the orders service uses PostgreSQL 18, because we need transactions."
+    )
+    await session.ingest("assistant", "Noted: the orders service uses PostgreSQL 18.")
+    await session.close_episode()
+    await session.wait_pending()
+    await session.ingest("user", "How do we move the orders?", created_at=NOW)
+
+
+async def test_a_session_gives_facts_summaries_and_messages_at_their_levels() -> None:
+    async with ACMS("u", open_storage("memory://"), reflector=OfflineReflector()) as session:
+        await _talk(session)
+        reply = await ACS([session]).render(request("which database does the orders service use"))
+        levels = {(one.source, one.lod) for one in reply.fragments or ()}
+        assert {(Layer.L2, Lod.MACRO), (Layer.L2, Lod.ATOMIC), (Layer.L4, Lod.MICRO)} <= levels
+        text = "\n".join(one.text or "" for one in reply.fragments or ())
+        assert "PostgreSQL 18" in text
+        wire = checked(reply)
+        assert wire["metrics"]["used_tokens"] == sum(count(one["text"]) for one in wire["fragments"])
+
+
+async def test_a_whole_history_that_fits_is_offered_whole() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        for number in range(12):
+            await session.ingest("user", f"Note {number}: the weather was fine at place {number}.")
+        reply = await ACS([session]).render(request("orders database", tokens=4_000))
+        assert len(ids(reply)) == 12
+
+
+async def test_a_long_message_is_shown_as_short_as_it_must_be() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        said = " ".join(f"The orders table number {number} moves on day {number}." for number in range(60))
+        await session.ingest("user", said)
+        await session.ingest("user", "And now?")
+        acs = ACS([session])
+        seen = {
+            one.lod: one.cost_tokens
+            for tokens in (3_000, 400, 60)
+            for one in (await acs.render(request("orders table", tokens=tokens))).fragments or ()
+            if "orders" in (one.text or "")
+        }
+        assert list(seen) == [Lod.ATOMIC, Lod.MICRO, Lod.MACRO]
+        assert seen[Lod.ATOMIC] > seen[Lod.MICRO] > seen[Lod.MACRO]
+
+
+async def test_an_unknown_session_is_an_empty_project() -> None:
+    async with ACMS("nobody", open_storage("memory://")) as session:
+        assert codes(await ACS([session]).render(request()))[0] == "PROJECT_EMPTY"
+
+
+async def test_a_past_version_renders_as_it_was() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        await session.ingest("user", "The orders run on MySQL.")
+        await session.ingest("user", "Now the orders run on PostgreSQL.")
+        reply = await ACS([session.at(1)]).render(request("orders database"))
+        assert ["MySQL" in (one.text or "") for one in reply.fragments or ()] == [True]
+
+
+async def test_sources_of_all_kinds_are_chosen_from_together(tmp_path: Path) -> None:
+    async with ACMS("u", open_storage(f"sqlite:///{tmp_path}/a.db")) as session:
+        await session.ingest("user", "The orders run on PostgreSQL.")
+        docs = Source("L2", [item("proj:docs#1", "Migration of the orders, step by step.", "migration")])
+        reply = await ACS([session, docs]).render(request())
+        assert "proj:docs#1" in ids(reply)
+        assert len(ids(reply)) == 2
