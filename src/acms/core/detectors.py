@@ -196,6 +196,9 @@ def _services() -> tuple[re.Pattern[str], list[tuple[str, str, float]]]:
     ]
 
 
+_DIGIT = re.compile("[0-9]")
+
+
 def _near(text: str, start: int, stop: int) -> Found | None:
     """Return the value of a key that names a service, where it has the shape of that service's secrets."""
     if (cut := max(text.rfind("=", start, stop - 8), text.rfind(":", start, stop - 20))) > start:
@@ -205,19 +208,19 @@ def _near(text: str, start: int, stop: int) -> Found | None:
         if not before or before[-1] not in "=:,>|":
             return None
         key = before
+    value = text[start:stop].rstrip(".:")
+    if not 14 <= len(value) <= 200 or not _DIGIT.search(value):
+        return None
     key = key.rstrip("=:,>|?").rstrip(" \t'\"`\\])")[-50:].rpartition("\n")[2]
     service, kinds = _services()
-    name = None
-    for name in service.finditer(key):
-        pass
-    if not name or len(key) - name.end() > 20:
+    names = service.findall(key)
+    if not names or len(key) - key.rfind(names[-1]) - len(names[-1]) > 20:
         return None
-    value = text[start:stop].rstrip(".:")
     for named, shape, least in kinds:
-        if not _compiled(named, re.IGNORECASE).fullmatch(name[0]):
+        if not _compiled(named, re.IGNORECASE).fullmatch(names[-1]):
             continue
         if _compiled(shape, re.IGNORECASE).fullmatch(value):
-            if not re.search(r"\d", value) or entropy(value) < least or _DUMMY.search(value):
+            if entropy(value) < least or _DUMMY.search(value):
                 return None
             return Found(start, start + len(value), "api_key")
     return None
