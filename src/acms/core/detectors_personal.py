@@ -74,7 +74,7 @@ _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Digits in groups, with what may stand between the groups of one number.
-_DIGITS = re.compile(r"[+(]?[0-9(](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+_DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
 _BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
@@ -108,19 +108,29 @@ def phones(text: str) -> Iterator[Found]:
         start, number = match.start(), match[0].rstrip("(")
         if number.count(")") > number.count("("):
             number = number.rstrip(")")
-        elif number[0] == "(" and number.find(")") == len(number) - 1:
+        elif number[:2] == "((" or (number[0] == "(" and number.find(")") == len(number) - 1):
             start, number = start + 1, number[1:-1]
         digits = "".join(char for char in number if "0" <= char <= "9")
         before, after = text[start - 1 : start], text[match.end() : match.end() + 2]
-        if len(digits) < 7 or len(set(digits)) < 3 or before.isalnum() or before == "_" or after[:1].isalnum():
+        if (
+            len(digits) < 7
+            or len(set(digits)) < 3
+            or before.isalnum()
+            or before in ("_", "+")
+            or after[:1].isalnum()
+        ):
             continue
         if after[:1] in ("_", "@") or (after[:1] in (".", ",", ":", "-", "/") and after[1:].isdigit()):
+            continue
+        if number[:2] == "+ " or number[:2] == "+.":
             continue
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
         elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
-            there = len(number) > len(digits) or _called(text, start)
-        elif _DATE.match(number) or _SHORT.search(text, max(0, start - 14), start):
+            there = (len(number) > len(digits) and "." not in number and before not in _BEFORE) or _called(
+                text, start
+            )
+        elif _DATE.search(number) or _SHORT.search(text, max(0, start - 14), start):
             there = False
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
             there = True
