@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from acms.contract import (
     Action,
@@ -36,7 +38,7 @@ from acms.contract import (
 )
 from acms.core import recovery, validate
 from acms.core.admission import Admitted, Terms, choose
-from acms.core.entities import gaze
+from acms.core.entities import entities, gaze
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
@@ -49,6 +51,8 @@ from acms.providers.tokens import default_counter
 from acms.view import View
 
 __all__ = ["ACS"]
+
+T = TypeVar("T")
 
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
@@ -128,7 +132,7 @@ class ACS:
         self._count = counter.count
         self._clock = clock
         self._timer = timer
-        self._warm = False
+        _warm_up(self._count)
         self._kept: OrderedDict[str, _Attempt] = OrderedDict()
 
     async def render(
@@ -230,10 +234,16 @@ class ACS:
         """Ask the sources, and in a second wave those that may do better; return the answers by place."""
         loop = asyncio.get_running_loop()
         request = now.request
-        foreign = replace(request, intent=redact(request.intent, _spoken(now.mode)).text)
-        memories = {
-            id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
-        }
+
+        def read() -> tuple[RenderRequest, dict[int, Memory]]:
+            others = redact(request.intent, _spoken(now.mode)).text
+            memories = {
+                id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
+            }
+            stated = replace(request, intent=others)
+            return replace(stated, entities=gaze(stated)), memories
+
+        foreign, memories = await _beside(read, 4 * len(request.intent))
         calls: dict[int, Call] = {}
         answers: dict[int, Answer] = {}
         for place in self._wave(now):
@@ -350,7 +360,6 @@ class ACS:
             full = (time_ms - recovery.reserve_ms(time_ms)) if not own else left_ms
             old = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full, own=own)
             slice_ms = recovery.raised_ms(old, left_ms, own=own)
-        said = request if own else foreign
         number = now.attempt if again is None else f"{now.attempt}.2"
         reissued = now.attempt > 1 or again is not None
         return Call(
@@ -358,8 +367,8 @@ class ACS:
             slice_ms=slice_ms,
             request=ProviderRequest(
                 request_id=f"{request.request_id}#{number}" if reissued else request.request_id,
-                query=said.intent,
-                entities=gaze(said),
+                query=foreign.intent,
+                entities=foreign.entities or (),
                 top_k=top_k,
                 deadline_ms=max(1, int(slice_ms)),
                 expansion=expansion
@@ -420,14 +429,11 @@ class ACS:
             )
             return choose(candidates, terms)
 
-        if size <= INLINE and self._warm:
-            return work()
-        self._warm = True  # the first time rules are compiled
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005
         try:
             async with asyncio.timeout(max(0.0, left)):
-                return await in_thread(work)
+                return await _beside(work, size)
         except TimeoutError:
             return None
 
@@ -487,6 +493,33 @@ class ACS:
         if admitted.redacted:
             warn(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
         return list(found)
+
+
+_WARM = threading.Event()
+"""Set when what the first reply needs is loaded: rules, a stemmer, a vocabulary."""
+_warming = False
+
+
+def _warm_up(count: Callable[[str], int]) -> None:
+    """Load it in the background, once in a process, while the first sources are asked."""
+    global _warming
+    if _warming:
+        return
+    _warming = True
+
+    def load() -> None:
+        with suppress(Exception):
+            count("warm")
+            entities("warm up")
+            redact("password: warm; token=warm, mail me@example.com or +49 30 1234567", Privacy.REDACT)
+        _WARM.set()
+
+    threading.Thread(target=load, daemon=True, name="acms-warm-up").start()
+
+
+async def _beside(work: Callable[[], T], size: int) -> T:
+    """Do something on the event loop when it is short, else in a thread."""
+    return work() if size <= INLINE and _WARM.is_set() else await in_thread(work)
 
 
 def _spoken(mode: Privacy) -> Privacy:

@@ -76,8 +76,8 @@ class KnowledgeSource(Protocol):
         ...
 
     @property
-    def layer(self) -> Layer:
-        """Where its knowledge comes from."""
+    def layer(self) -> Layer | str:
+        """Where its knowledge comes from: L1, L2 or L4."""
         ...
 
     async def search(self, request: ProviderRequest) -> ProviderResponse | Mapping[str, Json]:
@@ -199,11 +199,11 @@ async def ask(calls: Sequence[Call], memories: Mapping[int, Memory], *, grace: f
 async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
     """See to it that no task is left, whatever it does about being cancelled."""
     left = {task for task in tasks if not task.done()}
-    if not left:
-        return
     for task in left:
         task.cancel()
-    _, left = await asyncio.wait(left, timeout=grace)
+        task.add_done_callback(_forget)
+    if left:
+        _, left = await asyncio.wait(left, timeout=grace)
     for _ in range(2):
         if not left:
             return
@@ -213,12 +213,12 @@ async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
                 coroutine.close()  # ends also what catches the cancellation and goes on
             task.cancel()
         _, left = await asyncio.wait(left, timeout=KILL)
-    for task in left:
+    if left:
         log(logging.ERROR, "provider_abandoned", tasks=len(left))
-        task.add_done_callback(_forget)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
+    """Look at what became of a task that nobody waits for."""
     if not task.cancelled():
         task.exception()
 
@@ -401,8 +401,8 @@ LONG = 400
 """Characters from which a message has shorter renditions."""
 ROOM = 2
 """A recall may find this many times what fits: the rest is there to choose from."""
-LEAST_BUDGET = 500
-"""Tokens that a recall may use where next to nothing fits: shorter renditions may."""
+LEAST_BUDGET = 4_000
+"""Tokens that a recall may use where little fits: of long messages shorter renditions do."""
 PAST = 64
 """Episodes, the newest ones, whose summaries are looked through."""
 

@@ -24,6 +24,10 @@ def schema(name: str) -> dict[str, Any]:
     return json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
 
 
+_ASKED = jsonschema.Draft7Validator(schema("provider_request"))
+_REPLIED = jsonschema.Draft7Validator(schema("render_context_reply"))
+
+
 def item(id: str, text: str | None = None, *entities: str, cost: int = 10, **more: Any) -> dict[str, Any]:
     """Return a candidate as it is on the wire."""
     body: dict[str, Any] = {"id": id, "entities": list(entities), "cost_tokens": cost, "source": "L2"}
@@ -39,7 +43,7 @@ def request(intent: Any = "implement orders migration", **more: Any) -> dict[str
         "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
         "request_id": "req-1",
         "intent": intent,
-        "budgets": {"tokens_max": more.pop("tokens", 4500), "time_ms": more.pop("ms", 2_000)},
+        "budgets": {"tokens_max": more.pop("tokens", 4500), "time_ms": more.pop("ms", 10_000)},
     }
     if "top_k" in more:
         body["budgets"]["experience_top_k"] = more.pop("top_k")
@@ -51,10 +55,13 @@ def request(intent: Any = "implement orders migration", **more: Any) -> dict[str
 
 
 class Source:
-    """Says what it is told to say: each call takes the next of `said`, or the last one again."""
+    """Says what it is told to say: each call takes the next of `said`, or the last one again.
+
+    It may take long, for a machine may be busy; with `deadline_ms=None` its layer decides.
+    """
 
     def __init__(
-        self, layer: Layer | str, *said: Said, name: str | None = None, deadline_ms: float | None = None
+        self, layer: Layer | str, *said: Said, name: str | None = None, deadline_ms: float | None = 5_000
     ) -> None:
         self.layer = layer
         self.name = name or f"{layer}-source"
@@ -65,7 +72,7 @@ class Source:
 
     async def search(self, request: ProviderRequest) -> Any:
         self.calls.append(request)
-        jsonschema.validate(request.to_wire(), schema("provider_request"))
+        _ASKED.validate(request.to_wire())
         said = self.said.pop(0) if len(self.said) > 1 else self.said[0]
         if isinstance(said, BaseException):
             raise said
@@ -90,7 +97,7 @@ def engine(*sources: Any, **more: Any) -> ACS:
 def checked(reply: RenderReply) -> dict[str, Any]:
     """Return a reply as it is on the wire, after both forms of it were checked against the schema."""
     for extended in (False, True):
-        jsonschema.validate(reply.to_wire(extended=extended), schema("render_context_reply"))
+        _REPLIED.validate(reply.to_wire(extended=extended))
     return reply.to_wire(extended=True)
 
 

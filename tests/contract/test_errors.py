@@ -1,4 +1,4 @@
-"""Errors and privacy: what fails is contained, told in one envelope, with options that could help (checks 22, 24, 25, 32 to 35)."""
+"""Errors and privacy: what fails is contained and told, with options that could help (checks 22, 24, 25, 32 to 35)."""
 
 from __future__ import annotations
 
@@ -103,16 +103,17 @@ async def test_a_failure_for_a_passing_reason_is_tried_again_once() -> None:
 
 
 async def test_check_22_a_reduced_scope_asks_for_less_and_may_take_longer() -> None:
-    project = Source("L2", RuntimeError(), [item("a", "x", "orders")])
+    project = Source("L2", RuntimeError(), [item("a", "x", "orders")], deadline_ms=None)
     acs = engine(project, top_k=50)
     body = request(ms=500)
     await acs.render(body)
     reply = await acs.render(body, action="retry_with_reduced_scope", attempt=2)
     assert ids(reply) == ["a"]
-    assert [(call.top_k, call.deadline_ms) for call in project.calls][0] == (50, 300)
-    assert project.calls[1].top_k == 20
-    assert 300 < project.calls[1].deadline_ms <= 400
-    project = Source("L2")
+    first, second = project.calls
+    assert (first.top_k, first.deadline_ms) == (50, 300)
+    assert second.top_k == 20
+    assert 300 < second.deadline_ms <= 400
+    project = Source("L2", deadline_ms=None)
     await engine(project, top_k=6).render(request(ms=100), action="retry_with_reduced_scope", attempt=2)
     assert project.calls[0].top_k == 5
     assert project.calls[0].deadline_ms <= 80
@@ -201,8 +202,11 @@ async def test_a_fault_of_ours_is_an_error_and_no_exception() -> None:
 
 # ── privacy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SAID = "Write to jane.doe@example.com, use postgresql://admin:hunter22@db.internal/orders and sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH."
-SECRETS = ("hunter22", "sk-proj-abcdefghijklmnop")
+SAID = (
+    "Write to jane.doe@example.com, use postgresql://admin:hunter22@db.internal/orders "
+    "and sk-proj-q7Rz2LmX9vKc4TnB8wYdE1sGfH6jUaPoI3tZ0xVb5N."
+)
+SECRETS = ("hunter22", "sk-proj-q7Rz2LmX9vKc")
 
 
 def windows(text: str, size: int = 20) -> set[str]:

@@ -1,4 +1,4 @@
-"""Rendering: what a request becomes, what each source is asked, what comes out (checks 1 to 6, 11 to 14, 21, 23, 26)."""
+"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_the_strictest_of_request_and_tenant_is_forwarded() -> None:
 
 
 async def test_check_06_each_source_is_asked_with_all_seven_fields() -> None:
-    project, past, world = Source("L2"), Source("L4"), Source("L1")
+    project, past, world = (Source(layer, deadline_ms=None) for layer in ("L2", "L4", "L1"))
     await engine(project, past, world, top_k=30).render(request(ms=1_000, top_k=5))
     wires = [call.to_wire() for one in (project, past, world) for call in one.calls]
     assert [(one["top_k"], one["deadline_ms"], one["expansion"]) for one in wires] == [
@@ -165,34 +165,29 @@ async def test_check_11_the_order_of_arrival_changes_no_byte(profile: Any) -> No
     for turn in range(40):
         rng.shuffle(project)
         rng.shuffle(past)
-        first = asyncio.Event()
-
-        async def leads(asked: Any, found: list[Any] = list(project), first: asyncio.Event = first) -> Any:
-            first.set()
-            return {"request_id": asked.request_id, "candidates": found}
-
-        async def follows(asked: Any, found: list[Any] = list(past), first: asyncio.Event = first) -> Any:
-            await first.wait()
-            return {"request_id": asked.request_id, "candidates": found}
-
-        if turn % 2:
-            two = Source("L2", project, name="p"), Source("L4", follows, name="e")
-            two[0].said = [leads]
-        else:
-            two = Source("L2", follows, name="p"), Source("L4", leads, name="e")
-            two[0].said, two[1].said = [_swapped(follows, project)], [_swapped(leads, past)]
-        reply = await engine(*two, profile=profile).render(request(tokens=700))
+        said = Said([*project], asyncio.Event()), Said([*past], asyncio.Event())
+        said[turn % 2].gate.set()
+        said[0].after, said[1].after = said[1].gate, said[0].gate
+        two = Source("L2", said[0].say, name="p"), Source("L4", said[1].say, name="e")
+        reply = await engine(*two, profile=profile).render(request(tokens=700, ms=20_000))
         assert reply.metrics is not None
         assert reply.metrics.used_tokens <= 700
         seen.add(strict(checked(reply)))
     assert len(seen) == 1
 
 
-def _swapped(act: Any, found: list[Any]) -> Any:
-    async def say(asked: Any) -> Any:
-        return {**await act(asked), "candidates": list(found)}
+class Said:
+    """Waits for its gate, says something, and opens the next gate."""
 
-    return say
+    def __init__(self, found: list[dict[str, Any]], gate: asyncio.Event) -> None:
+        self.found = found
+        self.gate = gate
+        self.after = gate
+
+    async def say(self, asked: Any) -> Any:
+        await self.gate.wait()
+        self.after.set()
+        return {"request_id": asked.request_id, "candidates": self.found}
 
 
 async def test_check_12_no_reply_has_more_tokens_than_it_may() -> None:
@@ -225,7 +220,7 @@ async def test_check_14_the_metrics_can_be_computed_again() -> None:
 
 
 async def test_nothing_asked_for_by_name_has_no_coverage() -> None:
-    reply = await engine(Source("L2", [item("a", "x", "orders")])).render(request("do it, please"))
+    reply = await engine(Source("L2", [item("a", "x", "orders")])).render(request("do it"))
     wire = checked(reply)
     assert "coverage_entities" not in wire["metrics"]
     assert [one["id"] for one in wire["fragments"]] == ["a"]

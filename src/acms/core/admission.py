@@ -68,6 +68,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         else:
             pool.append(found)
     clean: set[str] = set()
+    asked = frozenset(terms.gaze)
     rounds = 0
     while True:
         selection = select(
@@ -89,7 +90,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         kept: list[Candidate] = []
         changed = False
         for one in pool:
-            found = _cleaned(one, effective(terms.mode, one.privacy)) if one.id in fresh else one
+            found = _cleaned(one, effective(terms.mode, one.privacy), asked) if one.id in fresh else one
             if found is None:
                 withheld += 1
             else:
@@ -150,7 +151,7 @@ def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
     return shown
 
 
-def _cleaned(one: Candidate, mode: Privacy) -> Candidate | None:
+def _cleaned(one: Candidate, mode: Privacy, asked: frozenset[str]) -> Candidate | None:
     """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
     if _tells(one.id, mode):
         return None
@@ -173,7 +174,7 @@ def _cleaned(one: Candidate, mode: Privacy) -> Candidate | None:
     entities = tuple(
         name
         for name in one.entities
-        if not redact(name, mode).spans and not _part(name.lower(), secret, left)
+        if not redact(name, mode).spans and (name.lower() in asked or not _part(name.lower(), secret, left))
     )
     if not secret and entities == one.entities and citations == one.citations:
         return one
