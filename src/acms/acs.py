@@ -26,7 +26,6 @@ from acms.contract import (
     Candidate,
     Code,
     Experience,
-    KVPolicy,
     Layer,
     Lod,
     Metrics,
@@ -39,6 +38,7 @@ from acms.contract import (
 from acms.core import recovery, validate
 from acms.core.admission import Admitted, Terms, choose
 from acms.core.entities import entities, gaze
+from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
@@ -83,6 +83,9 @@ class _Asking(NamedTuple):
     began: float
     until: float
     kept: _Attempt | None
+    #: What the caller's cache holds, and how many keys at most.
+    cache: tuple[Held, ...]
+    capacity: int | None
 
 
 class ACS:
@@ -141,28 +144,31 @@ class ACS:
         *,
         action: Action | str | None = None,
         attempt: int = 1,
-        cache: Iterable[str] | None = None,
+        cache: Holds | Iterable[Held | str] | None = None,
         lenient: bool = False,
     ) -> RenderReply:
         """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` holds the keys of what the caller has in its cache. With `lenient` the intent may be an object `{goal,
-        entities}` and unknown fields are ignored. Whatever a source does is told in the reply, not raised.
+        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient` the
+        intent may be an object `{goal, entities}` and unknown fields are ignored. Whatever a source does is told in the
+        reply, not raised.
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
         attempt = validate.whole(attempt, "attempt", least=1, most=self._max_attempts)
         chosen = None if action is None else Action.of(action)
         mode = effective(asked.privacy, self._privacy)
+        held = known(cache)
+        capacity = cache.capacity if isinstance(cache, Holds) else None
         log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
             kept = None  # another question, or another exposure
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
-        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept)
+        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept, held, capacity)
         try:
-            reply = await self._render(now, tuple(cache or ()))
+            reply = await self._render(now)
         except Exception as error:
             log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -181,7 +187,7 @@ class ACS:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _render(self, now: _Asking, cache: tuple[str, ...]) -> RenderReply:
+    async def _render(self, now: _Asking) -> RenderReply:
         request, minimal = now.request, now.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
             found = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
@@ -220,7 +226,7 @@ class ACS:
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=self._kv_policy(now, admitted, cache),
+            kv_policy=admitted.advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
@@ -426,6 +432,8 @@ class ACS:
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
+                cache=now.cache,
+                capacity=now.capacity,
             )
             return choose(candidates, terms)
 
@@ -436,9 +444,6 @@ class ACS:
                 return await _beside(work, size)
         except TimeoutError:
             return None
-
-    def _kv_policy(self, now: _Asking, admitted: Admitted, cache: tuple[str, ...]) -> KVPolicy | None:
-        return None
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
 
