@@ -150,8 +150,8 @@ class ACS:
         """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient` the
-        intent may be an object `{goal, entities}` and unknown fields are ignored. Whatever a source does is told in the
+        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient`
+        the intent may be an object `{goal, entities}`, unknown fields are ignored. What a source does is told in the
         reply, not raised.
         """
         began = asyncio.get_running_loop().time()
