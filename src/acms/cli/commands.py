@@ -19,6 +19,7 @@ from acms.cli import (
     moving,
     reading,
     reindexing,
+    rendering,
 )
 from acms.cli.base import app
 
@@ -35,6 +36,7 @@ __all__ = [
     "moving",
     "reading",
     "reindexing",
+    "rendering",
 ]
 
 
