@@ -71,10 +71,14 @@ class Maker:
         return self.random.choice(options)
 
     def word(self) -> str:
-        return self.pick(*"river stone maple falcon copper winter harbor violet thunder pepper canyon orbit".split())
+        return self.pick(
+            *"river stone maple falcon copper winter harbor violet thunder pepper canyon orbit".split()
+        )
 
     def name(self) -> str:
-        return self.pick(*"alice bob carol dmitri elena farid grace hiro ines jonas kate liam maria noor".split())
+        return self.pick(
+            *"alice bob carol dmitri elena farid grace hiro ines jonas kate liam maria noor".split()
+        )
 
     def host(self) -> str:
         tld = self.pick("com", "org", "net", "io", "dev", "de", "co.uk", "fr", "internal")
@@ -82,7 +86,14 @@ class Maker:
 
     def email(self) -> str:
         name, last = self.name(), self.word()
-        local = self.pick(name, f"{name}.{last}", f"{name}_{last}", f"{name[0]}{last}", f"{name}+{last}", f"{name}{self.of(DIGITS, 2)}")
+        local = self.pick(
+            name,
+            f"{name}.{last}",
+            f"{name}_{last}",
+            f"{name[0]}{last}",
+            f"{name}+{last}",
+            f"{name}{self.of(DIGITS, 2)}",
+        )
         return f"{local}@{self.pick(self.host(), 'gmail.com', 'example.com', 'example.co.uk', 'uni-bremen.de', 'outlook.com')}"
 
     def phone(self) -> str:
@@ -111,7 +122,20 @@ class Maker:
         return self.pick(plain, " ".join(plain[at : at + 4] for at in range(0, len(plain), 4)))
 
     def card(self) -> str:
-        start, size = self.random.choice([("4", 16), ("51", 16), ("55", 16), ("2221", 16), ("34", 15), ("37", 15), ("6011", 16), ("36", 14), ("3530", 16), ("65", 16)])
+        start, size = self.random.choice(
+            [
+                ("4", 16),
+                ("51", 16),
+                ("55", 16),
+                ("2221", 16),
+                ("34", 15),
+                ("37", 15),
+                ("6011", 16),
+                ("36", 14),
+                ("3530", 16),
+                ("65", 16),
+            ]
+        )
         body = start + self.of(DIGITS, size - len(start) - 1)
         total = 0
         for index, char in enumerate(reversed(body)):
@@ -148,7 +172,21 @@ class Maker:
         return whole + end
 
     def url(self) -> str:
-        scheme = self.pick("postgres", "postgresql", "mysql", "mongodb", "mongodb+srv", "redis", "amqp", "https", "http", "ftp", "rediss", "postgresql+psycopg", "sftp")
+        scheme = self.pick(
+            "postgres",
+            "postgresql",
+            "mysql",
+            "mongodb",
+            "mongodb+srv",
+            "redis",
+            "amqp",
+            "https",
+            "http",
+            "ftp",
+            "rediss",
+            "postgresql+psycopg",
+            "sftp",
+        )
         secret = re.sub(r"[@/:#?&]", "x", self.password())
         user = self.pick(self.name(), "admin", "svc_app", "")
         if not user and scheme != "redis":
@@ -164,7 +202,9 @@ class Maker:
         "openai-project": lambda m: "sk-proj-" + m.of(URLSAFE, 74) + "T3BlbkFJ" + m.of(URLSAFE, 73) + "a",
         "anthropic": lambda m: "sk-ant-api03-" + m.of(URLSAFE, 93) + "AA",
         "slack-bot": lambda m: f"xoxb-{m.of('123456789', 12)}-{m.of('123456789', 12)}-{m.of(ALNUM, 24)}",
-        "slack-hook": lambda m: f"https://hooks.slack.com/services/T{m.of(UPPER, 8)}/B{m.of(UPPER, 10)}/{m.of(ALNUM, 24)}",
+        "slack-hook": lambda m: (
+            f"https://hooks.slack.com/services/T{m.of(UPPER, 8)}/B{m.of(UPPER, 10)}/{m.of(ALNUM, 24)}"
+        ),
         "stripe": lambda m: m.pick("sk_live_", "sk_test_", "rk_live_") + m.of(ALNUM, 24),
         "google": lambda m: "AIza" + m.of(ALNUM, 35),
         "google-oauth": lambda m: "GOCSPX-" + m.of(ALNUM, 28),
@@ -183,8 +223,8 @@ class Maker:
         "databricks": lambda m: "dapi" + m.of(HEX, 32),
         "linear": lambda m: "lin_api_" + m.of(ALNUM, 40),
         "discord": lambda m: f"M{m.of(ALNUM, 23)}.{m.of(ALNUM, 6)}.{m.of(ALNUM, 38)}",
-        "mailchimp": lambda m: f"mailchimp_api: {m.of(HEX, 32)}-us{m.of('123456789', 2)}",
-        "azure": lambda m: f"AccountKey={m.of(BASE64, 86)}==",
+        "mailchimp": lambda m: f"mailchimp_api: \1{m.of(HEX, 32)}-us{m.of('123456789', 2)}",
+        "azure": lambda m: f"AccountKey=\1{m.of(BASE64, 86)}==",
         "doppler": lambda m: "dp.pt." + m.of(ALNUM, 43),
         "notion": lambda m: f"ntn_{m.of(DIGITS, 11)}{m.of(ALNUM, 35)}",
         "replicate": lambda m: "r8_" + m.of(ALNUM, 37),
@@ -192,10 +232,19 @@ class Maker:
         "openrouter": lambda m: "sk-or-v1-" + m.of(HEX, 64),
         "postman": lambda m: f"PMAK-{m.of(HEX, 24)}-{m.of(HEX, 34)}",
     }
-    HELD = tuple("groq vault docker databricks linear discord mailchimp azure doppler notion replicate grafana openrouter postman".split())
+    HELD = tuple(
+        "groq vault docker databricks linear discord mailchimp azure doppler notion replicate grafana openrouter postman".split()
+    )
 
     def opaque(self) -> str:
-        return self.pick(self.of(ALNUM, 32), self.of(HEX, 40), self.of(HEX, 32), self.of(URLSAFE, 43) + "4", self.of(BASE64, 40) + "7=", self.of(LOWER + DIGITS, 24) + "9")
+        return self.pick(
+            self.of(ALNUM, 32),
+            self.of(HEX, 40),
+            self.of(HEX, 32),
+            self.of(URLSAFE, 43) + "4",
+            self.of(BASE64, 40) + "7=",
+            self.of(LOWER + DIGITS, 24) + "9",
+        )
 
 
 #: Templates by kind; {v} is what is marked. The last third of each list is held out.
@@ -232,7 +281,10 @@ ASSIGNED = (
 
 def negatives(make: Maker) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of texts that hold nothing sensitive and look as if."""
-    sha, uuid = make.of(HEX, 40), f"{make.of(HEX, 8)}-{make.of(HEX, 4)}-4{make.of(HEX, 3)}-a{make.of(HEX, 3)}-{make.of(HEX, 12)}"
+    sha, uuid = (
+        make.of(HEX, 40),
+        f"{make.of(HEX, 8)}-{make.of(HEX, 4)}-4{make.of(HEX, 3)}-a{make.of(HEX, 3)}-{make.of(HEX, 12)}",
+    )
     d = make.of
     yield "git", f"commit {sha}\nAuthor: build\n\n    Fix the token counter"
     yield "git", f"git checkout {sha[:10]} && make test"
@@ -243,9 +295,15 @@ def negatives(make: Maker) -> Iterator[tuple[str, str]]:
     yield "order", f"Order #{d(DIGITS, 4)}-{d(DIGITS, 7)}-{d(DIGITS, 7)} was delivered."
     yield "order", f"Invoice INV-{d(DIGITS, 8)} over 1,299.00 EUR"
     yield "order", f"tracking 1Z{d(UPPER + DIGITS, 16)}"
-    yield "version", f"upgrade from {d('123456789', 1)}.{d(DIGITS, 2)}.{d(DIGITS, 1)} to 10.4.2-rc1+build.{d(DIGITS, 4)}"
+    yield (
+        "version",
+        f"upgrade from {d('123456789', 1)}.{d(DIGITS, 2)}.{d(DIGITS, 1)} to 10.4.2-rc1+build.{d(DIGITS, 4)}",
+    )
     yield "version", "requires python>=3.11, numpy==2.1.3, lodash@4.17.21 and @types/node@18.0.0"
-    yield "date", f"on 2024-0{d('123456789', 1)}-1{d(DIGITS, 1)} 10:11:12.{d(DIGITS, 6)} it was {d('123456789', 1)}.03.2021"
+    yield (
+        "date",
+        f"on 2024-0{d('123456789', 1)}-1{d(DIGITS, 1)} 10:11:12.{d(DIGITS, 6)} it was {d('123456789', 1)}.03.2021",
+    )
     yield "date", f"between 01/02/2023 and 12-31-2024, 0{d('123456789', 1)}.11.2022 14:00-15:30"
     yield "time", f"ts={d('1', 1)}7{d(DIGITS, 8)} next=17{d(DIGITS, 11)}"
     yield "hash", f"sha256:{d(HEX, 64)}"
@@ -253,25 +311,43 @@ def negatives(make: Maker) -> Iterator[tuple[str, str]]:
     yield "hash", f"md5sum {d(HEX, 32)}  file.tar.gz"
     yield "image", f"![x](data:image/png;base64,iVBORw0KGgo{d(BASE64, 300)}==)"
     yield "image", f'<img src="image@2x.png" srcset="a@3x.jpg 3x">'
-    yield "code", "password_field = forms.CharField(widget=forms.PasswordInput)\nif password != confirm_password: raise"
-    yield "code", "def login(username: str, password: str) -> Token:\n    token = create_token(user.id)\n    return token"
-    yield "code", "password = os.environ['DB_PASSWORD']\napi_key = settings.API_KEY\nsecret = config.get('secret')"
+    yield (
+        "code",
+        "password_field = forms.CharField(widget=forms.PasswordInput)\nif password != confirm_password: raise",
+    )
+    yield (
+        "code",
+        "def login(username: str, password: str) -> Token:\n    token = create_token(user.id)\n    return token",
+    )
+    yield (
+        "code",
+        "password = os.environ['DB_PASSWORD']\napi_key = settings.API_KEY\nsecret = config.get('secret')",
+    )
     yield "code", "const token = await getToken(); const { password } = req.body;"
     yield "code", 'api_key=os.getenv("OPENAI_API_KEY"), timeout=30'
     yield "code", "class Auth { private String password; private final TokenStore tokenStore; }"
     yield "code", "if (token == null || token === undefined) { throw new Error('Invalid token'); }"
-    yield "code", "self.password_hash = generate_password_hash(password)\ncheck(password, hash=user.password_hash)"
+    yield (
+        "code",
+        "self.password_hash = generate_password_hash(password)\ncheck(password, hash=user.password_hash)",
+    )
     yield "code", f"max_tokens={d(DIGITS[1:], 4)}, total_tokens: {d(DIGITS[1:], 4)}, prompt_tokens = 512"
     yield "code", 'parser.add_argument("--password", help="the password of the user", required=True)'
     yield "code", "password: { type: String, required: true, minlength: 8 }, passwordResetToken: String"
-    yield "code", '<input type="password" name="password" id="password" placeholder="Password" autocomplete="current-password">'
+    yield (
+        "code",
+        '<input type="password" name="password" id="password" placeholder="Password" autocomplete="current-password">',
+    )
     yield "code", "SELECT password, api_key FROM users WHERE token = $1 AND secret = ?"
     yield "code", "password: ${DB_PASSWORD}\ntoken: {{ secrets.TOKEN }}\nkey: $(KEY)\nsecret: %(secret)s"
     yield "code", "secretKeyRef:\n  name: db-credentials\n  key: password\nsecretName: tls-certificate"
     yield "code", "for key, value in data.items(): primary_key = key; foreign_key = 'user_id'"
     yield "placeholder", "api_key=<your-api-key> and password=<password>"
     yield "placeholder", "OPENAI_API_KEY=sk-your-key-here\nPASSWORD=changeme\nSECRET=********"
-    yield "placeholder", "Authorization: Bearer <token>\nAuthorization: Bearer $TOKEN\nAuthorization: Bearer YOUR_ACCESS_TOKEN"
+    yield (
+        "placeholder",
+        "Authorization: Bearer <token>\nAuthorization: Bearer $TOKEN\nAuthorization: Bearer YOUR_ACCESS_TOKEN",
+    )
     yield "placeholder", "postgres://USER:${PASSWORD}@localhost/db or https://<user>:<password>@host/"
     yield "placeholder", "aws_access_key_id = AKIAIOSFODNN7EXAMPLE"
     yield "placeholder", 'token: "xxxxxxxxxxxxxxxxxxxx", api_key: "..."'
@@ -279,24 +355,48 @@ def negatives(make: Maker) -> Iterator[tuple[str, str]]:
     yield "prose", f"The password is required and must have at least {d(DIGITS[1:], 1)}2 characters."
     yield "prose", "I forgot my password: what can I do? The token expired, the secret is safe with me."
     yield "prose", "The key to success is: practice. Her secret: patience. Pass: the ball to me."
-    yield "prose", "Password reset: click the link. Two-factor authentication: enabled. Access token: refreshed daily."
+    yield (
+        "prose",
+        "Password reset: click the link. Two-factor authentication: enabled. Access token: refreshed daily.",
+    )
     yield "prose", "The secret ingredient is cinnamon; the token of my love is a ring."
-    yield "prose", f"We used {d(DIGITS[1:], 3)},{d(DIGITS, 3)},{d(DIGITS, 3)} tokens and {d(DIGITS[1:], 5)} API calls."
-    yield "phone-like", f"part no. {d(DIGITS, 3)}-{d(DIGITS, 6)}, serial {d(DIGITS, 12)}, ref 0{d(DIGITS, 3)}{d(DIGITS, 6)}"
+    yield (
+        "prose",
+        f"We used {d(DIGITS[1:], 3)},{d(DIGITS, 3)},{d(DIGITS, 3)} tokens and {d(DIGITS[1:], 5)} API calls.",
+    )
+    yield (
+        "phone-like",
+        f"part no. {d(DIGITS, 3)}-{d(DIGITS, 6)}, serial {d(DIGITS, 12)}, ref 0{d(DIGITS, 3)}{d(DIGITS, 6)}",
+    )
     yield "phone-like", f"coordinates 52.5{d(DIGITS, 5)}, 13.4{d(DIGITS, 5)} and pi 3.14159265358979"
-    yield "phone-like", f"{d(DIGITS[1:], 4)} mm x {d(DIGITS[1:], 3)} mm, 12000 kg, 3500000 ms, 100 000 000 rows"
+    yield (
+        "phone-like",
+        f"{d(DIGITS[1:], 4)} mm x {d(DIGITS[1:], 3)} mm, 12000 kg, 3500000 ms, 100 000 000 rows",
+    )
     yield "phone-like", f"scores 10 20 30 40 50 60 70, range 100-200-300, {d(DIGITS[1:], 3)} 000 000"
     yield "isbn", f"ISBN 978-3-16-14841{d(DIGITS, 1)}-{d(DIGITS, 1)} and ISBN 0-306-40615-2"
-    yield "ip", f"192.168.{d('12', 2)}.{d('12', 2)}:8080 -> 10.0.0.1, 2001:0db8:85a3:0000:0000:8a2e:0370:7334, 127.0.0.1"
+    yield (
+        "ip",
+        f"192.168.{d('12', 2)}.{d('12', 2)}:8080 -> 10.0.0.1, 2001:0db8:85a3:0000:0000:8a2e:0370:7334, 127.0.0.1",
+    )
     yield "mac", f"de:ad:be:ef:{d(HEX, 2)}:{d(HEX, 2)} eth0"
     yield "url", f"https://example.com/a/{d(LOWER, 8)}?utm_source=news&id={d(DIGITS, 9)}#section-2"
-    yield "url", f"https://cdn.example.com/assets/{d(HEX, 20)}.js?v={d(HEX, 8)} and s3://bucket/{uuid}/part-0001.parquet"
+    yield (
+        "url",
+        f"https://cdn.example.com/assets/{d(HEX, 20)}.js?v={d(HEX, 8)} and s3://bucket/{uuid}/part-0001.parquet",
+    )
     yield "url", "https://user@example.com/path and ssh://git@github.com:22/a.git, mailto: and @mentions"
-    yield "log", f"[{d(DIGITS, 5)}] GET /v1/users/{d(DIGITS, 8)} 200 {d(DIGITS, 3)}ms trace={d(HEX, 32)} span={d(HEX, 16)}"
+    yield (
+        "log",
+        f"[{d(DIGITS, 5)}] GET /v1/users/{d(DIGITS, 8)} 200 {d(DIGITS, 3)}ms trace={d(HEX, 32)} span={d(HEX, 16)}",
+    )
     yield "log", f"kernel: [ {d(DIGITS, 5)}.{d(DIGITS, 6)}] usb 1-1: SerialNumber: {d(HEX, 12)}"
     yield "card-like", f"account {'9' + d(DIGITS, 15)} and counter {'1' + d(DIGITS, 15)}"
     yield "docker", f"docker pull registry.example.com/app@sha256:{d(HEX, 64)}"
-    yield "doc", "Set `api_key` (string, required): the key of your account. `token` (string): see above. `password`: never logged."
+    yield (
+        "doc",
+        "Set `api_key` (string, required): the key of your account. `token` (string): see above. `password`: never logged.",
+    )
     yield "doc", '"password": {"type": "string", "minLength": 8}, "token": {"$ref": "#/definitions/token"}'
     yield "doc", "-----BEGIN CERTIFICATE-----\n" + d(BASE64, 64) + "\n-----END CERTIFICATE-----"
     yield "doc", "-----BEGIN PUBLIC KEY-----\n" + d(BASE64, 64) + "\n-----END PUBLIC KEY-----"
@@ -313,7 +413,9 @@ def generated(count: int, seed: int) -> Iterator[Case]:
         if template.startswith("{{\\"):
             marked = value.replace("\n", "\\n")
         start = text.index("\0")
-        text = text.replace("\0", marked)
+        context, _, marked = marked.rpartition("\1")  # what stands before the secret itself
+        text = text.replace("\0", context + marked)
+        start += len(context)
         around = make.random.random()
         before = "" if around < 0.6 else f"Some words about the {make.word()} first.\n"
         start += len(before)
@@ -332,9 +434,28 @@ def generated(count: int, seed: int) -> Iterator[Case]:
         for index, (what, text) in enumerate(negative):
             yield Case(text=text, part="held out" if index % 3 == 2 else "development", source=what)
         for _ in negative:
-            kind = make.pick("email", "phone", "iban", "credit_card", "jwt", "private_key", "connection_string", "password", "password", "api_key", "api_key", "assigned", "assigned")
+            kind = make.pick(
+                "email",
+                "phone",
+                "iban",
+                "credit_card",
+                "jwt",
+                "private_key",
+                "connection_string",
+                "password",
+                "password",
+                "api_key",
+                "api_key",
+                "assigned",
+                "assigned",
+            )
             if kind in ("email", "phone", "iban", "credit_card"):
-                value = {"email": make.email, "phone": make.phone, "iban": make.iban, "credit_card": make.card}[kind]()
+                value = {
+                    "email": make.email,
+                    "phone": make.phone,
+                    "iban": make.iban,
+                    "credit_card": make.card,
+                }[kind]()
                 template, held = chosen(PROSE)
                 yield case(template, value, kind, held, k={"credit_card": "card"}.get(kind, kind))
             elif kind == "password":
@@ -376,16 +497,38 @@ def kind_of(name: object) -> str:
 def read(path: Path) -> Iterator[Case]:
     """Read a corpus, lenient about names."""
     body = path.read_text(encoding="utf-8")
-    rows = json.loads(body) if body.lstrip().startswith("[") else [json.loads(line) for line in body.splitlines() if line.strip()]
+    rows = (
+        json.loads(body)
+        if body.lstrip().startswith("[")
+        else [json.loads(line) for line in body.splitlines() if line.strip()]
+    )
     for row in rows:
         text = next(row[name] for name in ("text", "content", "input", "message", "body") if name in row)
-        marked = next((row[name] for name in ("spans", "entities", "labels", "secrets", "annotations", "expected") if row.get(name)), [])
+        marked = next(
+            (
+                row[name]
+                for name in ("spans", "entities", "labels", "secrets", "annotations", "expected")
+                if row.get(name)
+            ),
+            [],
+        )
         gold: list[tuple[int, int, str]] = []
         for one in marked:
             if isinstance(one, list | tuple):
                 one = dict(zip(("start", "end", "kind"), one, strict=False))
-            kind = kind_of(next((one[name] for name in ("kind", "label", "type", "entity", "entity_type", "category") if name in one), ""))
-            start = next((one[name] for name in ("start", "begin", "offset", "start_offset") if name in one), None)
+            kind = kind_of(
+                next(
+                    (
+                        one[name]
+                        for name in ("kind", "label", "type", "entity", "entity_type", "category")
+                        if name in one
+                    ),
+                    "",
+                )
+            )
+            start = next(
+                (one[name] for name in ("start", "begin", "offset", "start_offset") if name in one), None
+            )
             if start is None:
                 value = next(one[name] for name in ("value", "secret", "text", "match") if name in one)
                 start = text.index(value)
@@ -394,7 +537,12 @@ def read(path: Path) -> Iterator[Case]:
                 end = next((one[name] for name in ("end", "stop", "end_offset") if name in one), None)
                 end = start + one["length"] if end is None else end
             gold.append((start, end, kind))
-        yield Case(text=text, gold=gold, part=str(row.get("part") or row.get("split") or "corpus"), source=str(row.get("source", "")))
+        yield Case(
+            text=text,
+            gold=gold,
+            part=str(row.get("part") or row.get("split") or "corpus"),
+            source=str(row.get("source", "")),
+        )
 
 
 # ── scores ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -418,18 +566,23 @@ def score(cases: list[Case], show: int, shown: set[str]) -> dict[str, object]:
             kinds.setdefault(kind, Counter()).update(gold=1, detected=hit, covered=cover)
             total.update(gold=1, detected=hit, covered=cover)
             if not cover and show and case.part in shown:
-                print(f"  missed {kind} {share:.0%}: {redact(case.text, Privacy.REDACT).text[:160]!r} of {case.text[start:end][:60]!r}")
+                print(
+                    f"  missed {kind} {share:.0%}: {redact(case.text, Privacy.REDACT).text[:160]!r} of {case.text[start:end][:60]!r}"
+                )
         if not case.gold:
             total.update(negatives=1, alarms=int(bool(found)))
             if found and show and case.part in shown:
-                print(f"  alarm {case.source} {[one.kind for one in found]}: {redact(case.text, Privacy.REDACT).text[:200]!r}")
+                print(
+                    f"  alarm {case.source} {[one.kind for one in found]}: {redact(case.text, Privacy.REDACT).text[:200]!r}"
+                )
     rate = lambda of, n: round(of / n, 4) if n else None  # noqa: E731
     row = lambda c: {  # noqa: E731
         "marked": c["gold"], "detected": rate(c["detected"], c["gold"]), "covered": rate(c["covered"], c["gold"]),
         "found": c["found"], "precision": rate(c["right"], c["found"]),
     }  # fmt: skip
     return {
-        "all": row(total) | {"negatives": total["negatives"], "false alarms": rate(total["alarms"], total["negatives"])},
+        "all": row(total)
+        | {"negatives": total["negatives"], "false alarms": rate(total["alarms"], total["negatives"])},
         "kinds": {kind: row(kinds[kind]) for kind in sorted(kinds)},
     }
 
@@ -447,7 +600,9 @@ def messages(folder: Path, count: int, seed: int) -> dict[str, list[str]]:
     """Return texts of 2 KB: real messages, the same with secrets in them, plain chat."""
     texts: list[str] = []
     for path in sorted(folder.rglob("*.json")):
-        texts += re.findall(r'"(?:content|text)": ?"((?:[^"\\]|\\.){40,4000})"', path.read_text(encoding="utf-8"))
+        texts += re.findall(
+            r'"(?:content|text)": ?"((?:[^"\\]|\\.){40,4000})"', path.read_text(encoding="utf-8")
+        )
     texts = [json.loads(f'"{text}"') for text in texts]
     random.Random(seed).shuffle(texts)
     real: list[str] = []
@@ -459,9 +614,17 @@ def messages(folder: Path, count: int, seed: int) -> dict[str, list[str]]:
             held = ""
     chat = [text for text in real if not re.search(r"[{}=@]", text)]
     planted = [case.text for case in generated(4 * count, seed)]
-    mixed = [(text[:1000] + "\n" + planted[index % len(planted)] + "\n" + text[1000:])[:2048] for index, text in enumerate(real)]
+    mixed = [
+        (text[:1000] + "\n" + planted[index % len(planted)] + "\n" + text[1000:])[:2048]
+        for index, text in enumerate(real)
+    ]
     dense = ["\n".join(planted[at : at + 60])[:2048] for at in range(0, len(planted) - 60, 20)]
-    return {"real": real[:count], "plain chat": chat[:count], "with a secret": mixed[:count], "dense": dense[:count]}
+    return {
+        "real": real[:count],
+        "plain chat": chat[:count],
+        "with a secret": mixed[:count],
+        "dense": dense[:count],
+    }
 
 
 def cost(folder: Path, count: int, seed: int) -> dict[str, object]:
@@ -493,7 +656,10 @@ PIECES = tuple(
 def hostile(count: int, size: int, seed: int) -> Iterator[tuple[str, str]]:
     """Yield (name, text): one piece over and over, pairs, triples, a beginning and a long tail, every literal of a rule."""
     chance = random.Random(seed)
-    heads = [row.split(" | ")[1].split()[0] for row in (*detectors_rules.TOKENS.strip().splitlines(), *detectors_rules.OURS.strip().splitlines())]
+    heads = [
+        row.split(" | ")[1].split()[0]
+        for row in (*detectors_rules.TOKENS.strip().splitlines(), *detectors_rules.OURS.strip().splitlines())
+    ]
     shapes: list[tuple[str, ...]] = [(piece,) for piece in (*PIECES, *heads)]
     while len(shapes) < count:
         shapes.append(tuple(chance.choice(PIECES + tuple(heads)) for _ in range(chance.randint(2, 6))))
@@ -523,7 +689,9 @@ def worst(count: int, size: int, seed: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--generate", type=int, default=0, metavar="N")
     parser.add_argument("--corpus", type=Path, metavar="FILE")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
@@ -531,7 +699,9 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=500)
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", type=int, default=0, help="print what was missed, but nothing of the part held out")
+    parser.add_argument(
+        "--show", type=int, default=0, help="print what was missed, but nothing of the part held out"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     report: dict[str, object] = {}

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache as once
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
@@ -39,6 +38,7 @@ from acms.contract import (
 from acms.core import recovery, validate
 from acms.core.admission import Admitted, Terms, choose
 from acms.core.entities import entities, gaze
+from acms.core.kv_policy import Held, Holds, known, policy
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
@@ -132,7 +132,8 @@ class ACS:
         self._count = counter.count
         self._clock = clock
         self._timer = timer
-        _warm_up(self._count)
+        _load()
+        self._count("load")
         self._kept: OrderedDict[str, _Attempt] = OrderedDict()
 
     async def render(
@@ -141,19 +142,21 @@ class ACS:
         *,
         action: Action | str | None = None,
         attempt: int = 1,
-        cache: Iterable[str] | None = None,
+        cache: Holds | Iterable[Held | str] | None = None,
         lenient: bool = False,
     ) -> RenderReply:
         """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` holds the keys of what the caller has in its cache. With `lenient` the intent may be an object `{goal,
-        entities}` and unknown fields are ignored. Whatever a source does is told in the reply, not raised.
+        `cache` is the caller's cache or its keys: the reply advises what to keep, shrink and drop of it. With `lenient`
+        the intent may be an object `{goal, entities}` and unknown fields are ignored. Whatever a source does is told in
+        the reply, not raised.
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
         attempt = validate.whole(attempt, "attempt", least=1, most=self._max_attempts)
         chosen = None if action is None else Action.of(action)
+        held = cache if isinstance(cache, Holds) else known(cache)
         mode = effective(asked.privacy, self._privacy)
         log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
@@ -162,7 +165,7 @@ class ACS:
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
         now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept)
         try:
-            reply = await self._render(now, tuple(cache or ()))
+            reply = await self._render(now, held)
         except Exception as error:
             log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -181,32 +184,36 @@ class ACS:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _render(self, now: _Asking, cache: tuple[str, ...]) -> RenderReply:
+    async def _render(self, now: _Asking, cache: Holds | tuple[Held, ...]) -> RenderReply:
         request, minimal = now.request, now.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
-            found = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
-            return replace(found, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
+            failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
+            return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
         answers = {} if minimal else await self._gather(now)
         before = self._reused(now, answers)
         outcomes = [_outcome(answer) for _, answer in sorted(answers.items())]
         everything = {**before, **answers}
         candidates = [one for _, answer in sorted(everything.items()) for one in self._of(now, answer)]
+        if not candidates and not minimal:
+            code = recovery.failure(outcomes, request.risk, obtained=False)
+            if code is not None:
+                self._remember(now, everything)
+                return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
         began = self._timer()
-        admitted = await self._chosen(now, candidates)
-        if admitted is None:
+        found = await self._chosen(now, candidates, cache)
+        if found is None:
             self._remember(now, everything)
             message = "there was no time left to choose from what was found"
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, advice = found
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
         too_large = any(one.rule == "budget" for one in selection.left)
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
-        failed = any(answer.code is not None for answer in everything.values())
-        if failed or not candidates:
+        if not candidates or any(answer.code is not None for answer in everything.values()):
             self._remember(now, everything)
         if code is not None and not minimal:
-            message = "; ".join(recovery.told(one) for one in outcomes if one.code is not None)
-            return self._failed(now, code, message, outcomes, len(candidates))
+            return self._failed(now, code, recovery.all_told(outcomes), outcomes, len(candidates))
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
             message = "what was found would show what must not be shown"
             return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
@@ -220,7 +227,7 @@ class ACS:
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=self._kv_policy(now, admitted, cache),
+            kv_policy=advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
@@ -406,8 +413,10 @@ class ACS:
             return answer.candidates
         return sorted(answer.candidates, key=_best_first)[:most]
 
-    async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
-        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
+    async def _chosen(
+        self, now: _Asking, candidates: Sequence[Candidate], cache: Holds | tuple[Held, ...]
+    ) -> tuple[Admitted, KVPolicy | None] | None:
+        """Choose, and advise the caller's cache; None when that takes too long. Much is done beside the event loop."""
         request = now.request
         size = sum(
             200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
@@ -415,7 +424,7 @@ class ACS:
         )
         moment = self._clock()
 
-        def work() -> Admitted:
+        def work() -> tuple[Admitted, KVPolicy | None]:
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
@@ -427,7 +436,17 @@ class ACS:
                 order=self._order,
                 risk=request.risk,
             )
-            return choose(candidates, terms)
+            admitted = choose(candidates, terms)
+            selection = admitted.selection
+            if not selection.fragments and not cache:
+                return admitted, None
+            return admitted, policy(
+                selected=selection.fragments,
+                tokens_max=request.tokens_max,
+                gaze=terms.gaze,
+                benefits=selection.benefits,
+                cache=cache,
+            )
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005
@@ -436,9 +455,6 @@ class ACS:
                 return await _beside(work, size)
         except TimeoutError:
             return None
-
-    def _kv_policy(self, now: _Asking, admitted: Admitted, cache: tuple[str, ...]) -> KVPolicy | None:
-        return None
 
     # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -495,31 +511,16 @@ class ACS:
         return list(found)
 
 
-_WARM = threading.Event()
-"""Set when what the first reply needs is loaded: rules, a stemmer, a vocabulary."""
-_warming = False
-
-
-def _warm_up(count: Callable[[str], int]) -> None:
-    """Load it in the background, once in a process, while the first sources are asked."""
-    global _warming
-    if _warming:
-        return
-    _warming = True
-
-    def load() -> None:
-        with suppress(Exception):
-            count("warm")
-            entities("warm up")
-            redact("password: warm; token=warm, mail me@example.com or +49 30 1234567", Privacy.REDACT)
-        _WARM.set()
-
-    threading.Thread(target=load, daemon=True, name="acms-warm-up").start()
+@once
+def _load() -> None:
+    """Load the rules, the stemmer and what else a first reply needs: it would take half of its time."""
+    entities("load")
+    redact("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
 async def _beside(work: Callable[[], T], size: int) -> T:
     """Do something on the event loop when it is short, else in a thread."""
-    return work() if size <= INLINE and _WARM.is_set() else await in_thread(work)
+    return work() if size <= INLINE else await in_thread(work)
 
 
 def _spoken(mode: Privacy) -> Privacy:

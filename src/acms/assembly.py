@@ -7,7 +7,7 @@ knows entries by their place only asks for those it has chosen, and for no other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -68,6 +68,8 @@ class Gathered:
     hidden: list[tuple[Entry, str]]
     #: True when it starts at the beginning of the log.
     whole: bool
+    #: State of the log: the same while it only grows, another one once anything in it was rewritten.
+    stamp: str = ""
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -101,11 +103,11 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None) -> G
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
 
 
 def _gathered(
-    context: str, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
+    head: Head, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
 ) -> Gathered:
     hidden = list(folded.hidden)
     if cover:
@@ -113,7 +115,8 @@ def _gathered(
             by = cover.by(entry.version)
             if by is not None:
                 hidden.append((entry, f"out of force since v{by}"))
-    return Gathered(context, version, cover, folded.units, hidden, whole=after == 0)
+    stamp = f"{head.context} {head.rewrites} {head.epoch}"
+    return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
 
 
 async def gather_newest(
@@ -121,11 +124,40 @@ async def gather_newest(
 ) -> Gathered:
     """Read back from a version until a budget is filled, or the log ends."""
     head = await storage.head(context)
-    version = version_of(head, at)
+    average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
+    size = int(budget / average * 1.05) + 4
+    return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget)
+
+
+async def gather_last(storage: StorageBackend, context: str, at: int | None, messages: int) -> Gathered:
+    """Read back from a version until so many messages can be shown, or the log ends."""
+
+    def enough(found: Sequence[Unit[Entry]]) -> bool:
+        return sum([len(unit.entries) for unit in found]) >= messages
+
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough)
+
+
+async def gather_since(storage: StorageBackend, context: str, at: int | None, tokens: int) -> Gathered:
+    """Read back from a version to a unit that has no more than so many tokens of the log before it."""
+
+    def enough(found: Sequence[Unit[Entry]]) -> bool:
+        return bool(found) and before(found[0]) <= tokens
+
+    return await _gather_back(storage, await storage.head(context), at, 64, enough)
+
+
+async def _gather_back(
+    storage: StorageBackend,
+    head: Head,
+    at: int | None,
+    size: int,
+    enough: Callable[[Sequence[Unit[Entry]]], bool],
+) -> Gathered:
+    """Read back from a version, so many entries first, until what is read is enough, or the log ends."""
+    context, version = head.context, version_of(head, at)
     cover = await cover_at(storage, context, head, version)
-    least = frame.cost(Role.USER, ())
-    average = max(1.0, head.tokens / head.messages + least) if head.messages else 1.0
-    size = min(int(budget / average * 1.05) + 4, max(version, 1))
+    size = min(size, max(version, 1))
     entries: list[Entry] = []
     for first, last in reversed(cover.stretches(version)):
         end = last  # what of this stretch was not read yet ends here
@@ -135,10 +167,16 @@ async def gather_newest(
             end = older[0].version - 1 if older else first - 1
             after = end if end >= first else _before(cover, first)
             folded = units(effective(entries, cover, after=after), whole=after == 0)
-            if after and not folded.unresolved and cost_of(folded.units, frame) > budget:
-                return _gathered(context, version, entries, cover, folded, after)
+            if after and not folded.unresolved and enough(folded.units):
+                return _gathered(head, version, entries, cover, folded, after)
             size = 2 * size
-    return _gathered(context, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+
+
+def before(unit: Unit[Entry]) -> int:
+    """Return how many tokens of the log lie before the newest entry of a unit."""
+    last = unit.entries[-1]
+    return last.total - last.tokens if last.kind is Kind.MESSAGE else last.total
 
 
 def _before(cover: Cover, first: int) -> int:
@@ -261,6 +299,8 @@ class Recall:
     profile: str | None = None
     #: Show also what messages say that is no longer so.
     superseded: bool = False
+    #: Show the current episode only as far as it is relevant.
+    relevant: bool = False
     #: Best candidates of the past that the reranker is asked about; 0 without one.
     rerank: int = 0
 
@@ -437,13 +477,17 @@ def plan_recall(
     from acms.core.noise import quiet, stop
     from acms.core.offer import Terms, facts, offer, together
 
+    asks = latest is not None and latest.content.strip() == asked.query.strip()
     terms = Terms(
         weights=asked.weights,
         min_relevance=0.0 if asked.rerank else asked.min_relevance,
-        exclude=asked.exclude,
+        exclude=asked.exclude | {latest.id}
+        if latest is not None and asks and asked.relevant
+        else asked.exclude,
         include_current=asked.include_current,
+        episode=not asked.relevant,
         budget=asked.budget,
-        asks=latest is not None and latest.content.strip() == asked.query.strip(),
+        asks=asks,
         stale=NONE if asked.superseded else found.stale,
         profile=NONE if asked.superseded or beside is None else beside.stale,
     )

@@ -243,10 +243,7 @@ def handler(
     """Return what works off compactions; `counters` are those that are not known by name."""
 
     async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
-        writes = summarizer
-        if writes is None:  # in a thread: it brings numpy
-            room = await asyncio.to_thread(importlib.import_module, "acms.providers.extractive")
-            writes = room.ExtractiveSummarizer()
+        writes = await writer(summarizer)
         context = await storage.context(lease.job.context)
         counter = counters.get(context.counter) or token_counter(context.counter)
         stored = lease.job.payload.get("policy")
@@ -270,7 +267,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     entries = await assembly.read_stretches(storage, context, cover, head.version)
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
-    if stretch is None or not (lease.job.payload.get("force") or _wanted(work.policy, stretch)):
+    if stretch is None or not (lease.job.payload.get("force") or compact.worth(work.policy, stretch)):
         log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
         return Done()
     text, coverage = await summarised(work, stretch)
@@ -305,10 +302,6 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
         name = f"expire:{context}:{head.version}:{lease.job.id}"
         jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
     return await _append(work, lease, stretch, draft, head, jobs)
-
-
-def _wanted(policy: CompactionPolicy, stretch: Stretch) -> bool:
-    return compact.due(policy, stretch.before, stretch.before)
 
 
 def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:
@@ -363,65 +356,105 @@ def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None
 
 
 async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
-    """Return the text of a summary, and the share of the characters in question that its writer has read.
+    """Return the text of a summary, and the share of the characters in question that its writer has read."""
+    return await shortened(
+        work.summarizer,
+        compact.turns(stretch.entries),
+        limit=stretch.limit,
+        below=stretch.tokens,
+        counter=work.counter,
+        seconds=work.config.worker.call_seconds,
+        model=work.model,
+    )
 
-    `ProviderError` when the summarizer failed, was late, said nothing or was no shorter than what it read.
+
+async def writer(summarizer: Summarizer | None) -> Summarizer:
+    """Return who writes: the extractive summarizer where none is given."""
+    if summarizer is not None:
+        return summarizer
+    room = await asyncio.to_thread(importlib.import_module, "acms.providers.extractive")  # it brings numpy
+    return room.ExtractiveSummarizer()
+
+
+async def shortened(
+    summarizer: Summarizer,
+    said: Sequence[Turn],
+    *,
+    limit: int,
+    below: int,
+    counter: TokenCounter,
+    seconds: float,
+    model: bool,
+) -> tuple[str, float]:
+    """Return a text of at most `limit` tokens that can stand for some turns, and the share of them that was read.
+
+    A summarizer with a window is handed pieces, and then the summaries of these; each call ends within so many
+    `seconds`. What a `model` leaves out is added as far as it fits. `ProviderError` when the summarizer failed, was
+    late, said nothing, or took `below` tokens or more.
     """
-    whole = said = compact.turns(stretch.entries)
+    call = _Call(summarizer, counter, seconds)
+    whole = said = tuple(said)
     if not said:
-        raise ProviderError("there is no text to summarise", provider=compact.name_of(work.summarizer))
-    window: int | None = getattr(work.summarizer, "window", None)
-    limit = stretch.limit * ASKED // 100 if work.model else stretch.limit
+        raise call.refused("there is no text to summarise", retryable=False)
+    window: int | None = getattr(summarizer, "window", None)
+    most = limit * ASKED // 100 if model else limit
     coverage = 1.0
     while True:
         parts: list[tuple[Turn, ...]] = [said]
         if window is not None:
-            most = max(1, window - limit - FRAME)
-            parts = await asyncio.to_thread(compact.chunks, said, most, work.counter)
+            room = max(1, window - most - FRAME)
+            parts = await asyncio.to_thread(compact.chunks, said, room, counter)
         if said is whole:
             coverage = sum(map(_length, parts)) / _length(whole)
-        texts = [text async for text in _texts(work, parts, limit)]
+        texts = [text async for text in call.texts(parts, most)]
         text = "\n".join(texts)
-        if len(texts) == 1 or work.counter.count(text) <= limit:
+        if len(texts) == 1 or counter.count(text) <= most:
             break
         if len(text) >= _length(said):
-            raise _refused(work, "its summaries are no shorter than what it read")
+            raise call.refused("its summaries are no shorter than what it read")
         said = tuple(
             Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
             for text, part in zip(texts, parts, strict=True)
         )
-    if work.counter.count(text) >= stretch.tokens:
-        raise _refused(work, "its summary is no shorter than what it read")
-    if work.model:
-        text = await asyncio.to_thread(compact.completed, text, whole, stretch.limit, work.counter.count)
+    if counter.count(text) >= below:
+        raise call.refused("its summary is no shorter than what it read")
+    if model:
+        text = await asyncio.to_thread(compact.completed, text, whole, limit, counter.count)
     if not text:
-        raise _refused(work, "nothing of its summary fits")
+        raise call.refused("nothing of its summary fits")
     return text, coverage
-
-
-def _refused(work: _Work, why: str) -> ProviderError:
-    return ProviderError(why, provider=compact.name_of(work.summarizer), retryable=True)
 
 
 def _length(said: Sequence[Turn]) -> int:
     return sum(len(turn.text) for turn in said)
 
 
-async def _texts(work: _Work, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
-    """Ask for one summary of each part, each with its share of the tokens."""
-    total = sum(map(_length, parts))
-    for part in parts:
-        share = limit if len(parts) == 1 else max(compact.LEAST, limit * _length(part) // total)
-        asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=work.counter)
-        try:
-            async with asyncio.timeout(work.config.worker.call_seconds):
-                text = await work.summarizer.summarize(asked)
-        except TimeoutError as error:
-            raise _refused(work, f"no summary within {work.config.worker.call_seconds:g} s") from error
-        except ACMSError:
-            raise
-        except Exception as error:
-            raise _refused(work, type(error).__name__) from error
-        if not isinstance(text, str) or not compact.cleaned(text):
-            raise _refused(work, "it returned no text")
-        yield compact.cleaned(text)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How a summarizer is asked."""
+
+    summarizer: Summarizer
+    counter: TokenCounter
+    seconds: float
+
+    def refused(self, why: str, *, retryable: bool = True) -> ProviderError:
+        return ProviderError(why, provider=compact.name_of(self.summarizer), retryable=retryable)
+
+    async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
+        """Ask for one summary of each part, each with its share of the tokens."""
+        total = sum(map(_length, parts))
+        for part in parts:
+            share = limit if len(parts) == 1 else max(compact.LEAST, limit * _length(part) // total)
+            asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
+            try:
+                async with asyncio.timeout(self.seconds):
+                    text = await self.summarizer.summarize(asked)
+            except TimeoutError as error:
+                raise self.refused(f"no summary within {self.seconds:g} s") from error
+            except ACMSError:
+                raise
+            except Exception as error:
+                raise self.refused(type(error).__name__) from error
+            if not isinstance(text, str) or not compact.cleaned(text):
+                raise self.refused("it returned no text")
+            yield compact.cleaned(text)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from acms.model import Json, Part, Role, Text
 
-__all__ = ["CacheMark", "Count", "Exactness", "PromptMessage", "Tool", "Usage"]
+__all__ = ["CacheMark", "CachePrediction", "Change", "Count", "Exactness", "PromptMessage", "Tool", "Usage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,8 @@ class PromptMessage:
     sources: tuple[str, ...] = ()
     #: Tool group of the log, which tells apart calls with the same id.
     group: str | None = None
-    #: Tokens of `text` by the counter of this name, where they were counted before.
+    #: Tokens of `text`, or of the output of a tool result that stands alone, by the counter of this name, where they
+    #: were counted before.
     tokens: int | None = None
     counter: str = ""
 
@@ -88,3 +89,30 @@ class Usage:
     #: How many of them were read from its prompt cache, and how many were written to it.
     cached_tokens: int = 0
     written_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The first message of a prompt that is not as it was in the one before."""
+
+    #: Its place among the messages; their number when the prompt ends before.
+    index: int
+    role: Role | None
+    #: Scope it came from.
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePrediction:
+    """What of a prompt its provider can read from the prompt cache, when another one was sent before it."""
+
+    #: By the provider's rules: it reads no short prefix, and some only in steps.
+    predicted_tokens: int = 0
+    #: Raw tokens of what both begin with, tools and frame included.
+    shared_tokens: int = 0
+    #: None when the earlier prompt is the beginning of this one, and when there is none.
+    first_change: Change | None = None
+    #: What changed there, in words.
+    reason: str = ""
+    #: Name under which the provider keeps it, where a cache hint gave one.
+    key: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -32,6 +32,7 @@ __all__ = [
     "PostgresKV",
     "RedisKV",
     "SQLiteKV",
+    "change_entry",
     "open_kv",
     "update_entry",
 ]
@@ -67,12 +68,29 @@ async def update_entry(store: KVMemory, key: str, change: Callable[[KVEntry | No
 
     On a store that cannot compare and set, only changes made by this function in one event loop are safe.
     """
+
+    def both(before: KVEntry | None) -> tuple[Json, Mapping[str, Json] | None]:
+        return change(before), None if before is None else before.metadata
+
+    stored = await change_entry(store, key, both)
+    assert stored is not None
+    return stored
+
+
+async def change_entry(
+    store: KVMemory,
+    key: str,
+    change: Callable[[KVEntry | None], tuple[Json, Mapping[str, Json] | None] | None],
+) -> KVEntry | None:
+    """Change a value and its metadata as `update_entry` changes a value; `change` returns None to leave them."""
     async with _turn(store, key):
         attempt = 0
         while True:
             before = await store.get(key)
-            data = change(before)
-            metadata = None if before is None else before.metadata
+            decided = change(before)
+            if decided is None:
+                return None
+            data, metadata = decided
             if not isinstance(store, CompareAndSetKV):
                 return await store.set(key, data, metadata)
             try:

@@ -115,8 +115,9 @@ class Verdict:
 
     def __str__(self) -> str:
         verb = "shown" if self.included else "left out"
+        name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
         return (
-            f"v{self.version} {verb} ({self.rule}): {self.reason} "
+            f"{name} {verb} ({self.rule}): {self.reason} "
             f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
             f"{self.tokens} tokens]"
         )
@@ -232,6 +233,11 @@ class Ledger:
         """Return why an entry was left out; None when it was shown, `EntryNotFoundError` when it was never seen."""
         verdict = self.why(id)
         return None if verdict.included else verdict
+
+    @property
+    def candidates(self) -> Mapping[str, Verdict]:
+        """Verdicts by id on what the plan chose from, without the rest of the log."""
+        return self._verdicts
 
     @cached_property
     def _all(self) -> Mapping[str, Verdict]:

@@ -208,14 +208,16 @@ class Codec(Protocol):
     """Turns a prompt into a provider's request and back, and counts the whole of it.
 
     Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer where a
-    message had to be mapped. `limit` says how many raw tokens a budget allows for certain. Safe to use from several
-    threads.
+    message had to be mapped or takes in the tools. `limit` says how many raw tokens a budget allows for certain. Safe
+    to use from several threads.
     """
 
     #: Format and model, as "openai-chat" and "gpt-5".
     name: str
     model: str
     counter: TokenCounter
+    #: Whether the provider caches only what ends at a mark.
+    marks_only: bool
 
     def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
         """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.

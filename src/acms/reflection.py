@@ -28,6 +28,7 @@ from acms.core.consolidate import Around, Consolidated, Rules
 from acms.core.history import Cover
 from acms.core.reflect import Limits, Reached, Stretch
 from acms.core.rendered import own_words
+from acms.core.summary import RECIPE
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -306,7 +307,7 @@ async def _ended_with(shared: handles.Shared | None, call: Awaitable[object]) ->
 
 async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
     """Return one mark for each episode that was read."""
-    from acms.core.extract import RECIPE, extract
+    from acms.core.extract import extract
 
     now = datetime.now(UTC)
     found = asked.stretch

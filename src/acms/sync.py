@@ -1,7 +1,9 @@
 """The same ACMS for blocking code: every verb runs on one event loop in a background thread.
 
-    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session:
+    with ACMS("user_123", open_storage("sqlite:///memory.db")) as session, open_kv("sqlite:///memory.db") as kv:
         session.ingest("user", "…")
+        kv.set("style", "Answer in German.")
+        create_pin_registry(kv, namespace="user:123").pin("style")
 
 All blocking sessions of a process share that loop, so they can share a storage handle. Not for use inside a running
 event loop: await `acms.ACMS` there.
@@ -16,15 +18,31 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from acms import pins as _pins
+from acms import prompt as _prompt
 from acms import session as _async
 from acms import view as _view
 from acms.config import ACMSConfig
 from acms.errors import HandleError
+from acms.events import Event
+from acms.manifest import Manifest
 from acms.projections import Diff, IndexStats, MessageReceipt
-from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.protocols import (
+    Codec,
+    Embedder,
+    KVMemory,
+    Reflector,
+    Reranker,
+    StorageBackend,
+    Summarizer,
+    TokenCounter,
+)
+from acms.rendering import Rendered
+from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
+from acms.storage.kv import Clock, utc_now
 
-__all__ = ["ACMS", "View"]
+__all__ = ["ACMS", "KV", "PinRegistry", "Prompt", "View", "create_pin_registry", "open_kv"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,9 +88,9 @@ _portal = _Portal()
 
 def _blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[View, P], R]:
+) -> Callable[Concatenate[Any, P], R]:
     @wraps(method)
-    def call(self: View, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return _portal.run(method(self.inner, *args, **kwargs))
 
     return call
@@ -93,6 +111,7 @@ class View:
     window = _blocking(_view.View.window)
     messages = _blocking(_view.View.messages)
     entries = _blocking(_view.View.entries)
+    said = _blocking(_view.View.said)
     history = _blocking(_view.View.history)
     episodes = _blocking(_view.View.episodes)
     facts = _blocking(_view.View.facts)
@@ -202,3 +221,134 @@ class ACMS(View):
         found = cls.__new__(cls)
         View.__init__(found, inner)
         return found
+
+
+class KV:
+    """Key-value memory for blocking code; made by `open_kv`."""
+
+    def __init__(self, store: _kv.KVHome) -> None:
+        self.inner = store
+
+    def __enter__(self) -> KV:
+        """Use the store in a block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    get = _blocking(_kv.KVHome.get)
+    set = _blocking(_kv.KVHome.set)
+    compare_and_set = _blocking(_kv.KVHome.compare_and_set)
+    delete = _blocking(_kv.KVHome.delete)
+
+    def close(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+        _portal.run(self.inner.aclose())
+
+
+def open_kv(url: str) -> KV:
+    """Return a handle on the key-value memory a URL names; see `acms.kv.open_kv`."""
+    return KV(_kv.open_kv(url))
+
+
+class PinRegistry:
+    """The pins of one namespace, for blocking code; made by `create_pin_registry`."""
+
+    def __init__(self, registry: _pins.KVPinRegistry) -> None:
+        self.inner = registry
+
+    pin = _blocking(_pins.KVPinRegistry.pin)
+    unpin = _blocking(_pins.KVPinRegistry.unpin)
+    list = _blocking(_pins.KVPinRegistry.list)
+
+
+def create_pin_registry(
+    store: KV | KVMemory, *, namespace: str, index_key: str = _pins.INDEX_KEY, clock: Clock = utc_now
+) -> PinRegistry:
+    """Return the pins of a namespace in a key-value memory; see `acms.pins.create_pin_registry`.
+
+    A store that is not a `KV` must be used by the loop of `acms.sync` alone.
+    """
+    inner = store.inner if isinstance(store, KV) else store
+    return PinRegistry(
+        _pins.create_pin_registry(inner, namespace=namespace, index_key=index_key, clock=clock)
+    )
+
+
+def _given(value: Any) -> Any:
+    """Return what the async door takes in place of a session, a store or a prompt of this one, also in a list."""
+    if isinstance(value, View | Prompt | KV | PinRegistry):
+        return value.inner
+    if isinstance(value, list | tuple):
+        return [_given(item) for item in value]
+    return value
+
+
+def _filling(function: Any) -> Callable[[_prompt.Prompt], Any]:
+    """Return a function that fills a prompt of the async door."""
+    return lambda prompt: _given(function(Prompt.of(prompt)))
+
+
+def _building(
+    method: Callable[..., _prompt.Prompt], *, fills: bool = False
+) -> Callable[Concatenate[Prompt, ...], Prompt]:
+    """Return the twin of a step; it takes sessions, views and prompts of this door."""
+
+    @wraps(method)
+    def call(self: Prompt, /, *args: Any, **kwargs: Any) -> Prompt:
+        def given(value: Any) -> Any:
+            return _filling(value) if fills and callable(value) else _given(value)
+
+        named = {name: given(value) for name, value in kwargs.items()}
+        return Prompt.of(method(self.inner, *map(given, args), **named))
+
+    return call
+
+
+class Prompt:
+    """A prompt as a recipe, for blocking code; see `acms.prompt.Prompt`. Plugins stay async."""
+
+    def __init__(
+        self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
+    ) -> None:
+        self.inner = _prompt.Prompt(codec, on_event=on_event)
+
+    @classmethod
+    def of(cls, inner: _prompt.Prompt) -> Prompt:
+        """Return the blocking door to a prompt."""
+        found = cls.__new__(cls)
+        found.inner = inner
+        return found
+
+    system = _building(_prompt.Prompt.system)
+    developer = _building(_prompt.Prompt.developer)
+    user = _building(_prompt.Prompt.user)
+    assistant = _building(_prompt.Prompt.assistant)
+    tool = _building(_prompt.Prompt.tool)
+    message = _building(_prompt.Prompt.message)
+    history = _building(_prompt.Prompt.history)
+    last = _building(_prompt.Prompt.last)
+    truncate = _building(_prompt.Prompt.truncate)
+    omit = _building(_prompt.Prompt.omit)
+    summary = _building(_prompt.Prompt.summary)
+    recall = _building(_prompt.Prompt.recall)
+    pinned_kv = _building(_prompt.Prompt.pinned_kv)
+    section = _building(_prompt.Prompt.section, fills=True)
+    add = _building(_prompt.Prompt.add)
+    when = _building(_prompt.Prompt.when, fills=True)
+    use = _building(_prompt.Prompt.use)
+    raw = _building(_prompt.Prompt.raw)
+    merge = _building(_prompt.Prompt.merge)
+    tools = _building(_prompt.Prompt.tools)
+    cache_hint = _building(_prompt.Prompt.cache_hint)
+
+    def render(
+        self,
+        budget: int | None = None,
+        *,
+        after: Rendered | Manifest | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> Rendered:
+        """Return the request for the provider; see `acms.prompt.Prompt.render`."""
+        return _portal.run(self.inner.render(budget, after=after, on_event=on_event))

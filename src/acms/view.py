@@ -62,6 +62,7 @@ class View:
         exclude: Iterable[str] = (),
         scope: str = "session",
         include_superseded: bool = False,
+        relevant_only: bool = False,
     ) -> ContextItems:
         """Return what the model should see for a query, within a hard token budget.
 
@@ -71,6 +72,8 @@ class View:
         is left out, or cut to what is still so, unless `include_superseded`.
         The latest message is always in, cut and flagged if it must be, unless it is the query itself, is excluded, or
         the current episode was not asked for. `exclude` names entry ids. A tool call and its answers come together.
+        With `relevant_only` the current episode has no part of its own: its messages compete by relevance like all
+        others, as suits a prompt that shows the newest messages by itself.
         With `scope="namespace"` other sessions of the namespace are asked too: those whose facts, summaries or marked
         messages answer best; what they say comes first.
         Raises `ValidationError` for a budget or relevance that makes no sense.
@@ -90,6 +93,7 @@ class View:
             namespace=shared.namespace if scope == "namespace" else None,
             profile=shared.namespace if self._at is None else None,
             superseded=bool(include_superseded),
+            relevant=bool(relevant_only),
             rerank=shared.candidates,
         )
         if scope not in ("session", "namespace"):
@@ -167,6 +171,32 @@ class View:
             self._nothing()
             return []
         return await assembly.in_force(shared.storage, context, self._at, newest)
+
+    async def said(
+        self, *, budget: int | None = None, messages: int | None = None, since: int | None = None
+    ) -> assembly.Gathered:
+        """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
+
+        With `since` everything from the last unit on that has no more than so many tokens of the log before it. The
+        first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
+        """
+        shared = self._shared
+        if budget is not None:
+            budget = validate.whole(budget, "budget")
+        if messages is not None:
+            messages = validate.whole(messages, "messages")
+        if since is not None:
+            since = validate.whole(since, "since")
+        context = await shared.find()
+        if context is None:
+            return self._nothing()
+        if messages is not None:
+            return await assembly.gather_last(shared.storage, context, self._at, messages)
+        if budget is not None:
+            return await assembly.gather_newest(shared.storage, context, self._at, shared.frame, budget)
+        if since is not None:
+            return await assembly.gather_since(shared.storage, context, self._at, since)
+        return await assembly.gather_all(shared.storage, context, self._at)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.core import compact
-from acms.core.compact import Stretch, choose, due
+from acms.core.compact import Stretch, choose, due, worth
 from acms.core.history import Cover, Units, effective, units
 from acms.core.policy import CompactionPolicy, changed, resolved
 from acms.errors import ValidationError
@@ -127,6 +127,25 @@ def test_an_append_asks_when_the_threshold_is_reached_and_the_log_has_grown(
     policy: dict[str, object], active: int, grown: int, wanted: bool
 ) -> None:
     assert due(CompactionPolicy(**policy), active, grown) is wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted"), [(1000, True), (1500, True), (1501, False), (2100, False), (None, False)]
+)
+def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_enough(
+    budget: int | None, wanted: bool
+) -> None:
+    found = chosen(talk(60), budget=1000, summary_tokens=400)
+    assert (found.before, found.tokens - found.limit) == (1200, 600)
+    assert worth(CompactionPolicy(budget=budget), found) is wanted
+    assert not worth(CompactionPolicy(budget=budget, enabled=False), found)
+
+
+def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them() -> None:
+    log = talk(60, marked=range(1, 50))
+    few, many = chosen(log, budget=1000), chosen(log, budget=1000, preserve_recent_count=22)
+    assert few.preserved == 10 + 12  # a quarter of the budget, 20 tokens each
+    assert many.preserved == 22 + 3
 
 
 # ── what ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ MODULES = (
     "acms.sync",
     "acms.storage",
     "acms.kv",
+    "acms.pins",
     "acms.transfer",
     "acms.copying",
     "acms.imports",

@@ -11,9 +11,12 @@ import pytest
 
 DOORS = [
     "acms",
+    "acms.codecs",
     "acms.errors",
     "acms.evaluation",
     "acms.kv",
+    "acms.pins",
+    "acms.prompt",
     "acms.providers",
     "acms.providers.registry",
     "acms.storage",

@@ -24,9 +24,9 @@ from acms.cli.commands import app
 
 COMMANDS = (
     "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
-    "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "policy", "recall",
-    "reflect", "reindex",
-    "render", "restore", "sessions", "stats", "tag", "undo", "verify", "window", "worker",
+    "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
+    "policy", "prompt", "recall", "reflect", "reindex",
+    "render", "restore", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -78,7 +78,11 @@ def test_every_command_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [*(command for command in COMMANDS if command != "policy"), "policy get", "policy set"]
+    "command",
+    [
+        *(command for command in COMMANDS if command not in ("policy", "prompt")),
+        *("policy get", "policy set", "prompt render", "prompt replay"),
+    ],
 )
 def test_help_has_an_example_and_the_common_options(command: str) -> None:
     text = run(*command.split(), "--help").stdout

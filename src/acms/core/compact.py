@@ -21,7 +21,10 @@ KIND = "compact"
 """Kind of the job that every worker takes; one that needs a certain summarizer adds its name."""
 MARKED = 4
 """Marked messages stay as they are while they take no more than one part in so many of the budget."""
-SUMMARIES = 0.4
+LEFT = 0.5
+"""Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
+What is left up to the threshold is for what comes next, so that the next compaction is far (decision 0036)."""
+SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
 """So many summaries beside each other are merged into one."""
@@ -31,6 +34,9 @@ LEAST = 48
 """Tokens a summary may always have: less says nothing."""
 GROWTH = 0.1
 """Share of the budget by which a log must have grown since a compaction was last asked for."""
+GAIN = 0.4
+"""Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
+from its place on (decision 0036)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,13 @@ def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
     if not policy.enabled or not policy.budget:
         return False
     return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
+
+
+def worth(policy: CompactionPolicy, stretch: Stretch) -> bool:
+    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough."""
+    if not due(policy, stretch.before, stretch.before):
+        return False
+    return stretch.tokens - stretch.limit >= GAIN * (policy.budget or 0)
 
 
 def name_of(model: object) -> str:
@@ -104,6 +117,9 @@ def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
     budget = policy.budget or before
     kept: set[int] = set()
     room = budget // MARKED
+    if policy.budget is not None:
+        stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
+        room = min(room, max(0, int(LEFT * budget) - stays))
     for group, cost in reversed(older):
         if any(entry.markers for entry in group) and cost <= room:
             kept.add(id(group))

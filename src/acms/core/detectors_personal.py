@@ -14,7 +14,7 @@ from acms.core.detectors import Found
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-_LOCAL = re.compile(r"""[^\s@<>()\[\]{},;:"'`|\\/=&?#!*^~%$]{1,64}+""")
+_LOCAL = re.compile(r"""[^\s@<>()\[\]{},;:"`|\\/=&?#!*^~$]{1,64}+""")
 _DOMAIN = re.compile(r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}([A-Za-z]{2,24}|xn--[a-z0-9-]{2,30})(?![\w-])")
 _SPELT = re.compile(
     r"(?<![\w.])([\w.+-]{1,64}) ?(?:\[at\]|\(at\)|\{at\}| at ) ?((?:[\w-]{1,63} ?(?:\.|\[dot\]|\(dot\)|\{dot\}| dot ) ?){1,4}"
@@ -36,11 +36,12 @@ def emails(text: str) -> Iterator[Found]:
         domain = _DOMAIN.match(text, at)
         if domain:
             local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
-            name = local[0][::-1].lstrip(".-+") if local else ""
+            name = local[0][::-1].lstrip(".-+'%") if local else ""
             if (
                 name
                 and not name.endswith(".")
                 and domain[1].lower() not in _FILES
+                and not text.endswith("://", 0, at - len(name))
                 and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
             ):
                 yield Found(at - len(name), domain.end(), "email")
@@ -53,7 +54,7 @@ def emails(text: str) -> Iterator[Found]:
 
 
 _USER = re.compile(r"""(?<![\w.@/-])([A-Za-z][\w.-]{0,31}):[^\s:@"'`<>/]{3,64}$""")
-_HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)")
+_HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
 def logins(text: str) -> Iterator[Found]:
@@ -73,7 +74,7 @@ _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
 # ── telephone numbers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Digits in groups, with what may stand between the groups of one number.
-_DIGITS = re.compile(r"[+(]?[0-9(](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+_DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
 _BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
@@ -86,7 +87,7 @@ _NATIONAL = re.compile(
 )
 _CALLED = re.compile(
     r"(?:\b(?:tele?(?:phone|fon|fone)?|phone|mobile?|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
-    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|téléphone|teléfono|☎|📞|📱)"
+    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон)"
     r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
@@ -105,17 +106,31 @@ def phones(text: str) -> Iterator[Found]:
     """Find telephone numbers: international ones, national ones written in groups, any that is called one."""
     for match in _DIGITS.finditer(text):
         start, number = match.start(), match[0].rstrip("(")
+        if number.count(")") > number.count("("):
+            number = number.rstrip(")")
+        elif number[:2] == "((" or (number[0] == "(" and number.find(")") == len(number) - 1):
+            start, number = start + 1, number[1:-1]
         digits = "".join(char for char in number if "0" <= char <= "9")
         before, after = text[start - 1 : start], text[match.end() : match.end() + 2]
-        if len(digits) < 7 or len(set(digits)) < 3 or before.isalnum() or before == "_" or after[:1].isalnum():
+        if (
+            len(digits) < 7
+            or len(set(digits)) < 3
+            or before.isalnum()
+            or before in ("_", "+")
+            or after[:1].isalnum()
+        ):
             continue
         if after[:1] in ("_", "@") or (after[:1] in (".", ",", ":", "-", "/") and after[1:].isdigit()):
+            continue
+        if number[:2] == "+ " or number[:2] == "+.":
             continue
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
         elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
-            there = len(number) > len(digits) or _called(text, start)
-        elif _DATE.match(number) or _SHORT.search(text, max(0, start - 14), start):
+            there = (len(number) > len(digits) and "." not in number and before not in _BEFORE) or _called(
+                text, start
+            )
+        elif _DATE.search(number) or _SHORT.search(text, max(0, start - 14), start):
             there = False
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
             there = True
@@ -167,7 +182,7 @@ def ibans(text: str) -> Iterator[Found]:
 # ── payment cards ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _CARD = re.compile(
-    r"[2-6][0-9]{3}(?:(?P<gap>[ \u00a0-])(?:[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{4}(?:(?P=gap)[0-9]{1,3})?|[0-9]{6}(?P=gap)[0-9]{4,5})"
+    r"[2-6][0-9]{3}(?:(?P<gap>[ \u00a0-])(?:[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{4}|[0-9]{6}(?P=gap)[0-9]{4,5})"
     r"|[0-9]{9,15}+)(?![\w]|[.,-]\d)"
 )
 _ISSUERS = re.compile(

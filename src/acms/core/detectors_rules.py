@@ -274,7 +274,7 @@ sendbird-access-token | sendbird | [a-f0-9]{40}
 sentry-access-token | sentry | [a-f0-9]{64} | 3
 sidekiq-secret | bundle_enterprise__contribsys__com|bundle_gems__contribsys__com | [a-f0-9]{8}:[a-f0-9]{8}
 snyk-api-token | snyk[_.-]?(?:(?:api|oauth)[_.-]?)?(?:key|token) | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
-sonar-api-token | sonar[_.-]?(login|token) | (?:squ_|sqp_|sqa_)?[a-z0-9=_\-]{40}
+sonar-api-token | sonar[_.-]?(?:login|token) | (?:squ_|sqp_|sqa_)?[a-z0-9=_\-]{40}
 sourcegraph-access-token | sourcegraph | [a-fA-F0-9]{40} | 3
 squarespace-access-token | squarespace | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 sumologic-access-id | [ss]umo|sumo | su[a-zA-Z0-9]{12} | 3
@@ -288,7 +288,7 @@ twitter-api-key | twitter | [a-z0-9]{25}
 twitter-api-secret | twitter | [a-z0-9]{50}
 twitter-bearer-token | twitter | A{22}[a-zA-Z0-9%]{80,100}
 typeform-api-token | typeform | tfp_[a-z0-9\-_\.=]{59}
-yandex-access-token | yandex | t1\.[A-Z0-9a-z_-]+[=]{0,2}\.[A-Z0-9a-z_-]{86}[=]{0,2}
+yandex-access-token | yandex | t1\.[A-Z0-9a-z_-]{1,200}[=]{0,2}\.[A-Z0-9a-z_-]{86}[=]{0,2}
 yandex-api-key | yandex | AQVN[A-Za-z0-9_\-]{35,38}
 yandex-aws-access-token | yandex | YC[a-zA-Z0-9_\-]{38}
 zendesk-secret-key | zendesk | [a-z0-9]{40}

@@ -24,9 +24,6 @@ from acms.core.summary import CUT, Line, Piece, marked, read, sentences_of, writ
 from acms.core.terms import term, words
 from acms.protocols import Turn
 
-RECIPE = "extractive1"
-"""Name of this recipe: another one writes another text."""
-
 ANCHORS = 0.5
 """Share of the limit that marked messages may fill verbatim."""
 GIST = 0.15

@@ -167,21 +167,26 @@ def usual(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
     """Return the cosines of a question with entries that have nothing to do with it: the mean, for most have not."""
     off = Usual(0.0, 0.0) if found.exact else _off(field, space, query, found)
     weights = field.weights
+    whole = _sum(found.whole)
+    best = whole if found.best is found.whole else _sum(found.best)
     return Usual(
-        _mean(found.whole, off.whole, weights.unrelated_whole),
-        _mean(found.best, off.best, weights.unrelated_part),
+        _mean(*whole, off.whole, weights.unrelated_whole), _mean(*best, off.best, weights.unrelated_part)
     )
 
 
-def _mean(cosine: Floats, off: float, believed: float) -> float:
-    """Return the mean of cosines, which are too low by `off`; with few of them what was believed before."""
-    known = cosine
-    total = float(known.sum(dtype=np.float64))
+def _sum(cosine: Floats) -> tuple[float, int]:
+    """Return the sum of the cosines that are known, and their number."""
+    total = float(cosine.sum(dtype=np.float64))
     if isnan(total):
-        known = cosine[~np.isnan(cosine)]
-        total = float(known.sum(dtype=np.float64))
-    total += off * len(known)
-    return min(0.95, round((total + BELIEF * believed) / (len(known) + BELIEF), 3))
+        cosine = cosine[~np.isnan(cosine)]
+        total = float(cosine.sum(dtype=np.float64))
+    return total, len(cosine)
+
+
+def _mean(total: float, count: int, off: float, believed: float) -> float:
+    """Return the mean of cosines, which are too low by `off`; with few of them what was believed before."""
+    total += off * count
+    return min(0.95, round((total + BELIEF * believed) / (count + BELIEF), 3))
 
 
 def _off(field: Field, space: str, query: Floats, found: Meaning) -> Usual:

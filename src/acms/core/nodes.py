@@ -88,7 +88,7 @@ class Window(NamedTuple):
     """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in epochs."""
 
     #: Share of its room given up when the start must move, so that it need not move again for a while.
-    slack: float = 0.25
+    slack: float = 0.5
 
 
 class Summarise(NamedTuple):

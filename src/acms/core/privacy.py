@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from acms.core import detectors, detectors_personal
+from acms.core import detectors, detectors_assigned, detectors_personal
 from acms.core.detectors import Found
 from acms.model import Privacy
 
@@ -120,12 +120,18 @@ def safe_key(key: str) -> bool:
 
 
 def _detect(text: str, mode: Privacy) -> list[Found]:
-    found = detectors.secrets(text)
+    found: list[Found] = []
+    if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
+        found += detectors.private_keys(text)
+    if "://" in text:
+        found += detectors.addresses(text)
+    found += detectors.tokens(text)
+    found += detectors_assigned.assigned(text)
     if "@" in text:
         found += detectors_personal.logins(text)
+    found += detectors_personal.ibans(text)
     digits = _DIGITS.search(text) is not None
     if digits:
-        found += detectors_personal.ibans(text)
         found += detectors_personal.cards(text)
     if mode is not Privacy.ALLOW:
         if "@" in text or "at" in text:

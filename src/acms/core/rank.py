@@ -119,16 +119,17 @@ _MARGIN = BEFORE + AFTER
 
 
 def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
-    """Return the places whose neighbourhood reaches some ascending ones, and the sum of the values around each.
+    """Return the places whose neighbourhood reaches some, and the sum of the values around each.
 
-    The values have a margin of zeros on both sides, so that no place needs a check.
+    The values have a margin of zeros on both sides, so that no place needs a check. The places ascend, but for
+    summaries, which stand where the part began that they stand for.
     """
     inner = places + _MARGIN
     held = {shift: wide[inner + shift] for shift in range(-_MARGIN, _MARGIN + 1)}
     near = np.concatenate([places + shift for shift in _SHIFTS])
     sums = np.concatenate([sum([held[shift - other] for other in _SHIFTS]) for shift in _SHIFTS])
     last = len(wide) - 2 * _MARGIN - 1
-    if places[0] < AFTER or places[-1] > last - BEFORE:
+    if places.min() < AFTER or places.max() > last - BEFORE:
         inside = (near >= 0) & (near <= last)
         near, sums = near[inside], sums[inside]
     return near, sums

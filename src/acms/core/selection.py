@@ -41,7 +41,7 @@ JUDGED = 0.8
 FLOOR = 0.2
 """What covers nothing asked for needs this times the square of the best relevance."""
 POWER = 3
-"""The chance that an item is needed grows with this power of its benefit (measured, decision 0042)."""
+"""An item is worth this power of its benefit where sets are compared: the best are needed far more often."""
 FRAME = 20
 """Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
 MIXED = 0.05

@@ -272,7 +272,7 @@ class _Looked:
     def leaders(self, asked: Question) -> list[int]:
         """Return the best candidates that are marked statements and answer by themselves."""
         first = np.array(self.places[:NAMED], np.int64)
-        if not len(first):
+        if not self._marked[self._codes[first]].any():
             return []
         documents, label, states, _ = self._columns(first)
         states &= self._marked[label]

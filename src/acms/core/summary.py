@@ -19,6 +19,8 @@ from typing import NamedTuple
 from acms.core.passages import spans
 from acms.protocols import Turn
 
+RECIPE = "extractive1"
+"""Name of the recipe: another one writes another text."""
 CUT = " […] "
 """Stands for what was left out of a marked message."""
 

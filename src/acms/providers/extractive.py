@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from acms.core.extract import RECIPE, extract
+from acms.core.extract import extract
+from acms.core.summary import RECIPE
 
 if TYPE_CHECKING:
     from acms.protocols import SummaryRequest

@@ -520,12 +520,14 @@ class SQLiteFile:
         return result
 
     async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
-        state = await self._open()
+        state = self._state
+        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+            state = await self._open()
         if not large:
-            with translated(self.path):
+            with self._translated:
                 return function(state.reader)
         async with state.lock:
-            with translated(self.path):
+            with self._translated:
                 return await asyncio.to_thread(function, state.large)
 
     async def _ride(self, function: Callable[[apsw.Connection], Any]) -> None:

@@ -55,13 +55,15 @@ class translated:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
         if isinstance(error, UnicodeDecodeError):  # bytes that are no text, in a row somebody else wrote
             raise CorruptRecordError(f"{self.path}: {error}", options=("acms verify",)) from error
         if isinstance(
             error, UnicodeEncodeError | OverflowError
         ):  # a name or number that nothing stored can have
             raise log.unexpected(error) from error
-        if error is None or isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
+        if isinstance(error, ACMSError) or not isinstance(error, apsw.Error | OSError):
             return
         raise self._ours(error) from error
 

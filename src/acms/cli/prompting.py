@@ -1,0 +1,517 @@
+"""Commands about prompts: render one and keep it, compare two, ask why something is in it, make it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from acms.cli import render
+from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
+from acms.cli.render import Column, Screen
+from acms.composition import PromptMessage
+from acms.core.history import preview
+from acms.core.manifest import ledger
+from acms.core.wire import parts_from_json, parts_to_json
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.manifest import Manifest, Sent
+from acms.model import Json, Media, Raw, Reasoning, Role, ToolCall, ToolResult
+from acms.model import Text as Words
+from acms.projections import Verdict
+from acms.protocols import Codec
+from acms.replay import replay as replayed
+from acms.replay import shown as messages_of
+
+FORMAT = 1
+"""Version of the file that `--save` writes."""
+
+prompt = typer.Typer(
+    help="Render a prompt, compare two, and ask why something is in it.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(prompt, name="prompt")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A rendered prompt as a file holds it."""
+
+    name: str
+    manifest: Manifest
+    payload: Mapping[str, Json]
+    #: The messages that were given to the codec, in full.
+    messages: tuple[PromptMessage, ...]
+
+
+RECALLED = 4
+"""Part of a budget that what the past says may have: one in so many."""
+CODECS = {
+    "openai-chat": ("OpenAIChat", "gpt-5"),
+    "openai-responses": ("OpenAIResponses", "gpt-5"),
+    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+}
+"""Formats by name: the class, and the model when none is given."""
+
+
+def _codec(name: str, model: str | None) -> Codec:
+    from acms import codecs
+
+    name = name.removesuffix("-messages")  # as the codec calls itself
+    if name not in CODECS:
+        raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
+    made, usual = CODECS[name]
+    found: Codec = getattr(codecs, made)(model or usual)
+    return found
+
+
+@prompt.command(
+    "render", epilog='Example:  acms prompt render user_123 "what did we choose?" --budget 8000 --save a.json'
+)
+def render_prompt(
+    session: Session,
+    query: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUERY]", help="What the user asks now: recalled for, and put last."),
+    ] = None,
+    budget: Annotated[
+        int, typer.Option("--budget", min=0, metavar="N", help="Tokens of the whole request.")
+    ] = 8000,
+    codec: Annotated[
+        str, typer.Option("--codec", metavar="NAME", help="openai-chat, openai-responses or anthropic.")
+    ] = "openai-chat",
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Model it is counted for.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="What the model is told first.")
+    ] = None,
+    at: At = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            "--after", metavar="FILE", help="An earlier prompt: predict what the provider has cached of it."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Keep it, with its text, for the other commands."),
+    ] = None,
+    db: Db = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show the prompt that a model would get: rules, history, what the past says, and the query.
+
+    Every message with its tokens and the versions of the log it shows. The line is drawn where what can be cached ends.
+    """
+
+    async def work() -> None:
+        from acms.prompt import Prompt
+
+        made = Prompt(_codec(codec, model))
+        earlier = None if after is None else _kept(after).manifest
+        if system is not None:
+            made = made.system(system)
+        async with looking(db, namespace, session, at) as view:
+            made = made.history(view)
+            if query is not None:
+                made = made.recall(view, query, tokens=budget // RECALLED).user(query)
+            found = await made.render(budget=budget, after=earlier)
+            manifest = found.manifest
+            kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
+        if save is not None:
+            _save(save, kept)
+        screen = Screen(as_json)
+        value = {
+            "session": session,
+            "query": query,
+            "tokens": found.tokens,
+            "budget": budget,
+            "cache": found.cache,
+            "warnings": found.warnings,
+            "payload": found.payload,
+            "manifest": manifest.to_json(),
+        }
+
+        def draw() -> None:
+            stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
+            line, what = stable, "what is above stays the same next time"
+            if earlier is not None:
+                line = _shared(earlier.messages, manifest.messages)
+                what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
+            rows = _rows(kept)
+            screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
+            screen.line(
+                f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
+                f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
+                "dim",
+            )
+            for step in found.steps:
+                screen.line(
+                    f"{step.strategy} {step.path}: {_count(step.before)} → {_count(step.after)} tokens", "dim"
+                )
+            for warning in found.warnings:
+                screen.line(f"warning: {warning}", "yellow")
+
+        screen.show(value, draw)
+
+    run(as_json, work())
+
+
+@prompt.command("diff", epilog="Example:  acms prompt diff monday.json tuesday.json")
+def diff(left: File, right: File, as_json: AsJson = False) -> None:
+    """Show two prompts side by side: what they share from the start, and what changed first.
+
+    The shared beginning is what a provider can read from its cache.
+    """
+    from acms.core.caching import predict
+
+    async def work() -> None:
+        one, other = _kept(left), _kept(right)
+        codec = _codec(other.manifest.codec, other.manifest.model)
+        cached = predict(other.manifest, one.manifest, codec)
+        shared = _shared(one.manifest.messages, other.manifest.messages)
+        rows = list(_aligned(one, other))
+        value = {
+            "left": {"name": one.name, "tokens": one.manifest.tokens, "messages": len(one.messages)},
+            "right": {"name": other.name, "tokens": other.manifest.tokens, "messages": len(other.messages)},
+            "different": one.manifest.payload != other.manifest.payload,
+            "shared_messages": shared,
+            "cache": cached,
+            "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
+        }
+        screen = Screen(as_json)
+        summary = f"{_many(shared)} shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
+
+        def draw() -> None:
+            if screen.console is None:
+                _unified(screen, one, other, rows, summary)
+            else:
+                screen.console.print(_beside(one, other, rows, shared))
+                screen.line(summary, "dim")
+
+        screen.show(value, draw)
+
+    run(as_json, work())
+
+
+@prompt.command("why", epilog="Example:  acms prompt why a.json v12")
+def why(
+    file: File,
+    id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Of an entry; its version, as v12; a pin's key; a scope's path."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say why something is in a prompt, or why it is not.
+
+    Every message, fact, pin and part of the prompt has an answer, with the rule that decided.
+    """
+
+    async def work() -> None:
+        kept = _kept(file)
+        found = ledger(lambda: kept.manifest)
+        verdicts = [one for one in found if id in (one.id, f"v{one.version}")]
+        if not verdicts:
+            try:
+                verdicts = [found.why(id)]
+            except EntryNotFoundError as error:
+                raise EntryNotFoundError(
+                    f"{kept.name} says nothing of {id!r}",
+                    options=(
+                        "give the id of an entry, as `acms history --json` shows it",
+                        "acms prompt why FILE prompt",
+                    ),
+                ) from error
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            screen.table(VERDICTS, [_verdict(one) for one in verdicts])
+
+        screen.show({"file": kept.name, "id": id, "verdicts": verdicts}, draw)
+
+    run(as_json, work())
+
+
+@prompt.command("replay", epilog="Example:  acms prompt replay a.json --db sqlite:///notes.db")
+def replay(file: File, db: Db = None, as_json: AsJson = False) -> None:
+    """Make a prompt again from its manifest and the log, and check that it is the same, byte for byte.
+
+    What was erased since cannot be made again: the error names it.
+    """
+
+    async def work() -> None:
+        kept = _kept(file)
+        codec = _codec(kept.manifest.codec, kept.manifest.model)
+        async with opened(db) as storage:
+            payload = await replayed(kept.manifest, storage, codec)
+        identical = payload == kept.payload
+        if not identical:
+            raise ValidationError(
+                "the payload in the file is not the one its manifest describes: somebody has changed it",
+                field="payload",
+            )
+        value = {
+            "file": kept.name,
+            "identical": True,
+            "manifest": kept.manifest.digest,
+            "payload": kept.manifest.payload,
+        }
+        screen = Screen(as_json)
+        count = len(kept.manifest.entries)
+        screen.show(
+            value,
+            lambda: screen.line(
+                f"identical: {_many(len(kept.messages))} from {count} entries, {value['payload']}"
+            ),
+        )
+
+    run(as_json, work())
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _save(file: Path, kept: Kept) -> None:
+    written = {
+        "acms_prompt": FORMAT,
+        "manifest": kept.manifest.to_json(),
+        "payload": kept.payload,
+        "messages": [
+            {"role": one.role.value, "name": one.name, "parts": parts_to_json(one.parts)}
+            for one in kept.messages
+        ],
+    }
+    file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+
+
+def _kept(file: Path) -> Kept:
+    name = "-" if file.name == "-" else str(file)
+    try:
+        text = typer.get_text_stream("stdin").read() if name == "-" else file.read_text(encoding="utf-8")
+        written = json.loads(text)
+        if written["acms_prompt"] != FORMAT:
+            raise ValidationError(
+                f"has format {written['acms_prompt']!r}, this release reads {FORMAT}", field=name
+            )
+        messages = tuple(
+            [
+                PromptMessage(role=Role(one["role"]), name=one["name"], parts=parts_from_json(one["parts"]))
+                for one in written["messages"]
+            ]
+        )
+        return Kept(name, Manifest.from_json(written["manifest"]), written["payload"], messages)
+    except OSError as error:
+        raise ValidationError(f"cannot be read: {error.strerror}", field=name) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValidationError(
+            "is no saved prompt", field=name, options=("acms prompt render SESSION --save FILE",)
+        ) from error
+
+
+# ── what is drawn ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHOWN = (
+    Column("#", right=True),
+    Column("tokens", right=True),
+    Column("role", "yellow"),
+    Column("from", "magenta"),
+    Column("log", "cyan"),
+    Column("text"),
+)
+
+VERDICTS = (
+    Column("what", "cyan"),
+    Column("decision"),
+    Column("rule", "magenta"),
+    Column("score", "green", right=True),
+    Column("tokens", right=True),
+    Column("reason"),
+)
+
+
+def _verdict(one: Verdict) -> list[str]:
+    place = f"v{one.version} " if one.version else ""
+    score = f"{one.score:.2f}" if one.score else ""
+    decision = "shown" if one.included else "left out"
+    return [f"{place}{one.id}", decision, one.rule, score, str(one.tokens), one.reason]
+
+
+def _rows(kept: Kept) -> list[list[str]]:
+    return [
+        [
+            str(number),
+            _count(sent.tokens),
+            sent.role.value,
+            sent.path.rpartition("/")[2]
+            + ("" if sent.rendition in ("whole", "pieces") else f" ({sent.rendition})"),
+            _place(sent),
+            preview(_said(message), 160),
+        ]
+        for number, (sent, message) in enumerate(zip(kept.manifest.messages, kept.messages, strict=True), 1)
+    ]
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens:,}"
+
+
+def _place(sent: Sent) -> str:
+    """Return which versions of the log a message shows."""
+    if sent.first:
+        return f"v{sent.first}" if sent.first == sent.last else f"v{sent.first}-v{sent.last}"
+    return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
+
+
+def _versions(manifest: Manifest) -> str:
+    found = ", ".join(dict.fromkeys(f"v{read.version}" for read in manifest.reads))
+    return f", log at {found}" if found else ""
+
+
+def _said(message: PromptMessage) -> str:
+    """Return what a message says on one line, calls and results included."""
+    said: list[str] = []
+    for part in message.parts:
+        match part:
+            case Words(text):
+                said.append(text)
+            case Reasoning(text):
+                said.append(f"({text})")
+            case ToolCall(_, name, arguments):
+                said.append(f"→ {name}({arguments})")
+            case ToolResult(_, output):
+                said.append(f"← {output}")
+            case Media(mime, ref):
+                said.append(f"[{mime}: {ref}]")
+            case Raw(vendor):
+                said.append(f"[{vendor}]")
+    return " ".join(said)
+
+
+def _shared(left: Sequence[Sent], right: Sequence[Sent]) -> int:
+    """Return how many messages two prompts share from the start."""
+    for place, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.hash != other.hash:
+            return place
+    return min(len(left), len(right))
+
+
+Row = tuple[str, int | None, int | None]
+"""How two prompts stand beside each other: a sign, and the place of a message in each."""
+
+
+def _aligned(one: Kept, other: Kept) -> list[Row]:
+    left = [sent.hash for sent in one.manifest.messages]
+    right = [sent.hash for sent in other.manifest.messages]
+    rows: list[Row] = []
+    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if tag == "equal":
+            rows += [(" ", x, y) for x, y in zip(range(a, b), range(c, d), strict=True)]
+            continue
+        both = min(b - a, d - c)
+        rows += [("!", a + n, c + n) for n in range(both)]
+        rows += [("-", n, None) for n in range(a + both, b)]
+        rows += [("+", None, n) for n in range(c + both, d)]
+    return rows
+
+
+def _told(kept: Kept, place: int | None) -> Json:
+    if place is None:
+        return None
+    sent = kept.manifest.messages[place]
+    return {
+        "message": place + 1,
+        "path": sent.path,
+        "role": sent.role.value,
+        "tokens": sent.tokens,
+        "sources": list(sent.sources),
+        "text": _said(kept.messages[place]),
+    }
+
+
+def _line(kept: Kept, place: int, length: int) -> str:
+    sent = kept.manifest.messages[place]
+    head = " ".join(
+        filter(
+            None,
+            (str(place + 1), sent.role.value, f"[{_count(sent.tokens)}]", _place(sent) if sent.first else ""),
+        )
+    )
+    return f"{head} {preview(_said(kept.messages[place]), length)}"
+
+
+def _title(kept: Kept) -> str:
+    return f"{kept.name} ({kept.manifest.codec} {kept.manifest.model}, {_count(kept.manifest.tokens)} tokens)"
+
+
+def _unified(screen: Screen, one: Kept, other: Kept, rows: Sequence[Row], summary: str) -> None:
+    screen.line(f"--- {_title(one)}")
+    screen.line(f"+++ {_title(other)}")
+    screen.line(f"@@ {summary} @@")
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            screen.line(f"  … {_many(a or 0)} the same")
+            continue
+        if sign == " " and b is not None:
+            screen.line(f"  {_line(other, b, 160)}")
+            continue
+        if a is not None:
+            screen.line(f"- {_line(one, a, 160)}")
+        if b is not None:
+            screen.line(f"+ {_line(other, b, 160)}")
+
+
+FOLD = "~"
+"""Sign of a row that stands for messages which are the same: their number is in the place of the first."""
+CONTEXT = 2
+"""Messages that are the same which a comparison shows before and after a change."""
+
+
+def _folded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows with long runs of the same messages folded."""
+    near = [False] * len(rows)
+    for place, (sign, _, _) in enumerate(rows):
+        if sign != " ":
+            low, high = max(0, place - CONTEXT), min(len(rows), place + CONTEXT + 1)
+            near[low:high] = [True] * (high - low)
+    place = 0
+    while place < len(rows):
+        end = place
+        while end < len(rows) and not near[end]:
+            end += 1
+        if end - place > 1:
+            yield FOLD, end - place, None
+            place = end
+        else:
+            yield rows[place]
+            place += 1
+
+
+def _many(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
+
+
+def _beside(one: Kept, other: Kept, rows: Sequence[Row], shared: int) -> Table:
+    table = Table(box=render.ROUNDED, header_style="bold", border_style="dim", expand=True)
+    for kept in (one, other):
+        table.add_column(render.clean(_title(kept)), ratio=1, overflow="fold")
+    styles = {" ": "dim", "!": "yellow", "-": "red", "+": "green"}
+    for sign, a, b in _folded(rows):
+        if sign == FOLD:
+            table.add_row(*[Text(f"… {_many(a or 0)} the same", style="dim")] * 2)
+            continue
+        cells = [
+            "" if at is None else f"{sign} {_line(kept, at, 300)}" for kept, at in ((one, a), (other, b))
+        ]
+        last = b is not None and b == shared - 1
+        table.add_row(*[Text(render.clean(cell), style=styles[sign]) for cell in cells], end_section=last)
+    return table

@@ -1,0 +1,427 @@
+"""Values that their context calls secret: in prose, code, configuration, headers and commands.
+
+A word such as "password" is looked for first; what follows it is read by bounded patterns, and the value is judged by its
+look: a type, a call, a variable, a placeholder or a word of prose is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from acms.core.detectors import Found, entropy
+
+#: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
+_STEMS = (
+    "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
+    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
+    "mnemonic",
+)  # fmt: skip
+_STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
+_WORD = re.compile(
+    r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
+    r"|(?P<api_key>key(?![a-rt-z]))"
+    r"|(?P<token>token|session[ _.-]?id|sessid)"
+    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==))"
+    r"|(?P<header>authorization|bearer)"
+    r"|(?P<cookie>cookie)"
+    r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
+    r"|(?P<sql>identified by(?= ['\"]))"
+)
+#: What makes a key, written before the word, one that opens something.
+_OPENING = tuple(
+    """api access auth app application service subscription storage account license encryption encrypt signing sign
+    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live""".split()
+)
+_FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
+_CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
+_TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
+_SPLIT = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+#: What may follow the word in a key that still names the secret itself.
+_STILL = frozenset(
+    """value val string str text plain plaintext raw prod production dev development test testing staging stage live
+    default main primary base secondary old new current temp tmp admin root user db database base64 b64 env var v pw
+    pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
+)
+_SIGN = (
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|"""
+    r"""(?:is|was|are|ist|lautet|est|es|é|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
+    r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
+    r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
+)
+_CLOSE = r"""(?P<close>[\\"'`\])*]{0,6}+)"""
+#: Between a name and its value: what the name is of, a sign or a verb.
+_AFTER = re.compile(
+    _CLOSE
+    + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))?"""
+    + _SIGN
+)
+#: The same after "password", with any words.
+_AFTER_ANY = re.compile(
+    _CLOSE
+    + r"""(?:[ \t]{1,4}(?P<of>(?!value=)[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))?"""
+    + _SIGN
+)
+_LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
+_JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+#: Words after "password" that speak of something else: a policy, a reset, its age.
+_ABOUT = re.compile(
+    r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
+    r"require\w*|min\w*|max\w*|valid\w*|attempt\w*|last|updated|created|rotat\w*|age|protect\w*|input|form|page|link|"
+    r"error|fail\w*)\b"
+)
+_MOMENT = re.compile(
+    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
+)
+_VALUE = re.compile(
+    r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
+    r"""|(?:[rbuf]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
+    r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
+    r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
+    r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
+    r"""["'`]?(?P<bare>[^\s"'`<>“”]{1,64}+))""",
+)
+_NOT_VALUES = frozenset(
+    """string str text bool boolean int integer number float object any unknown undefined none null nil true false void
+    required optional missing invalid incorrect wrong empty expired reset changed updated generated encrypted hashed
+    protected secure secured strong weak short long too not here there this that same different correct valid stored saved set
+    unset sent shown hidden visible masked redacted removed rotated revoked leaked exposed compromised safe yes no on off your
+    the a an my our their his her its it what where when how why which who please enter forgot forgotten change
+    default env environ process self request response config settings args kwargs input output field value label
+    password passwort passwd secret token key credentials user username login admin email name type id url path file
+    line char varchar data form html body header bearer basic digest api public private only never always also and or
+    but if for from with without by in of to at as is was are be been being must should can could may might will would
+    has have had do does did needed necessary used use using handled managed passed given provided supplied
+    available unavailable accepted rejected denied allowed checked verified validated configured injected read loaded
+    raise return break continue throw await new function def class null assert print log import export super this self
+    example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
+)
+_PLACEHOLDER = re.compile(
+    r"(?i)[<\[{(].*|.*[>\]})]$|\$\{?\$?\(?[a-z_][\w.:-]*\)?\}?|%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|[•●·]+|0+|"
+    r"@\w+@|(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|(?:my|some|the|a|an)[\s_.-]\D*|"
+    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
+    r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|"
+    r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
+)
+#: Code rather than a value: an attribute, a call, a name in one of the usual cases.
+_EXPRESSION = re.compile(
+    r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
+    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++"
+)
+#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
+_ENDS = re.compile(
+    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
+)
+_NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
+_PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
+_MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
+_AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
+
+
+def _lower(text: str) -> str:
+    """Return a text in lower case with the same offsets: "İ" alone would become two characters."""
+    low = text.lower()
+    return low if len(low) == len(text) else text.replace("İ", "i").lower()
+
+
+@cache
+def _any(stems: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(stems))
+
+
+def assigned(text: str) -> list[Found]:
+    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
+    low = _lower(text)
+    found: list[Found] = []
+    stems = tuple(stem for stem in _STEMS if stem in low)
+    if not low.isascii():
+        stems += tuple(stem for stem in _STEMS_BEYOND if stem in low)
+    if stems:
+        find = _any(stems).search
+        at = 0
+        while stem := find(low, at):
+            at = stem.end()
+            name = _WORD.match(low, stem.start())
+            if not name:
+                continue
+            at = name.end()
+            kind = name.lastgroup or "secret"
+            if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
+                " _.-"
+            ).endswith(_OPENING):
+                continue
+            if kind == "phrase":
+                words = _WORDS.match(text, name.end())
+                hit = Found(words.start(1), words.end(1), "secret") if words else None
+            elif kind in ("header", "cookie"):
+                hit = _header(text, name)
+            else:
+                hit = _value(text, low, name, kind) or (
+                    _pair(text, name) if name[0].startswith("cred") else None
+                )
+            if hit:
+                found.append(hit)
+                at = max(at, hit.end)
+    if "curl" in low or "sshpass" in low or "mysql" in low or "redis-cli" in low:
+        found += _commands(text)
+    return found
+
+
+_AUTH = re.compile(
+    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
+    re.IGNORECASE,
+)
+_COOKIE = re.compile(
+    r"""["'`]{0,2}[ \t]{0,4}[:=][ \t]{0,4}["'`]?(?:[\w.-]{1,64}=[^;\s"'`]{0,512}+;[ \t]?){0,20}?(?P<name>[\w.-]{0,40}(?:sess|sid|auth|token|jwt|remember)[\w.-]{0,40})=(?P<value>[^;\s"'`]{8,2048}+)""",
+    re.IGNORECASE,
+)
+
+
+def _header(text: str, name: re.Match[str]) -> Found | None:
+    if name.lastgroup == "cookie":
+        match = _COOKIE.match(text, name.end())
+        if match and not _PLACEHOLDER.fullmatch(match["value"]):
+            return Found(match.start("value"), match.end("value"), "token")
+        return None
+    match = _AUTH.match(text, name.end())
+    if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
+        return None
+    value, scheme = match["value"].rstrip("."), (match["scheme"] or "").lower()
+    if name[0] == "bearer":
+        if text[name.end() : name.end() + 1] not in " \t:=%" or scheme:
+            return None
+        scheme = "bearer"
+    telling = _DIGIT.search(value) is not None and _LETTER.search(value) is not None
+    if _PLACEHOLDER.fullmatch(value) or _EXPRESSION.fullmatch(value):
+        return None
+    if scheme == "basic" and (telling or value.endswith("=")) and len(value) >= 8:
+        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
+    if telling and len(value) >= (12 if scheme else 16):
+        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
+    return None
+
+
+def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
+    """Return the value of a name, when it has one and the value looks like a secret."""
+    end = name.end()
+    rest = ""
+    if text[end : end + 1] in _JOINED and (tail := _TAIL.match(text, end)):
+        end, rest = tail.end(), tail[0]
+        if (
+            rest
+            and rest != "s"
+            and not all(word.lower() in _STILL or word.isdigit() for word in _SPLIT.findall(rest))
+        ):
+            return None
+    if kind == "secret":
+        if low[max(0, name.start() - 9) : name.start()].rstrip(" _.-").endswith(("client", "consumer")):
+            kind = "client_secret"
+        elif rest.lower().endswith("key"):
+            kind = "api_key"
+    if kind == "sql":
+        place: tuple[int, str] | None = end, "by"
+        kind = "password"
+    else:
+        place = _place(text, low, name, end, kind)
+    if not place:
+        return _beside(text, end, kind)
+    match = _VALUE.match(text, place[0])
+    if not match:
+        return None
+    group = match.lastgroup or "bare"
+    if group in ("scheme", "escape"):
+        group = "bare" if match["bare"] else "escaped"
+    value, start = match[group], match.start(group)
+    whole = group == "bare"
+    if whole:
+        judged = _bare(value)
+        whole, value = judged == value, judged
+    if not value or not _plausible(text, value, start, kind, place[1], group != "bare", rest == "s"):
+        return None
+    end = _rest(text, start + len(value)) if whole else start + len(value)
+    return Found(start, end, "bearer_token" if match["scheme"] else kind)
+
+
+def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
+    """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
+    start = name.start()
+    after = (_AFTER_ANY if kind == "password" else _AFTER).match(text, end)
+    if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
+        after = None
+    if not after:
+        if text[end : end + 1] not in (" ", "\t"):
+            return None
+        if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
+            return (end + 1, "flag") if former[0].startswith("--") else None
+        if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
+            return end + 1, "netrc"
+        return None
+    op = after["op"].strip()
+    if op == ">":
+        former = _FORMER.search(text, max(0, start - 48), start)
+        if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
+            return None
+    elif op == "to":
+        if after["of"] or not _CHANGED.search(low, max(0, start - 48), start):
+            return None
+    elif (
+        op in ("==", "===")
+        or (op == "=" and text[after.start("op") - 1] in "!<")
+        or (not op and name[0] == "pass")
+    ):
+        return None
+    return after.end(), op + (" " if after["of"] else "")
+
+
+_REST = re.compile(r"[^\s\"'`<>“”,;&\\)\]}]*+")
+
+
+def _rest(text: str, end: int) -> int:
+    """Return the end of a value that was judged by its first characters."""
+    rest = _REST.match(text, end)
+    return rest.end() if rest else end
+
+
+_BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
+
+
+def _beside(text: str, end: int, kind: str) -> Found | None:
+    """Return a value that follows its name at once: "the api key 8sd7…"; nothing but its look tells it from a word."""
+    match = _BESIDE.match(text, end) if text[end : end + 1] in (" ", "\t") else None
+    if not match:
+        return None
+    value = _bare(match[1])
+    if kind == "password":
+        low, up = any(map(str.islower, value)), any(map(str.isupper, value))
+        symbol = any(not char.isalnum() for char in value.strip("._-/"))
+        enough = len(value) >= 8 and low + up + symbol >= 2 and not _MOMENT.fullmatch(value)
+    else:
+        enough = len(value) >= 20 and entropy(value) >= 3 and _LETTER.search(value)
+    if enough and _DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
+        return Found(match.start(1), match.start(1) + len(value), kind)
+    return None
+
+
+#: Twelve words or more: a mnemonic of BIP 39.
+_WORDS = re.compile(
+    r"""["'`]{0,2}[ \t]{0,4}(?:is|are|[:=])[ \t\n"'`]{0,4}((?:[a-z]{3,8}[ \n]{1,2}){11,24}+[a-z]{3,8})"""
+)
+_PAIR = re.compile(
+    r"""s?[ \t]{0,4}(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?([^\s"'`<>,;]{4,128}+)"""
+)
+
+
+def _pair(text: str, name: re.Match[str]) -> Found | None:
+    """Return the second of "credentials: admin / …"."""
+    match = _PAIR.match(text, name.end())
+    value = match[1].rstrip(".") if match else ""
+    if (
+        match
+        and _DIGIT.search(value)
+        and _plausible(text, value, match.start(1), "password", "is", False, False)
+    ):
+        return Found(match.start(1), match.start(1) + len(value), "password")
+    return None
+
+
+def _bare(value: str) -> str:
+    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
+    end = _ENDS.search(value)
+    if end:
+        value = value[: end.start()]
+    if "(" not in value and "[" not in value and "{" not in value:
+        value = value.rstrip(")]},;.:") or value
+    return value.rstrip(".,;:") if len(value) > 1 else value
+
+
+_DIGIT = re.compile("[0-9]")
+_LETTER = re.compile(r"[^\W\d_]")
+_SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_SAID = frozenset(
+    ("-", "–", "—", "to", "is", "was", "are", "'s", "’s", "ist", "est", "es", "lautet", "é", ">", "|", ",")
+)
+
+
+def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
+    """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
+    low = value.lower()
+    size = len(value)
+    digit = _DIGIT.search(value) is not None
+    if not digit and kind != "password" and size < 20:
+        return False
+    if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
+        return False
+    if "[redacted" in low or len(set(low)) < 3 and not value.isdigit():
+        return False
+    alpha = _LETTER.search(value) is not None
+    symbol = _SYMBOL.search(value, 0, size - 1) is not None
+    mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
+    if op.endswith(" ") and _MOMENT.fullmatch(value):
+        return False
+    prose = not op or op in _SAID or " " in op
+    if " " in value:
+        words = value.split()
+        if (
+            kind == "password"
+            and len(words) >= 4
+            and all(word.isalpha() and word.islower() for word in words)
+        ):
+            return sum(word in _NOT_VALUES for word in words) < 2  # a passphrase
+        return kind == "password" and digit and symbol and len(words) <= 3
+    if not quoted and (
+        _EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
+    ):
+        return False
+    if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
+        return False
+    if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")) and not digit:
+        return False
+    if kind in ("password", "sql"):
+        if plural:
+            return False
+        if digit or symbol or mixed:
+            if value.replace(".", "").replace(",", "").isdigit() and (size < 6 or prose) and not quoted:
+                return size >= 4 and not re.match(
+                    r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)",
+                    text[start + size : start + size + 12],
+                )
+            return not (not quoted and prose and not digit and not mixed and not symbol)
+        if quoted:
+            return not prose or size >= 5
+        if prose or not value.isascii():
+            return False
+        following = text[start + size : start + size + 24]
+        return size >= 5 and not _AFTERWARDS.match(following)
+    if plural and not quoted:
+        return False
+    if value.isdigit():
+        return kind in ("client_secret",) and size >= 8
+    if not digit:
+        # A key without a digit is long and random or it is a name.
+        return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
+    if not alpha or _MEASURE.fullmatch(value):
+        return False
+    least = 2.5 if kind in ("client_secret", "secret", "api_key") else 2.8
+    if kind == "secret" and not quoted and prose and size < 12:
+        return digit and (mixed or symbol)
+    return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
+
+
+_USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
+_SSHPASS = re.compile(
+    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
+)
+
+
+def _commands(text: str) -> Iterator[Found]:
+    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
+    for match in _USER.finditer(text):
+        if not _PLACEHOLDER.fullmatch(match[2]):
+            yield Found(match.start(2), match.end(2), "password")
+    for match in _SSHPASS.finditer(text):
+        group = 1 if match[1] else 2
+        if not _PLACEHOLDER.fullmatch(match[group]):
+            yield Found(match.start(group), match.end(group), "password")

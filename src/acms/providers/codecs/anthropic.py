@@ -1,0 +1,319 @@
+"""The format of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Literal
+
+from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.core.chat import NO_RESULT
+from acms.errors import ConfigurationError, PayloadError, ValidationError
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.protocols import TokenCounter
+from acms.providers.codecs import anthropic_blocks as blocks
+from acms.providers.codecs.anthropic_models import claude
+from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check
+from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange, said_by
+from acms.providers.codecs.calibration import Calibration
+from acms.providers.tokens import default_counter
+
+__all__ = ["AnthropicMessages"]
+
+PRIMER = 8
+"""Tokens that a request has however little it says: the tokenizer's reconstruction finds six to eleven."""
+
+HOUR = 3600
+
+_SYSTEM = frozenset((Role.SYSTEM, Role.DEVELOPER))
+_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+
+
+class AnthropicMessages:
+    """Prompts for Claude, as arguments of `messages.create`.
+
+    The tokenizer is not public. Raw tokens are those of o200k_base and of a cautious frame; a budget is compared with
+    their bound by `calibration`, which begins with the most that Claude was measured to make of them (2.3 or 2.4 times
+    as many; English has 1.2 or 1.5) and learns from what is reported. `bound="bytes"` relies on no measure: raw tokens
+    are three for every byte, the most that the tokenizer can make of any text.
+
+    Leading messages of the system and the developer become `system`; a later one stays where it is on models that take
+    it, else the user says it, marked as a reminder. Messages of one role are joined, results follow their calls, the
+    name of a user stands before the text.
+    `notes` says what else was changed. A cached prefix ends at a mark only: without marks nothing is cached.
+
+    `system_messages` and `reasoning` are for platforms and models that differ from what is published: whether system
+    messages may come later, and whether signed reasoning is sent back. Some models refuse it when anything before it
+    has changed, as it does when a history is cut; pass `reasoning=True` for one that only grows.
+
+    Media cost the tokens that they state, else the most that an image of the model has, or 10,000 for a document.
+    """
+
+    name = "anthropic-messages"
+    marks_only = True
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int | None = None,
+        calibration: Calibration | None = None,
+        bound: Literal["calibrated", "bytes"] = "calibrated",
+        margin: float = 0.02,
+        system_messages: bool | None = None,
+        reasoning: bool | None = None,
+    ) -> None:
+        if bound not in ("calibrated", "bytes"):
+            raise ConfigurationError(f'unknown bound {bound!r}; known: "calibrated", "bytes"')
+        family = claude(model)
+        if system_messages is not None:
+            family = family._replace(system=system_messages)
+        if reasoning is not None:
+            family = family._replace(reasoning=reasoning)
+        self.model = model
+        self.max_tokens = max_tokens
+        #: What was learnt of this model's counts; keep its `state` to go on with it.
+        self.calibration = calibration or Calibration(family.ratio, margin=margin)
+        self.counter: TokenCounter = blocks.BytesCounter() if bound == "bytes" else default_counter()
+        self._family = family
+        self._exactness = Exactness.BYTES if bound == "bytes" else Exactness.CALIBRATED
+        self._sizes = blocks.Sizes()
+        self._prices = blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
+        self._beginning = self._prices.text(BEGINNING)
+        self._told = blocks.BLOCK + self._prices.reminder
+
+    # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+        """Return the messages as the provider can have them."""
+        said = self._arrange(messages).said
+        return tuple([message for one in said for message in one.messages()])
+
+    def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        return self._arrange(messages).notes
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        """Return the arguments of a request: messages, tools, cache marks, and `max_tokens` if it was given.
+
+        Of more than four marks the first and the last three are kept; what ends before a prefix that is kept for an
+        hour is kept for an hour too. `PayloadError` when the provider would refuse it: no message but the system's, an
+        answer last where the model does not go on with one, a tool that it cannot have.
+        """
+        said = self._arrange(messages).said
+        payload: dict[str, Json] = {}
+        if self.max_tokens is not None:
+            payload["max_tokens"] = self.max_tokens
+        if tools:
+            payload["tools"] = [_tool(tool) for tool in tools]
+        content = [[self._block(one.part) for one in turn.shown] for turn in said]
+        turns = list(zip(said, content, strict=True))
+        if turns and turns[0][0].role is Role.SYSTEM:
+            payload["system"] = turns.pop(0)[1]
+        payload["messages"] = [{"role": turn.role.value, "content": written} for turn, written in turns]
+        _mark(payload.get("tools", []), [block for written in content for block in written], said, marks)
+        check(payload, self._family)
+        return payload
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
+        found: list[PromptMessage] = []
+        if payload.get("system"):
+            found += _read("system", payload["system"], "system")
+        messages = payload.get("messages")
+        if not isinstance(messages, list):
+            raise PayloadError("must be a list of messages", field="messages")
+        for at, message in enumerate(messages):
+            role = message.get("role") if isinstance(message, Mapping) else None
+            if role not in _ROLES:
+                raise PayloadError(
+                    "must be a message of the user, the assistant or the system", field=f"messages[{at}]"
+                )
+            found += _read(role, message.get("content"), f"messages[{at}].content")
+        return tuple(found)
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
+        check(payload, self._family)
+
+    def _block(self, part: Part) -> dict[str, Json]:
+        if isinstance(part, Media):
+            self._sizes.state(part)
+        return blocks.block(part)
+
+    def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
+        return arrange(messages, system=self._family.system, reasoning=self._family.reasoning)
+
+    # ── what it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cost(self, message: PromptMessage) -> int:
+        """Return the raw tokens of one message; an upper bound where it has to be mapped."""
+        parts = message.parts
+        if message.tokens and len(parts) == 1 and message.counter == self.counter.name:
+            # A history of thousands of messages is costed in one fit: what was counted is not counted again.
+            only = parts[0]
+            if isinstance(only, Text):
+                tokens = message.tokens + (self._told if message.role in _SYSTEM else blocks.BLOCK)
+                return tokens if message.name is None else tokens + self._name(message)
+            if isinstance(only, ToolResult) and only.output != NO_RESULT:
+                return message.tokens + self._prices.result("")
+        total = sum([self._part(part, message.role) for part in parts])
+        if total and message.role in _SYSTEM:
+            return total + self._prices.reminder * len(parts)
+        return total + self._name(message) if total else 0
+
+    def _name(self, message: PromptMessage) -> int:
+        who = said_by(message)
+        return self._prices.name(who) if who else 0
+
+    def _part(self, part: Part, role: Role) -> int:
+        prices = self._prices
+        match part:
+            case Text():
+                return prices.text(part.text)
+            case ToolResult():
+                return prices.result(part.output)
+            case ToolCall():
+                written = blocks.arguments(part.arguments)[1]
+                return prices.call(part.call_id, blocks.name(part.name), written)
+            case Media():
+                media = None if role in _SYSTEM or role is Role.ASSISTANT else blocks.shown(part)
+                return prices.text(blocks.mention(part)) if media is None else prices.media(media)
+            case Reasoning():
+                return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
+            case Raw():
+                data = blocks.redacted(part) if self._sent(role) else None
+                return prices.signed("", data) if data else 0
+
+    def _sent(self, role: Role) -> bool:
+        return self._family.reasoning and role is Role.ASSISTANT
+
+    def base(self, tools: Sequence[Tool] = ()) -> int:
+        """Return the raw tokens of everything that is no message, and of what may be said to begin with."""
+        return self._base([_tool(tool) for tool in tools]) + self._beginning
+
+    def _base(self, tools: Sequence[Mapping[str, Json]]) -> int:
+        if not tools:
+            return PRIMER
+        prompt = math.ceil(self._family.tools / self._family.typical)
+        return PRIMER + prompt + sum([self._prices.tool(tool) for tool in tools])
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch; `tokens` are raw ones, the bound is what a budget is compared with."""
+        raw = self._base(payload.get("tools", ())) + self._beginning
+        system = payload.get("system", ())
+        raw += self._content(system, system=True)
+        for at, message in enumerate(payload["messages"]):
+            content = message["content"]
+            if at == 0 and not isinstance(content, str) and content[0].get("text") == BEGINNING:
+                content = content[1:]  # `base` has paid for it
+            raw += self._content(content, system=message["role"] == "system")
+        exact = self._exactness
+        upper = raw if exact is Exactness.BYTES else self.calibration.upper(raw)
+        return Count(tokens=raw, exactness=exact, upper_bound=upper)
+
+    def _content(self, content: Json, *, system: bool) -> int:
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        return sum([self._prices.block(block, system=system) for block in content])
+
+    def limit(self, budget: int) -> int:
+        """Return the most raw tokens whose upper bound is within a budget."""
+        return budget if self._exactness is Exactness.BYTES else self.calibration.limit(budget)
+
+    def cached(self, tokens: int) -> int:
+        """Return how many tokens of an unchanged prefix of so many are read from the cache, when it ends at a mark."""
+        return tokens if tokens >= self._family.least else 0
+
+    def usage(self, usage: object) -> Usage:
+        """Read the `usage` of a reply, an SDK's object or a mapping; `ValidationError` when it is none of its.
+
+        `input_tokens` there are only those that came neither out of the cache nor into it.
+        """
+        fresh = _tokens(usage, "input_tokens")
+        if fresh is None or _tokens(usage, "total_tokens") is not None:
+            raise ValidationError("is not the usage of a message of Anthropic's", field="usage")
+        written = _tokens(usage, "cache_creation_input_tokens") or 0
+        read = _tokens(usage, "cache_read_input_tokens") or 0
+        return Usage(input_tokens=fresh + written + read, cached_tokens=read, written_tokens=written)
+
+    def observe(self, tokens: int, usage: Usage) -> None:
+        """Learn from a request of so many raw tokens how far counts can be relied on; nothing from a report of none."""
+        if self._exactness is Exactness.CALIBRATED and tokens > 0 and usage.input_tokens > 0:
+            self.calibration.observe(tokens, usage.input_tokens)
+
+
+def _tool(tool: Tool) -> dict[str, Json]:
+    found: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        found["description"] = tool.description
+    found["input_schema"] = _plain(tool.parameters)
+    if tool.strict:
+        found["strict"] = True
+    return found
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise PayloadError("must be a text or a list of blocks", field=field)
+    results: list[Part] = []
+    others: list[Part] = []
+    for at, block in enumerate(content):
+        part = blocks.part(block) if isinstance(block, Mapping) else None
+        if part is None:
+            raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{at}]")
+        (results if isinstance(part, ToolResult) else others).append(part)
+    found = [(Role.TOOL, results), (_ROLES[role], others)]
+    return [PromptMessage(role=of, parts=tuple(parts)) for of, parts in found if parts]
+
+
+def _mark(
+    tools: list[dict[str, Json]],
+    written: Sequence[dict[str, Json]],
+    said: Sequence[Said],
+    marks: Sequence[CacheMark],
+) -> None:
+    """Put cache marks on the last blocks of the prefixes that are to be kept."""
+    if not marks:
+        return
+    newest = list(accumulate([one.at for turn in said for one in turn.shown], max))
+    found: dict[int, int | None] = {}
+    for mark in marks:
+        end = bisect_left(newest, mark.messages) - 1
+        while end >= 0 and written[end]["type"] in ("thinking", "redacted_thinking"):
+            end -= 1
+        if end >= 0 or tools:
+            found[end] = max(found.get(end) or 0, mark.ttl or 0) or None
+    ends = sorted(found)
+    if len(ends) > BREAKPOINTS:
+        ends = [ends[0], *ends[1 - BREAKPOINTS :]]
+    hour = False
+    for end in reversed(ends):
+        ttl = found[end]
+        hour = hour or (ttl is not None and ttl >= HOUR)
+        kept = "1h" if hour else None if ttl is None else "5m"
+        block = written[end] if end >= 0 else tools[-1]
+        block["cache_control"] = {"type": "ephemeral"} if kept is None else {"type": "ephemeral", "ttl": kept}
+
+
+def _tokens(usage: object, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
+    if value is not None and (not isinstance(value, int) or value < 0):
+        raise ValidationError("must be a number of tokens", field=f"usage.{name}")
+    return value

@@ -1,0 +1,332 @@
+"""Content blocks of the Messages API and the parts that they stand for, and what each of them costs.
+
+Raw tokens are those of o200k_base plus constants, every one charged by the block, so that two messages cost the same
+apart and joined. The framing of Claude is not public; the constants are guesses on the safe side, which a calibration
+then corrects with everything else:
+
+- `BLOCK`: the heading of a message, for every block of it.
+- `CALL`: the tags that Claude once wrote calls in: function_calls, invoke, parameter, function_results. A call also
+  pays for the answer that it gets when none was given.
+- An answer: the marks around one without a call. Text of the system: the marks around it when the user says it.
+- An id: a token for two characters, for it is noise.
+- Signed reasoning: its text, or a token for four characters of its signature, which holds the text when it is omitted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from acms.core.chat import NO_RESULT, ORPHAN
+from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.protocols import TokenCounter
+
+__all__ = ["REMINDER", "Prices", "Sizes", "arguments", "block", "dump", "name", "part", "shown", "text_of"]
+
+BLOCK = 4
+CALL = 24
+TOOL = 12
+SEAM = 4
+"""Tokens that a text and the marks around it may have more than each of them apart."""
+REMINDER = ("<system-reminder>\n", "\n</system-reminder>")
+"""Around system text that has to be told by the user: the marks that the provider's guide has for it."""
+
+DOCUMENT = 10_000
+"""Tokens of a document of unknown length: some pages, each of them read as text and as an image."""
+
+PER_BYTE = 3
+"""The most tokens that Claude makes of a byte.
+
+Words, capitals and the ends of words are marked by tokens of their own, so there can be more tokens than bytes: the
+two bytes of a letter that its vocabulary lacks are written in lower case (three bytes) behind a mark for the capital,
+between two for the word. Found by searching all of Unicode with ctok 1.3.0, a reconstruction of the tokenizer.
+"""
+
+ID = (12, 64)
+"""The fewest and the most characters that an id is charged for."""
+
+IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
+PDF = "application/pdf"
+
+_DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=]+)\Z")
+_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_REDACTED = "redacted_thinking"
+
+dump = json.JSONEncoder(ensure_ascii=False).encode
+"""Write JSON as a model is taken to read it."""
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
+
+
+def arguments(text: str) -> tuple[dict[str, Json], str, bool]:
+    """Return the arguments of a call as the object that is sent, its JSON, and whether the text was one."""
+    try:
+        value = _loads(text) if text.strip() else {}
+        if isinstance(value, dict):
+            written = dump(value)
+            written.encode()
+            return value, written, True
+    except (ValueError, RecursionError):
+        pass
+    value = {"_raw": text}
+    return value, dump(value), False
+
+
+def name(text: str) -> str:
+    """Return the name of a tool with nothing in it that a provider refuses."""
+    return _NAME.sub("_", text)[:64] or "tool"
+
+
+def named(who: str, said: Part) -> list[Part]:
+    """Return what a user said with the name before it."""
+    return [Text(f"{who}: {said.text}")] if isinstance(said, Text) else [Text(f"{who}:"), said]
+
+
+def redacted(raw: Raw) -> str | None:
+    """Return the hidden reasoning that a vendor's item holds; None when it is another one."""
+    if raw.vendor != "anthropic":
+        return None
+    try:
+        item = json.loads(raw.json)
+    except ValueError:
+        return None
+    if not isinstance(item, dict) or item.keys() != {"type", "data"} or item["type"] != _REDACTED:
+        return None
+    return item["data"] if isinstance(item["data"], str) and item["data"] else None
+
+
+def shown(media: Media) -> Media | None:
+    """Return media as a block can hold it; None when none can."""
+    kind = media.mime.partition("/")[0]
+    inline = _DATA.match(media.ref)
+    if inline:
+        return _with(media, inline[1]) if inline[1] in IMAGES or inline[1] == PDF else None
+    if media.ref.startswith(("https://", "http://", "file_")):
+        if kind == "image":
+            return _with(media, "image/*")
+        if media.mime == PDF:
+            return media
+    return None
+
+
+def _with(media: Media, mime: str) -> Media:
+    return media if media.mime == mime else Media(mime, media.ref, media.sha256, media.tokens)
+
+
+def mention(media: Media) -> str:
+    """Return the words that stand for media which cannot be sent."""
+    return f"[{media.mime}]" if media.ref.startswith("data:") else f"[{media.mime}: {media.ref}]"
+
+
+def _source(media: Media) -> dict[str, Json]:
+    inline = _DATA.match(media.ref)
+    if inline:
+        return {"type": "base64", "media_type": inline[1], "data": inline[2]}
+    if media.ref.startswith("file_"):
+        return {"type": "file", "file_id": media.ref}
+    return {"type": "url", "url": media.ref}
+
+
+def block(one: Part) -> dict[str, Json]:
+    """Write a part, in normal form, as a content block."""
+    match one:
+        case Text():
+            return {"type": "text", "text": one.text}
+        case Reasoning():
+            return {"type": "thinking", "thinking": one.text, "signature": one.signature}
+        case ToolCall():
+            return {
+                "type": "tool_use",
+                "id": one.call_id,
+                "name": one.name,
+                "input": arguments(one.arguments)[0],
+            }
+        case ToolResult():
+            found: dict[str, Json] = {"type": "tool_result", "tool_use_id": one.call_id}
+            if one.output:
+                found["content"] = one.output
+            if one.is_error:
+                found["is_error"] = True
+            return found
+        case Media():
+            return {"type": "document" if one.mime == PDF else "image", "source": _source(one)}
+        case Raw():
+            return {"type": _REDACTED, "data": redacted(one)}
+
+
+def part(one: Mapping[str, Json]) -> Part | None:
+    """Read a content block; None for one that no part stands for."""
+    match one:
+        case {"type": "text", "text": str(text)}:
+            return Text(text)
+        case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
+            return Reasoning(text, signature)
+        case {"type": "redacted_thinking", "data": str(data)}:
+            return Raw("anthropic", dump({"type": _REDACTED, "data": data}))
+        case {"type": "tool_use", "id": str(id_), "name": str(of), "input": dict(given)}:
+            return ToolCall(id_, of, dump(given))
+        case {"type": "tool_result", "tool_use_id": str(id_)}:
+            return ToolResult(id_, text_of(one.get("content", "")), one.get("is_error") is True)
+        case {"type": "image" | "document", "source": dict(source)}:
+            return _media(one["type"], source)
+        case _:
+            return None
+
+
+def _media(kind: str, source: Mapping[str, Any]) -> Media | None:
+    mime = PDF if kind == "document" else "image/*"
+    match source:
+        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
+            return Media(mime, f"data:{mime};base64,{data}")
+        case {"type": "url", "url": str(url)}:
+            return Media(mime, url)
+        case {"type": "file", "file_id": str(file)}:
+            return Media(mime, file)
+        case _:
+            return None
+
+
+def text_of(content: Json) -> str:
+    """Return the text of a content that is a text or a list of blocks, a line for each block."""
+    if isinstance(content, str):
+        return content
+    return "\n".join([one["text"] for one in content if one.get("type") == "text"])
+
+
+class Sizes:
+    """Media whose cost was stated, by where they are kept: a payload has no place to say it.
+
+    A cost stated for a reference is the same in every prompt, so what is remembered changes no count but that of a
+    payload made elsewhere.
+    """
+
+    KEPT = 4_096
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def state(self, media: Media) -> None:
+        """Remember what media cost."""
+        if media.tokens > 0:
+            if len(self._known) >= self.KEPT:
+                self._known.clear()
+            self._known[_key(media.ref)] = media.tokens
+
+    def of(self, ref: str) -> int | None:
+        """Return what was stated; None when nothing was."""
+        return self._known.get(_key(ref))
+
+
+def _key(ref: str) -> str:
+    return ref if len(ref) <= 256 else f"{len(ref)}:{ref[:128]}{ref[-128:]}"
+
+
+class Prices:
+    """The raw tokens of parts and of the blocks that they become."""
+
+    def __init__(self, counter: TokenCounter, *, image: int, sizes: Sizes) -> None:
+        self._count = counter.count
+        self._image = image
+        self._sizes = sizes
+        self._bytes = isinstance(counter, BytesCounter)
+        self._result = BLOCK + self._around(ORPHAN)
+        self._call = CALL + self._result + counter.count(NO_RESULT)
+        self._names: dict[str, int] = {}
+        #: What text of the system costs besides.
+        self.reminder = self._around(REMINDER)
+
+    def _around(self, marks: tuple[str, str]) -> int:
+        return self._count(marks[0]) + self._count(marks[1]) + SEAM
+
+    def text(self, text: str) -> int:
+        """Return the cost of a text: none when there is nothing in it but white space."""
+        return self._count(text) + BLOCK if text and not text.isspace() else 0
+
+    def name(self, who: str) -> int:
+        """Return what a name before the text of a user costs, or, before something else, a text of its own."""
+        cost = self._names.get(who)
+        if cost is None:
+            if len(self._names) >= Sizes.KEPT:
+                self._names.clear()
+            cost = self._names[who] = self._count(f"{who}: ") + BLOCK
+        return cost
+
+    def id(self, text: str) -> int:
+        """Return the cost of an id."""
+        length = min(max(len(text), ID[0]), ID[1])
+        return PER_BYTE * length if self._bytes else length // 2 + 1
+
+    def call(self, id_: str, of: str, written: str) -> int:
+        """Return the cost of a call, which pays for the frame of its answer as well."""
+        return self._call + self.id(id_) + self._count(of) + self._count(written)
+
+    def result(self, output: str) -> int:
+        """Return the cost of an answer: none when it stands for one that was not given, which the call has paid."""
+        if output == NO_RESULT:
+            return 0
+        return self._result + (self._count(output) if output and not output.isspace() else 0)
+
+    def signed(self, text: str, signature: str) -> int:
+        """Return the cost of reasoning that is sent back."""
+        hidden = len(signature) if self._bytes else len(signature) // 4
+        return BLOCK + max(self._count(text) if text else 0, hidden)
+
+    def media(self, media: Media) -> int:
+        """Return the cost of media that are sent: what was stated, else the most that it is likely to be."""
+        stated = media.tokens or self._sizes.of(media.ref)
+        return BLOCK + (stated or (DOCUMENT if media.mime == PDF else self._image))
+
+    def block(self, one: Mapping[str, Json], *, system: bool = False) -> int:
+        """Return the cost of a block of a payload."""
+        found = part(one)
+        match found:
+            case Text():
+                cost = self.text(found.text)
+                return cost + self.reminder if system and cost else cost
+            case Reasoning():
+                return self.signed(found.text, found.signature or "")
+            case ToolCall():
+                return self.call(found.call_id, found.name, found.arguments)
+            case ToolResult():
+                return self.result(found.output)
+            case Media():
+                return self.media(found)
+            case Raw():
+                return self.signed("", redacted(found) or "")
+            case None:
+                return BLOCK + self._count(dump(one))
+
+    def tool(self, tool: Mapping[str, Json]) -> int:
+        """Return the cost of a tool as it is sent."""
+        if "input_schema" not in tool:
+            return TOOL + self._count(dump(tool))
+        described = tool.get("description") or ""
+        return (
+            TOOL
+            + self._count(tool["name"])
+            + (self._count(described) if described else 0)
+            + self._count(dump(tool["input_schema"]))
+        )
+
+
+class BytesCounter:
+    """Counts the most tokens that Claude can make of a text, whatever it says."""
+
+    name = "claude-bytes"
+
+    def count(self, text: str) -> int:
+        """Return `PER_BYTE` for every byte of its UTF-8 form."""
+        return PER_BYTE * len(text.encode("utf-8", "surrogatepass"))

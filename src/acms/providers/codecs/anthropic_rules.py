@@ -1,0 +1,223 @@
+"""What the Messages API refuses, so that it is refused here, with the place at fault.
+
+From platform.claude.com/docs: "Messages" (shape), "Handle tool calls" (pairs and their order), "Errors" (prefill),
+"Mid-conversation system messages", "Prompt caching" (breakpoints), "Define tools", and error messages of the API.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from acms.errors import PayloadError
+from acms.model import Json
+from acms.providers.codecs.anthropic_blocks import text_of
+from acms.providers.codecs.anthropic_models import Claude
+
+__all__ = ["check"]
+
+_ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_TOOL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_THINKING = frozenset(("thinking", "redacted_thinking"))
+_ROLES = frozenset(("user", "assistant", "system"))
+_ASSISTANT_ONLY = frozenset(("tool_use", *_THINKING))
+_USER_ONLY = frozenset(("tool_result", "image", "document"))
+_TTLS = {None: 0, "5m": 0, "1h": 1}
+_COMBINED = frozenset(("oneOf", "anyOf", "allOf"))
+MESSAGES = 100_000
+BREAKPOINTS = 4
+
+
+def check(payload: Mapping[str, Json], model: Claude) -> None:
+    """Raise `PayloadError` when a request would be refused by such a model."""
+    messages = payload.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise PayloadError(
+            "there must be a message",
+            field="messages",
+            options=("add a message of the user: what the system says is not one",),
+        )
+    if len(messages) > MESSAGES:
+        raise PayloadError(f"there may be at most {MESSAGES}", field="messages")
+    most = payload.get("max_tokens")
+    if most is not None and (not isinstance(most, int) or most < 0):
+        raise PayloadError("must be a number of tokens", field="max_tokens")
+    if "system" in payload:
+        _system(payload["system"], "system")
+    _tools(payload.get("tools", ()))
+    for at, message in enumerate(messages):
+        _message(message, f"messages[{at}]")
+    _order(messages, model)
+    _pairs(messages)
+    _marks(payload)
+
+
+def _refuse(reason: str, field: str) -> None:
+    raise PayloadError(reason, field=field)
+
+
+def _blocks(content: Json, field: str) -> Sequence[Mapping[str, Json]]:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list) or not content:
+        raise PayloadError("must be a text or a list of blocks, and not empty", field=field)
+    for at, block in enumerate(content):
+        if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+            _refuse("must be a block with a type", f"{field}[{at}]")
+        if block["type"] == "text" and not str(block.get("text", "")).strip():
+            _refuse("a text must say something", f"{field}[{at}].text")
+    return content
+
+
+def _system(content: Json, field: str) -> None:
+    for at, block in enumerate(_blocks(content, field)):
+        if block["type"] != "text":
+            _refuse("the system speaks in text only", f"{field}[{at}].type")
+
+
+def _message(message: Json, field: str) -> None:
+    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+        raise PayloadError("must be a message of the user, the assistant or the system", field=field)
+    role = message["role"]
+    if role == "system":
+        return _system(message.get("content"), f"{field}.content")
+    blocks = _blocks(message.get("content"), f"{field}.content")
+    others = _USER_ONLY if role == "assistant" else _ASSISTANT_ONLY
+    for at, block in enumerate(blocks):
+        if block["type"] in others:
+            _refuse(f"the {role} cannot have a block of this type", f"{field}.content[{at}].type")
+    if role == "user":
+        return None
+    kinds = [block["type"] for block in blocks]
+    if not _THINKING.isdisjoint(kinds):
+        if kinds[0] not in _THINKING:
+            _refuse("reasoning must come first", f"{field}.content[0].type")
+        if kinds[-1] in _THINKING:
+            _refuse("reasoning must not come last", f"{field}.content[{len(kinds) - 1}].type")
+        for at, block in enumerate(blocks):
+            if block["type"] == "thinking" and not block.get("signature"):
+                _refuse("must be signed", f"{field}.content[{at}].signature")
+    calls = [at for at, kind in enumerate(kinds) if kind == "tool_use"]
+    if calls and calls != list(range(calls[0], len(kinds))):
+        _refuse("nothing may follow a tool call but another", f"{field}.content[{calls[0] + 1}]")
+    return None
+
+
+def _order(messages: Sequence[Mapping[str, Json]], model: Claude) -> None:
+    if messages[0]["role"] != "user":
+        _refuse("the first message must be the user's", "messages[0].role")
+    for at, message in enumerate(messages):
+        if message["role"] != "system":
+            continue
+        field = f"messages[{at}].role"
+        if not model.system:
+            _refuse("this model takes no system message here", field)
+        if messages[at - 1]["role"] != "user" or [
+            one for one in messages[at + 1 : at + 2] if one["role"] != "assistant"
+        ]:
+            _refuse("a system message must stand between the user and the assistant, or be last", field)
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return
+    field = f"messages[{len(messages) - 1}]"
+    if not model.prefill:
+        raise PayloadError(
+            "this model does not go on with an answer: the last message must be the user's",
+            field=field,
+            options=("add a message of the user", "choose a model that takes a prefill"),
+        )
+    content = last["content"]
+    if not isinstance(content, str):
+        if not _THINKING.isdisjoint([block["type"] for block in content]):
+            _refuse("an answer to go on with must hold no reasoning", f"{field}.content")
+        content = text_of(content[-1:])
+    if content != content.rstrip():
+        _refuse("an answer to go on with must not end in white space", f"{field}.content")
+
+
+def _pairs(messages: Sequence[Mapping[str, Json]]) -> None:
+    taken: set[str] = set()
+    waiting: list[str] = []
+    for at, message in enumerate(messages):
+        content = message["content"]
+        blocks = content if isinstance(content, list) else ()
+        results = [block for block in blocks if block["type"] == "tool_result"]
+        field = f"messages[{at}].content"
+        if results and any(block["type"] != "tool_result" for block in blocks[: len(results)]):
+            _refuse("tool results must come first", field)
+        answered = [block.get("tool_use_id") for block in results]
+        if sorted(map(str, answered)) != sorted(waiting):
+            _refuse("every tool call must have its result in the next message, and no other", field)
+        waiting = []
+        for number, block in enumerate(blocks):
+            if block["type"] == "tool_use":
+                id_ = block.get("id")
+                if not isinstance(id_, str) or not _ID.match(id_):
+                    _refuse("must be letters, digits, _ and -", f"{field}[{number}].id")
+                if id_ in taken:
+                    _refuse("is used twice", f"{field}[{number}].id")
+                if not _TOOL.match(str(block.get("name", ""))):
+                    _refuse("must be 1 to 64 letters, digits, _ and -", f"{field}[{number}].name")
+                if not isinstance(block.get("input"), Mapping):
+                    _refuse("must be an object", f"{field}[{number}].input")
+                taken.add(str(id_))
+                waiting.append(str(id_))
+    if waiting:
+        _refuse("every tool call must have its result in the next message", f"messages[{len(messages) - 1}]")
+
+
+def _tools(tools: Sequence[Mapping[str, Json]]) -> None:
+    taken: set[str] = set()
+    for at, tool in enumerate(tools):
+        name = tool.get("name")
+        if not isinstance(name, str) or not _TOOL.match(name):
+            _refuse("must be 1 to 64 letters, digits, _ and -", f"tools[{at}].name")
+        if name in taken:
+            _refuse("is used twice", f"tools[{at}].name")
+        taken.add(str(name))
+        if tool.get("type", "custom") != "custom":
+            continue
+        schema = tool.get("input_schema")
+        field = f"tools[{at}].input_schema"
+        if not isinstance(schema, Mapping) or schema.get("type") != "object":
+            raise PayloadError('must be a schema of type "object"', field=field)
+        if not _COMBINED.isdisjoint(schema):
+            _refuse("may not combine schemas at its top", field)
+        if tool.get("strict") and schema.get("additionalProperties") is not False:
+            raise PayloadError(
+                "a strict tool must rule out further properties",
+                field=field,
+                options=('set "additionalProperties" to false', "make the tool not strict"),
+            )
+
+
+def _marks(payload: Mapping[str, Json]) -> None:
+    found: list[tuple[str, Json]] = []
+    for field, block in _markable(payload):
+        mark = block.get("cache_control")
+        if mark is None:
+            continue
+        if block["type"] in _THINKING:
+            _refuse("reasoning cannot end a cached prefix", field)
+        if not isinstance(mark, Mapping) or mark.get("type") != "ephemeral" or mark.get("ttl") not in _TTLS:
+            _refuse("is no cache mark", field)
+        found.append((field, mark.get("ttl")))
+    if len(found) > BREAKPOINTS:
+        _refuse(f"there may be at most {BREAKPOINTS} cache marks", found[BREAKPOINTS][0])
+    for (_, before), (field, ttl) in pairwise(found):
+        if _TTLS[ttl] > _TTLS[before]:
+            _refuse("what is kept for an hour must come before what is not", field)
+
+
+def _markable(payload: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    for at, tool in enumerate(payload.get("tools", ())):
+        yield f"tools[{at}]", {"type": "custom", **tool}
+    system = payload.get("system", ())
+    if not isinstance(system, str):
+        for at, block in enumerate(system):
+            yield f"system[{at}]", block
+    for at, message in enumerate(payload["messages"]):
+        if not isinstance(message["content"], str):
+            for number, block in enumerate(message["content"]):
+                yield f"messages[{at}].content[{number}]", block

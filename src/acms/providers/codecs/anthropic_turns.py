@@ -1,0 +1,372 @@
+"""How messages become turns that the Messages API takes: who speaks when, what is joined, what is left out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from acms.composition import PromptMessage
+from acms.core.chat import NO_RESULT, ORPHAN, wrap
+from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.providers.codecs import anthropic_blocks as blocks
+
+__all__ = ["BEGINNING", "Arranged", "Said", "arrange", "said_by"]
+
+BEGINNING = "(The beginning of the conversation is not shown.)"
+"""What the user says when the first message shown is the assistant's: the first turn must be the user's."""
+
+DEVELOPER = "developer messages are sent as system text"
+TOLD = "system text after the first message is sent as text of the user, marked as a reminder"
+NAMES = (
+    "a name, for which the format has no place, stands before the text of a user, and is left out elsewhere"
+)
+BLANK = "texts without a word are left out: the provider refuses them"
+ORPHANS = "tool results without a call are sent as text of the user, marked as a tool result"
+OPEN = "tool calls without a result get one that says so"
+LATE = "late tool results are moved behind their calls"
+IDS = "ids and names that the provider would refuse, and ids used twice, are replaced"
+ARGUMENTS = 'arguments that are no JSON object are sent as {"_raw": …}'
+UNSIGNED = "reasoning without the provider's signature is left out"
+BOUND = "signed reasoning is left out: this model takes it back only behind an unchanged prompt"
+MISPLACED = "reasoning that does not begin an assistant message, or ends one, is left out"
+MEDIA = "media that the format cannot hold are named in text"
+FOREIGN = "items of other vendors are left out"
+MISFITS = "parts that a role cannot have are left out"
+CALLS = "tool calls are moved to the end of their message: nothing may follow them there"
+BEGUN = "a message of the user is put before a conversation that begins with the assistant"
+ENDS = "white space at the end of the last answer is left out"
+
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class Shown(NamedTuple):
+    """A part as it is sent, and the number of the message that it came from."""
+
+    part: Part
+    at: int
+
+
+@dataclass(slots=True)
+class _Call:
+    part: ToolCall
+    at: int
+    result: ToolResult | None = None
+    #: Number of the message that answered it.
+    answer: int = 0
+
+
+@dataclass(slots=True)
+class _Turn:
+    role: Role
+    shown: list[Shown] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    sources: dict[str, None] = field(default_factory=dict)
+    #: Sources of the results of its calls.
+    answered: dict[str, None] = field(default_factory=dict)
+
+
+class Said(NamedTuple):
+    """One message as it is sent; results come first in one of the user."""
+
+    role: Role
+    shown: tuple[Shown, ...]
+    sources: tuple[str, ...]
+    #: How many of them are results, and the sources of those.
+    results: int = 0
+    answered: tuple[str, ...] = ()
+
+    def messages(self) -> Iterator[PromptMessage]:
+        """Yield it as messages: results are of the role tool."""
+        for role, shown, sources in (
+            (Role.TOOL, self.shown[: self.results], self.answered),
+            (self.role, self.shown[self.results :], self.sources),
+        ):
+            if shown:
+                yield PromptMessage(role=role, parts=tuple([one.part for one in shown]), sources=sources)
+
+
+class Arranged(NamedTuple):
+    """A prompt as it is sent, and what was changed for it."""
+
+    said: tuple[Said, ...]
+    notes: tuple[str, ...]
+
+
+def arrange(messages: Sequence[PromptMessage], *, system: bool, reasoning: bool) -> Arranged:
+    """Return the turns of a prompt.
+
+    `system` says whether the model takes system messages later on, `reasoning` whether signed reasoning is sent back.
+    """
+    return _Arranging(system, reasoning).of(messages)
+
+
+class _Arranging:
+    def __init__(self, system: bool, reasoning: bool) -> None:
+        self._system = system
+        self._reasoning = reasoning
+        self._turns: list[_Turn] = []
+        self._waiting: dict[str, list[tuple[str | None, _Turn, _Call]]] = {}
+        self._notes: dict[str, None] = {}
+
+    def of(self, messages: Sequence[PromptMessage]) -> Arranged:
+        for index, message in enumerate(messages):
+            self._add(index, message)
+        self._trim()
+        self._place()
+        self._name()
+        return Arranged(tuple(self._said()), tuple(self._notes))
+
+    # ── one message after the other ─────────────────────────────────────────────────────────────────────────────────
+
+    def _add(self, index: int, message: PromptMessage) -> None:
+        if message.name is not None:
+            self._notes[NAMES] = None
+        role = message.role
+        if role is Role.DEVELOPER:
+            self._notes[DEVELOPER] = None
+            role = Role.SYSTEM
+        if role is Role.TOOL:
+            role = Role.USER
+        name = said_by(message)
+        turn: _Turn | None = None
+        made: list[tuple[str, _Turn, _Call]] = []
+        for one in message.parts:
+            if isinstance(one, ToolResult):
+                self._answer(one, index, message)
+                turn = None
+                continue
+            part = self._part(one, role)
+            if part is None:
+                continue
+            if turn is None or turn is not self._turns[-1]:
+                turn = self._turn(role, message)
+            turn.sources.update(dict.fromkeys(message.sources))
+            if name:
+                said, name = blocks.named(name, part), ""
+                turn.shown += [Shown(one, index) for one in said]
+            elif isinstance(part, ToolCall):
+                call = _Call(part, index)
+                turn.calls.append(call)
+                made.append((part.call_id, turn, call))
+            else:
+                if turn.calls:
+                    self._notes[CALLS] = None
+                turn.shown.append(Shown(part, index))
+        for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
+            self._waiting.setdefault(id_, []).append((message.group, turn, call))
+
+    def _turn(self, role: Role, message: PromptMessage) -> _Turn:
+        """Return the turn that goes on, or begin one.
+
+        Calls that follow calls are parallel to them; words that follow calls are said after the answers.
+        """
+        last = self._turns[-1] if self._turns else None
+        if last is not None and last.role is role:
+            if role is not Role.ASSISTANT or not last.calls:
+                return last
+            if all(isinstance(part, ToolCall) for part in message.parts) and not any(
+                call.result for call in last.calls
+            ):
+                return last
+        self._turns.append(_Turn(role))
+        return self._turns[-1]
+
+    def _answer(self, result: ToolResult, index: int, message: PromptMessage) -> None:
+        waiting = self._open(result.call_id, message.group)
+        output = result.output
+        if output and output.isspace():
+            self._notes[BLANK] = None
+            output = ""
+        if waiting:
+            turn, call = waiting
+            if turn is not self._turns[-1]:
+                self._notes[LATE] = None
+            call.result, call.answer = ToolResult(result.call_id, output, result.is_error), index
+            turn.answered.update(dict.fromkeys(message.sources))
+            return
+        self._notes[ORPHANS] = None
+        if output and output != NO_RESULT:
+            turn = self._turn(Role.USER, message)
+            turn.shown.append(Shown(Text(wrap(output, ORPHAN)), index))
+            turn.sources.update(dict.fromkeys(message.sources))
+
+    def _open(self, id_: str, group: str | None) -> tuple[_Turn, _Call] | None:
+        """Return the latest open call that an answer may be to, open no more: of its group where both have one."""
+        waiting = self._waiting.get(id_, [])
+        for at in range(len(waiting) - 1, -1, -1):
+            of, turn, call = waiting[at]
+            if of is None or group is None or of == group:
+                del waiting[at]
+                return turn, call
+        return None
+
+    def _part(self, one: Part, role: Role) -> Part | None:
+        """Return a part as it can be sent by a role; None when it cannot."""
+        match one:
+            case Text():
+                if one.text and not one.text.isspace():
+                    return one
+                return self._without(BLANK)
+            case Media():
+                media = blocks.shown(one) if role is Role.USER else None
+                if media is not None:
+                    return media
+                self._notes[MEDIA] = None
+                return Text(blocks.mention(one))
+            case Raw():
+                if blocks.redacted(one) is None:
+                    return self._without(FOREIGN)
+            case Reasoning():
+                if not one.signature:
+                    return self._without(UNSIGNED)
+            case ToolCall() | ToolResult():
+                pass
+        if role is not Role.ASSISTANT:
+            return self._without(MISFITS)
+        if isinstance(one, ToolCall):
+            _, written, valid = blocks.arguments(one.arguments)
+            if not valid:
+                self._notes[ARGUMENTS] = None
+            return ToolCall(one.call_id, one.name, written)
+        if not self._reasoning:
+            return self._without(BOUND)
+        if isinstance(one, Raw):
+            return blocks.part(blocks.block(one))
+        return one
+
+    def _without(self, note: str) -> None:
+        self._notes[note] = None
+
+    # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _trim(self) -> None:
+        """Leave out reasoning where it is refused: not first, last, or in an answer that the model is to go on with."""
+        last = True
+        kept: list[_Turn] = []
+        for turn in reversed(self._turns):
+            if turn.role is Role.ASSISTANT:
+                self._trim_turn(turn, open_=last and not turn.calls)
+            if turn.shown or turn.calls:
+                kept.append(turn)
+                last = False
+        kept.reverse()
+        self._turns = kept
+        if kept and kept[-1].role is Role.ASSISTANT and not kept[-1].calls:
+            final, index = kept[-1].shown[-1]
+            if isinstance(final, Text) and final.text != final.text.rstrip():
+                self._notes[ENDS] = None
+                kept[-1].shown[-1] = Shown(Text(final.text.rstrip()), index)
+
+    def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
+        shown = turn.shown
+        before = len(shown)
+        if shown and (open_ or not _thinks(shown[0])):
+            shown = [one for one in shown if not _thinks(one)]
+        while shown and not turn.calls and _thinks(shown[-1]):
+            shown.pop()
+        if len(shown) < before:
+            self._notes[MISPLACED] = None
+        turn.shown = shown
+
+    def _place(self) -> None:
+        """Join turns of one role, and tell as the user what the system may not say where it stands."""
+        found: list[_Turn] = []
+        for at, turn in enumerate(self._turns):
+            if turn.role is Role.SYSTEM and at > 0 and not self._may_stand(found, at):
+                self._notes[TOLD] = None
+                turn.role = Role.USER
+                turn.shown = [
+                    Shown(Text(wrap(part.text, blocks.REMINDER)), index)
+                    for part, index in turn.shown
+                    if isinstance(part, Text)
+                ]
+            last = found[-1] if found else None
+            if last is not None and last.role is turn.role and turn.role is not Role.ASSISTANT:
+                last.shown += turn.shown
+                last.sources.update(turn.sources)
+            else:
+                found.append(turn)
+        at = 1 if found and found[0].role is Role.SYSTEM else 0
+        if len(found) > at and found[at].role is Role.ASSISTANT:
+            self._notes[BEGUN] = None
+            opening = Shown(Text(BEGINNING), _first(found[at]))
+            found.insert(at, _Turn(Role.USER, [opening]))
+        self._turns = found
+
+    def _may_stand(self, before: Sequence[_Turn], at: int) -> bool:
+        """Whether a system message is taken: behind one of the user, and before one of the assistant or last."""
+        after = self._turns[at + 1 : at + 2]
+        behind = before[-1].role is Role.USER or bool(before[-1].calls)
+        return self._system and behind and all(turn.role is Role.ASSISTANT for turn in after)
+
+    def _name(self) -> None:
+        """Give every call an id and a name that are accepted, no id twice, and every call an answer."""
+        taken: dict[str, int] = {}
+        for turn in self._turns:
+            for call in turn.calls:
+                part = call.part
+                id_ = _unused(part.call_id, taken)
+                call.part = ToolCall(id_, blocks.name(part.name), part.arguments)
+                if call.part != part:
+                    self._notes[IDS] = None
+                if call.result is None:
+                    self._notes[OPEN] = None
+                    call.result, call.answer = ToolResult(id_, NO_RESULT), call.at
+                elif call.result.call_id != id_:
+                    call.result = ToolResult(id_, call.result.output, call.result.is_error)
+
+    def _said(self) -> Iterator[Said]:
+        results: list[Shown] = []
+        answered: Mapping[str, None] = {}
+        for turn in self._turns:
+            if turn.role is Role.USER:
+                yield Said(
+                    Role.USER, (*results, *turn.shown), tuple(turn.sources), len(results), tuple(answered)
+                )
+                results, answered = [], {}
+                continue
+            if results:
+                yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
+            calls = [Shown(call.part, call.at) for call in turn.calls]
+            yield Said(turn.role, (*turn.shown, *calls), tuple(turn.sources))
+            results = [Shown(call.result, call.answer) for call in turn.calls if call.result is not None]
+            answered = turn.answered
+        if results:
+            yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
+
+
+def said_by(message: PromptMessage) -> str:
+    """Return the name that stands before the text of a message of the user; "" for none."""
+    return message.name.strip() if message.name is not None and message.role is Role.USER else ""
+
+
+def _thinks(one: Shown) -> bool:
+    return isinstance(one.part, Reasoning | Raw)
+
+
+def _unused(id_: str, taken: dict[str, int]) -> str:
+    """Return an id as it is accepted, no longer than it was (or than twelve characters) where it is taken already.
+
+    `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
+    """
+    fit = _UNFIT.sub("_", id_) or "call"
+    longest = blocks.ID[1]
+    if len(fit) > longest:
+        digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:11]
+        fit = f"{fit[: longest - 12]}_{digest}"
+    found, number = fit, taken.get(fit, 0)
+    room = max(len(fit), blocks.ID[0])
+    while found in taken:
+        number += 1
+        ending = f"_{number}"
+        found = fit[: room - len(ending)] + ending
+    taken[fit] = max(number, 1)
+    taken.setdefault(found, 1)
+    return found
+
+
+def _first(turn: _Turn) -> int:
+    return turn.shown[0].at if turn.shown else turn.calls[0].at

@@ -1,0 +1,200 @@
+"""What a request of OpenAI consists of besides texts, in tokens.
+
+Published for messages of text (cookbook, "How to count tokens with tiktoken", section 6): three tokens a message, its
+role, one and its name, and three for the reply. Tools are shown to a model as TypeScript, nine tokens around it; a
+first system message takes them in, which saves four and adds a line break to its text. Found by H. Marr (openai-chat-
+tokens, 2023, MIT) and the same to the token as what the cookbook reports for two vocabularies (section 7), whose own
+recipe is off where there is no system message. Everything else is charged so that it is not too little:
+
+- Newer models: at most the headers that the format of gpt-oss adds (cookbook, "OpenAI harmony response format"): the
+  channel of an assistant message, the heading over instructions, the lines around a list of tools.
+- A tool call: its id, name and arguments, and `CALL`. The longest form published is harmony's `<|start|>assistant
+  <|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>`, 13 tokens.
+- A tool result: its id, its output, and `RESULT`: `<|start|>functions.{name} to=assistant<|channel|>commentary
+  <|message|>{output}<|end|>`, and the name again.
+- What of a tool nobody has measured, such as defaults or alternatives: its JSON, which is longer than TypeScript.
+- Media: what was stated, else `MEDIA`, the most that an image costs in the tiled models (vision guide: 85 and eight
+  tiles of 170).
+- An item kept verbatim: its JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from acms.composition import CacheMark
+from acms.model import Json, Role
+from acms.protocols import TokenCounter
+from acms.providers.codecs.openai_models import Published
+
+PER_MESSAGE = 3
+PER_NAME = 1
+PRIMER = 3
+CALL = 16
+RESULT = 16
+RAW = 8
+MEDIA = 1_445
+
+TOOLS = 9
+ADOPTED = -4
+"""Tokens around the tools, and fewer where a system message takes them in."""
+MORE = 4
+"""Tokens of what a tool has beyond what was measured, besides its JSON."""
+
+_HEADERS = {Role.SYSTEM: 4, Role.DEVELOPER: 4, Role.USER: 0, Role.ASSISTANT: 2, Role.TOOL: 0}
+"""Tokens that harmony has on top of the recipe: "# Instructions" and its blank line; a channel."""
+_NAMESPACE = 40
+"""Tokens around the tools in harmony: three headings, the namespace twice, the line that names their channel."""
+
+KEY_CHARS = 64
+"""The longest `prompt_cache_key` that is accepted."""
+
+dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+"""Write JSON so that equal values give equal texts."""
+
+
+def thawed(value: Json) -> Json:
+    """Return a JSON value with plain objects and lists in it, whatever mappings and sequences it came in."""
+    if isinstance(value, Mapping):
+        return {key: thawed(inner) for key, inner in value.items()}
+    return [thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+class Function(NamedTuple):
+    """A tool as either API is told of it."""
+
+    name: str
+    description: str
+    parameters: Json
+    strict: bool
+
+
+class Framing:
+    """The tokens of everything that is not plain text, for one model and one counter."""
+
+    def __init__(self, model: Published, counter: TokenCounter) -> None:
+        self._model = model
+        self._count = counter.count
+        self._roles: dict[Role, int] = {}
+
+    def role(self, role: Role) -> int:
+        """Return the tokens of a message without its content and name."""
+        cost = self._roles.get(role)
+        if cost is None:
+            extra = 0 if self._model.recipe else _HEADERS[role]
+            cost = self._roles[role] = PER_MESSAGE + extra + self._count(role.value)
+        return cost
+
+    def name(self, name: str) -> int:
+        """Return the tokens of the name of who speaks."""
+        return PER_NAME + self._count(name)
+
+    def call(self, call_id: str, name: str, arguments: str) -> int:
+        """Return the tokens of one tool call in an assistant message."""
+        return CALL + self._count(f"{call_id} {name} {arguments}")
+
+    def result(self, call_id: str) -> int:
+        """Return the tokens of a tool result without its output."""
+        return RESULT + self._count(call_id) + self.role(Role.TOOL)
+
+    def raw(self, item: str) -> int:
+        """Return the tokens of an item that is kept verbatim."""
+        return RAW + self._count(item)
+
+    def tools(self, functions: Sequence[Function]) -> tuple[int, bool]:
+        """Return the tokens of a list of tools, an upper bound, and whether it has been measured how they are shown."""
+        if not functions:
+            return 0, True
+        more: list[Json] = []
+        shown = [_shown(function, more) for function in functions]
+        listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
+        total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
+        return total + sum([MORE + self._count(dump(one)) for one in more]), not more
+
+    def adopted(self, system: str) -> int:
+        """Return how many tokens more tools cost where a system message takes them in: fewer, that is."""
+        return ADOPTED + self._count(system + "\n") - self._count(system)
+
+
+def _shown(function: Function, more: list[Json]) -> str:
+    """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
+    schema = function.parameters if isinstance(function.parameters, Mapping) else {}
+    if function.strict:
+        more.append("strict")
+    _left_over(schema, "object", more)
+    said = _comment(function.description, more)
+    if not schema.get("properties"):
+        return f"{said}type {function.name} = () => any;\n"
+    return f"{said}type {function.name} = (_: {{\n{_properties(schema, 0, more)}\n}}) => any;\n"
+
+
+_KNOWN: Mapping[str, frozenset[str]] = {
+    "string": frozenset(("type", "description", "enum")),
+    "number": frozenset(("type", "description")),
+    "integer": frozenset(("type", "description")),
+    "boolean": frozenset(("type", "description")),
+    "array": frozenset(("type", "description", "items")),
+    "object": frozenset(("type", "description", "properties", "required")),
+}
+"""What a property of a type can have for its form to be known."""
+
+
+def _left_over(of: Mapping[str, Json], kind: str, more: list[Json]) -> None:
+    rest = {key: value for key, value in of.items() if key not in _KNOWN[kind]}
+    if rest:
+        more.append(rest)
+
+
+def _comment(description: Json, more: list[Json]) -> str:
+    if not isinstance(description, str) or "\n" in description:
+        more.append(description)
+        return ""
+    return f"// {description}\n" if description else ""
+
+
+def _properties(schema: Mapping[str, Json], indent: int, more: list[Json]) -> str:
+    properties, required = schema["properties"], schema.get("required", ())
+    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
+        more.append(thawed(schema))
+        return ""
+    lines: list[str] = []
+    for name, of in properties.items():
+        described = of if isinstance(of, Mapping) else {}
+        lines += _comment(described.get("description", ""), more).splitlines()
+        lines.append(f"{name}{'' if name in required else '?'}: {_type(of, indent, more)},")
+    return "\n".join([" " * indent + line for line in lines])
+
+
+def _type(of: Json, indent: int, more: list[Json]) -> str:
+    kind = of.get("type") if isinstance(of, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KNOWN:
+        more.append(thawed(of))
+        return "any"
+    _left_over(of, kind, more)
+    items = of.get("enum", ())
+    if kind == "string" and "enum" in of:
+        if not isinstance(items, list | tuple) or not items or not all(isinstance(one, str) for one in items):
+            more.append(thawed(items))
+            return "string"
+        return " | ".join([f'"{one}"' for one in items])
+    if kind == "array":
+        return f"{_type(of['items'], indent, more) if 'items' in of else 'any'}[]"
+    if kind == "object":
+        if not of.get("properties"):
+            more.append("object")
+            return "object"
+        return f"{{\n{_properties(of, indent + 2, more)}\n}}"
+    return "number" if kind == "integer" else kind
+
+
+def cache_key(mark: CacheMark, tools: Json, messages: Iterable[Json]) -> str:
+    """Return the key of a prefix: the caller's name for it, and a digest of its content, within `KEY_CHARS`."""
+    content = dump([tools, list(messages)])
+    digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    name = f"{mark.id}:{mark.version}"
+    if len(name) > KEY_CHARS - len(f"acms::{digest}"):
+        name = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"acms:{name}:{digest}"

@@ -1,0 +1,346 @@
+"""OpenAI Chat Completions: `messages`, `tools` and cache hints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
+from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms.providers.codecs import openai_base as base
+from acms.providers.codecs.framing import dump, thawed
+from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
+from acms.providers.codecs.openai_rules import NAME, check_key, check_name, check_tools, fault
+
+__all__ = ["OpenAIChat"]
+
+_KEYS = {
+    Role.SYSTEM: {"role", "content", "name"},
+    Role.DEVELOPER: {"role", "content", "name"},
+    Role.USER: {"role", "content", "name"},
+    Role.ASSISTANT: {"role", "content", "name", "tool_calls", "refusal", "audio"},
+    Role.TOOL: {"role", "content", "tool_call_id"},
+}
+_CONTENTS = {
+    Role.SYSTEM: {"text"},
+    Role.DEVELOPER: {"text"},
+    Role.USER: {"text", "image_url", "input_audio", "file"},
+    Role.ASSISTANT: {"text", "refusal"},
+    Role.TOOL: {"text"},
+}
+_ROLES = {role.value: role for role in Role}
+
+
+class OpenAIChat(OpenAICodec):
+    """The format of `client.chat.completions.create`.
+
+    All five roles exist. Reasoning is not sent, images go with messages of the user, and a `Raw` part of the vendor
+    "openai-chat" is one part of a content list.
+
+    Texts are counted by `counter`, the model's own vocabulary when none is given. Counts are exact for messages of text
+    and plain tools on the models of the published recipe. Everywhere else a budget is compared with a bound by
+    `calibration`, which learns from what is reported, or with `margin` above what is counted (0.02) until it has. A
+    margin that is given holds for all requests: then none is exact.
+    """
+
+    name = "openai-chat"
+    id_chars = 40
+    vendors = ("openai-chat",)
+    recipe = True
+
+    def _named(self, message: PromptMessage) -> bool:
+        name = message.name
+        return name is None or (message.role is not Role.TOOL and NAME.match(name) is not None)
+
+    def _medium(self, media: Media, role: Role, note: base.Note) -> Part:
+        if role is not Role.USER:
+            note("media outside a message of the user are mentioned in its text")
+            return base.mention(media)
+        # Images are fetched, other files are not: they are uploaded before, or come along.
+        fits = base.is_url if base.is_image(media) else base.is_file_id
+        if media.ref.startswith("data:") or fits(media.ref):
+            return media
+        note("media that the API cannot fetch are mentioned in the text")
+        return base.mention(media)
+
+    def _raw(self, raw: Raw, message: PromptMessage, note: base.Note) -> Iterable[Part]:
+        item = base.canonical(raw) if raw.vendor in self.vendors else None
+        if item is None or item.get("type") not in _CONTENTS[message.role]:
+            note("items of other vendors are left out")
+            return ()
+        part = _content(item)
+        return () if part == Text("") else (part,)
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        """Return `messages`, `tools` and cache hints; see `Codec.render`."""
+        laid = self._laid(messages, base.ignore)
+        written = [self._written(message) for message, _ in laid]
+        payload: dict[str, Json] = {"messages": written}
+        if tools:
+            payload["tools"] = [_tool(tool) for tool in tools]
+        if marks:
+            ends = self._prefixes(marks, len(messages), laid)
+            self._hints(payload, marks[0], written[: ends[0]])
+            if self.known.breakpoints:
+                for end in sorted(set(ends))[-base.WRITES :]:
+                    _break(written[:end])
+        self.check(payload)
+        return payload
+
+    def _written(self, message: PromptMessage) -> dict[str, Json]:
+        role = message.role
+        written: dict[str, Json] = {"role": role.value}
+        contents: list[dict[str, Json]] = []
+        calls: list[dict[str, Json]] = []
+        for part in message.parts:
+            match part:
+                case Text(text):
+                    contents.append({"type": "text", "text": text})
+                case Media():
+                    self._stated(part)
+                    contents.append(_medium(part))
+                case Raw():
+                    contents.append(base.canonical(part) or {})
+                case ToolCall(call_id, name, arguments):
+                    function = {"name": name, "arguments": arguments}
+                    calls.append({"id": call_id, "type": "function", "function": function})
+                case ToolResult(call_id, output):
+                    written["tool_call_id"] = call_id
+                    contents.append({"type": "text", "text": output})
+                case _:  # pragma: no cover - reasoning has been left out
+                    pass
+        if len(contents) == 1 and contents[0].keys() == {"type", "text"}:
+            written["content"] = contents[0]["text"]
+        else:
+            written["content"] = contents or None
+        if message.name is not None:
+            written["name"] = message.name
+        if calls:
+            written["tool_calls"] = calls
+        return written
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        """Return the messages of a payload in normal form; see `Codec.parse`."""
+        self.check(payload)
+        return self.normal([_read(message) for message in payload["messages"]])
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch."""
+        count, framing = self.counter.count, self.framing
+        offered = [base.function(tool["function"]) for tool in payload.get("tools", ())]
+        total, covered = self._start(offered)
+        for message in payload["messages"]:
+            role = _ROLES[message["role"]]
+            if role is Role.TOOL:
+                covered = False
+                total += framing.result(message["tool_call_id"])
+            else:
+                total += framing.role(role)
+            if "name" in message:
+                total += framing.name(message["name"])
+            content = message.get("content")
+            if isinstance(content, str):
+                total += count(content)
+            else:
+                covered = covered and content is not None and len(content) == 1
+                for item in content or ():
+                    part = _content(base.unmarked(item))
+                    covered = covered and isinstance(part, Text)
+                    total += self.referred(part.ref) if isinstance(part, Media) else self._part_cost(part)
+            for call in message.get("tool_calls", ()):
+                covered = False
+                total += framing.call(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for key in ("refusal", "audio"):
+                if message.get(key):
+                    covered = False
+                    total += framing.raw(dump(message[key]))
+        if offered and covered and self.known.recipe:
+            covered, more = self._adopted(payload["messages"])
+            total += more
+        return self.counted(total, covered=covered)
+
+    def _adopted(self, messages: Sequence[Mapping[str, Json]]) -> tuple[bool, int]:
+        """Return whether it is known who takes in the tools, and what that changes."""
+        if not self._bound:
+            return False, 0
+        for message in messages:
+            if message["role"] == Role.SYSTEM.value and isinstance(message["content"], str):
+                return True, self.framing.adopted(message["content"])
+        return all(message["role"] != Role.DEVELOPER.value for message in messages), 0
+
+    def usage(self, usage: object) -> Usage:
+        """Read `response.usage`."""
+        return base.read_usage(usage, "prompt_tokens", "prompt_tokens_details")
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        """Raise `PayloadError` for what the API would refuse: shapes, roles, and tool calls without their answers."""
+        messages = payload.get("messages")
+        if not isinstance(messages, list):
+            raise fault("must be a list of messages: this is no payload of Chat Completions", "messages")
+        if not messages:
+            raise fault("must not be empty: give at least one message", "messages")
+        waiting: dict[str, None] = {}
+        for index, message in enumerate(messages):
+            field = f"messages[{index}]"
+            role = _check_message(message, field)
+            if role is Role.TOOL:
+                call_id = message["tool_call_id"]
+                if call_id not in waiting:
+                    raise fault(
+                        f"answers {call_id!r}, which is no open call of the assistant message before it: put it "
+                        "directly behind its call, once",
+                        f"{field}.tool_call_id",
+                    )
+                del waiting[call_id]
+                continue
+            if waiting:
+                raise fault(
+                    f"comes before the answer to {next(iter(waiting))!r}: answer every call first", field
+                )
+            waiting = {call["id"]: None for call in message.get("tool_calls", ())}
+        if waiting:
+            raise fault(f"ends before the answer to {next(iter(waiting))!r}: answer every call", "messages")
+        check_tools(payload, _function_of)
+        check_key(payload)
+
+
+def _medium(media: Media) -> dict[str, Json]:
+    if base.is_image(media):
+        return {"type": "image_url", "image_url": {"url": media.ref}}
+    if media.ref.startswith("data:"):
+        return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}
+    return {"type": "file", "file": {"file_id": media.ref}}
+
+
+def _content(item: Mapping[str, Json]) -> Part:
+    """Read one part of a content list: as what it is, or verbatim when it says more than that."""
+    match item:
+        case {"type": "text", "text": str(text)} if len(item) == 2:
+            return Text(text)
+        case {"type": "image_url", "image_url": {"url": str(url), **more}} if len(item) == 2 and not more:
+            return Media("image/*", url)
+        case {"type": "file", "file": {"file_id": str(ref), **more}} if len(item) == 2 and not more:
+            return Media("application/octet-stream", ref)
+        case {"type": "file", "file": {"filename": "file", "file_data": str(ref), **more}} if (
+            len(item) == 2 and not more
+        ):
+            return Media("application/octet-stream", ref)
+        case _:
+            return Raw("openai-chat", dump(thawed(item)))
+
+
+def _tool(tool: Tool) -> dict[str, Json]:
+    function: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = thawed(tool.parameters)
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _function_of(tool: Mapping[str, Json]) -> Json:
+    return tool.get("function") if tool.get("type") == "function" else {}
+
+
+def _break(messages: Sequence[dict[str, Json]]) -> None:
+    """Mark the end of a prefix on its last message that may carry a mark: one that the model did not write."""
+    for message in reversed(messages):
+        if message["role"] == Role.ASSISTANT.value or not message["content"]:
+            continue
+        content: Any = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        message["content"] = [*parts[:-1], {**parts[-1], BREAKPOINT: {"mode": "explicit"}}]
+        return
+
+
+def _read(message: Mapping[str, Json]) -> PromptMessage:
+    role = _ROLES[message["role"]]
+    content = message.get("content")
+    parts: list[Part] = []
+    if role is Role.TOOL:
+        text = content if isinstance(content, str) else "\n".join([item["text"] for item in content or ()])
+        return PromptMessage(role=role, parts=(ToolResult(message["tool_call_id"], text),))
+    if isinstance(content, str):
+        parts.append(Text(content))
+    else:
+        parts.extend(_content(base.unmarked(item)) for item in content or ())
+    if message.get("refusal"):
+        parts.append(Raw("openai-chat", dump({"type": "refusal", "refusal": message["refusal"]})))
+    for call in message.get("tool_calls", ()):
+        parts.append(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]))
+    return PromptMessage(role=role, parts=tuple(parts), name=message.get("name"))
+
+
+# ── what the API refuses ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_message(message: Json, field: str) -> Role:
+    role = _ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
+    if role is None:
+        raise fault(f"must have one of the roles {', '.join(_ROLES)}", f"{field}.role")
+    unknown = sorted(set(message) - _KEYS[role])
+    if unknown:
+        raise fault(
+            f"does not belong to a message of the {role.value}: leave it out", f"{field}.{unknown[0]}"
+        )
+    _check_content(message, role, field)
+    name = message.get("name")
+    if name is not None and not (isinstance(name, str) and NAME.match(name)):
+        raise fault("must have 1 to 64 letters, digits, _ and -", f"{field}.name")
+    if role is Role.TOOL and not _short(message.get("tool_call_id")):
+        raise fault("must name a call, with at most 40 characters", f"{field}.tool_call_id")
+    if "tool_calls" in message:
+        _check_calls(message["tool_calls"], f"{field}.tool_calls")
+    return role
+
+
+def _check_content(message: Mapping[str, Json], role: Role, field: str) -> None:
+    content = message.get("content")
+    if isinstance(content, str):
+        return
+    if content is None:
+        if role is Role.ASSISTANT and any(message.get(key) for key in ("tool_calls", "refusal", "audio")):
+            return
+        raise fault("must be a text or a list of parts", f"{field}.content")
+    if not isinstance(content, list) or not content:
+        raise fault("must be a text or a list of parts that is not empty", f"{field}.content")
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in _CONTENTS[role]:
+            raise fault(
+                f"must be one of {', '.join(sorted(_CONTENTS[role]))} in a message of the {role.value}",
+                f"{field}.content[{index}].type",
+            )
+        if kind in ("text", "refusal") and not isinstance(part.get(kind), str):
+            raise fault("must be a text", f"{field}.content[{index}].{kind}")
+        if kind in ("image_url", "input_audio", "file") and not isinstance(part.get(kind), Mapping):
+            raise fault("must be an object", f"{field}.content[{index}].{kind}")
+
+
+def _short(call_id: Json) -> bool:
+    return isinstance(call_id, str) and 1 <= len(call_id) <= OpenAIChat.id_chars
+
+
+def _check_calls(calls: Json, field: str) -> None:
+    if not isinstance(calls, list) or not calls:
+        raise fault("must be a list of calls that is not empty: leave it out without one", field)
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        if not isinstance(call, Mapping) or call.get("type") != "function":
+            raise fault('must be "function"', f"{field}[{index}].type")
+        if not _short(call.get("id")):
+            raise fault("must have 1 to 40 characters", f"{field}[{index}].id")
+        if call["id"] in seen:
+            raise fault("must be another one than that of the calls beside it", f"{field}[{index}].id")
+        seen.add(call["id"])
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+            raise fault("must be a name and arguments as JSON text", f"{field}[{index}].function")
+        check_name(function.get("name"), f"{field}[{index}].function.name")

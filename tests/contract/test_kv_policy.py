@@ -1,0 +1,268 @@
+"""Who is advised to keep what: the policy of a reply, check 30 and the rule behind it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.contract import Fragment, KVPolicy, Lod
+from acms.core.kv_cache import KVCache
+from acms.core.kv_policy import Held, evict_score, known, policy, quoting, resolve
+from acms.errors import ValidationError
+
+# The examples of seed 000, as they stand there.
+MINIMAL = '{ "kv_policy": { "pin": ["doc:sum:Q"], "compress": [], "evict": [] } }'
+MIXED = (
+    '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '
+    '"evict": ["frag:atomic:555", "frag:micro:789"] } }'
+)
+
+
+def fragment(
+    id: str, lod: str = "micro", cost: int = 100, entities: str = "", text: str | None = "some text"
+) -> Fragment:
+    return Fragment(id=id, lod=Lod(lod), text=text, entities=tuple(entities), cost_tokens=cost)
+
+
+def held(key: str, cost: int = 0, benefit: float = 0.0, turns: int = 0, **more: object) -> Held:
+    return Held(key, cost=cost, benefit=benefit, turns=turns)._replace(**more)
+
+
+# ── the seed ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_examples_of_the_seed_are_read_and_resolved_as_it_says() -> None:
+    minimal = KVPolicy.of(json.loads(MINIMAL)["kv_policy"])
+    assert resolve(minimal) == (KVPolicy(pin=("doc:sum:Q",)), ())
+    mixed = resolve(KVPolicy.of(json.loads(MIXED)["kv_policy"]))
+    assert mixed.policy.to_wire() == {
+        "pin": ["frag:macro:123"],
+        "compress": ["frag:micro:789", "frag:atomic:777"],
+        "evict": ["frag:atomic:555"],
+    }
+    assert mixed.conflicts == ("frag:macro:123", "frag:micro:789")
+
+
+# ── pin ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_the_coming_answer_stands_on_is_pinned() -> None:
+    found = policy(
+        selected=[
+            fragment("summary", "macro"),
+            fragment("active", "micro", entities="ab"),
+            fragment("aside", "micro", entities="x"),
+            fragment("whole", "atomic", entities="ab"),
+        ],
+        gaze=["A"],
+        tokens_max=1000,
+    )
+    assert found == KVPolicy(pin=("summary", "active"))
+
+
+@pytest.mark.parametrize(("cost", "pinned"), [(250, True), (251, False)])
+def test_a_large_fragment_is_not_pinned(cost: int, pinned: bool) -> None:
+    assert bool(policy(selected=[fragment("one", "macro", cost)], tokens_max=1000).pin) is pinned
+
+
+def test_pins_take_half_of_the_budget_at_most() -> None:
+    selected = [fragment(id, "macro", cost) for id, cost in (("a", 250), ("b", 200), ("c", 51), ("d", 10))]
+    assert policy(selected=selected, tokens_max=1000).pin == (
+        "a",
+        "b",
+    )  # it stops there: d is no prerequisite
+    assert policy(selected=selected, tokens_max=1002).pin == ("a", "b", "c")
+
+
+def test_what_is_blocked_is_never_pinned() -> None:
+    blocked = fragment("one", "macro", 0, "a", text=None)
+    assert policy(selected=[blocked], gaze=["a"], tokens_max=1000) == KVPolicy()
+
+
+def test_a_key_of_the_cache_is_pinned_only_while_it_is_selected() -> None:
+    cache = [held("one", benefit=1.0, lod=Lod.MACRO)]
+    assert policy(selected=[], cache=cache, tokens_max=1000).pin == ()
+    assert policy(selected=[fragment("one", "macro")], cache=cache, tokens_max=1000).pin == ("one",)
+
+
+# ── compress, evict ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("cost", "benefit", "compressed"),
+    [(200, 0.2, True), (199, 0.4, False), (200, 0.59, True), (200, 0.6, False), (5000, 0.19, False)],
+)
+def test_what_is_large_and_middling_is_compressed(cost: int, benefit: float, compressed: bool) -> None:
+    found = policy(
+        selected=[fragment("new", "atomic", cost)],
+        benefits={"new": benefit},
+        cache=[held("old", cost, benefit)],
+        tokens_max=100_000,
+    )
+    assert set(found.compress) == ({"new", "old"} if compressed else set())
+
+
+@pytest.mark.parametrize(
+    ("turns", "cost", "benefit", "score"),
+    [
+        (0, 0, 1.0, 0.0), (8, 1000, 0.0, 1.0), (80, 9000, 0.0, 1.0), (4, 0, 1.0, 0.2), (0, 500, 1.0, 0.15),
+        (0, 0, 0.5, 0.15), (2, 300, 0.7, 0.28), (8, 0, 0.0, 0.7),
+    ],
+)  # fmt: skip
+def test_the_evict_score_weighs_use_size_and_benefit(
+    turns: int, cost: int, benefit: float, score: float
+) -> None:
+    assert evict_score(turns=turns, cost=cost, benefit=benefit) == pytest.approx(score, abs=1e-9)
+
+
+def test_what_is_stale_goes_the_least_missed_first() -> None:
+    cache = [held("kept", 0, 0.9, 8), held("b", 0, 0.0, 8), held("a", 0, 0.0, 8), held("c", 900, 0.0, 20)]
+    assert policy(selected=[], cache=cache, tokens_max=1000).evict == ("c", "a", "b")
+
+
+def test_what_a_pinned_key_says_too_goes() -> None:
+    selected = [fragment("pinned", "micro", entities="ab")]
+    cache = [
+        held("same", benefit=0.3, entities=("A",)),
+        held("other", benefit=0.3, entities=("a", "c")),
+        held("whole", benefit=0.3, entities=("a",), lod=Lod.ATOMIC),
+        held("better", benefit=0.9, entities=("a",)),
+        held("unnamed", benefit=0.3),
+    ]
+    found = policy(selected=selected, benefits={"pinned": 0.5}, gaze=["a"], cache=cache, tokens_max=1000)
+    assert found == KVPolicy(pin=("pinned",), evict=("same",))
+    again = [
+        *selected,
+        fragment("same", "micro", 600, entities="a"),
+    ]  # brought by this reply, too large to pin
+    found = policy(selected=again, benefits={"pinned": 0.7, "same": 0.7}, gaze=["a"], tokens_max=1000)
+    assert found == KVPolicy(pin=("pinned",))
+
+
+def test_what_exceeds_the_capacity_goes_the_oldest_of_equals_first() -> None:
+    cache = [held(f"k{index:02}", benefit=0.5, turns=2) for index in range(64)]
+    old = held("old", benefit=1.0, turns=5)  # 0.4·5/8 = 0.25: as much as the others
+    assert evict_score(turns=5, cost=0, benefit=1.0) == evict_score(turns=2, cost=0, benefit=0.5)
+    assert policy(selected=[], cache=[*cache, old], tokens_max=1000).evict == ("old",)
+    new = fragment("new", "atomic")
+    found = policy(selected=[new], benefits={"new": 1.0}, cache=[*cache, old], tokens_max=1000)
+    assert found.evict == ("old", "k00")
+
+
+def test_a_cache_says_its_capacity_itself() -> None:
+    cache = KVCache(capacity=3)
+    for index in range(3):
+        cache.put(f"k{index}", "text", benefit=index / 3)
+    new = fragment("new", "atomic")
+    assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000).evict == ("k0",)
+    assert policy(selected=[new], benefits={"new": 1.0}, cache=cache, tokens_max=1000, capacity=4).evict == ()
+
+
+def test_what_this_request_says_of_a_key_counts_more_than_what_the_cache_remembers() -> None:
+    cache = [held("one", 500, 0.9), held("two", 500, 0.9)]
+    assert policy(selected=[], cache=cache, benefits={"one": 0.3}, tokens_max=1000).compress == ("one",)
+
+
+# ── check 30 ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _case(seed: int) -> dict[str, object]:
+    rng = random.Random(seed)
+    said = [" ".join(rng.choices("alpha beta gamma delta orders db".split(), k=30)) for _ in range(20)]
+    ids = [rng.choice([f"doc:{index}", f"proj:orders#{index}", text[:25], f"x {text} y"]) for index, text in
+           enumerate(said)]  # fmt: skip
+    ids[0] = "key:AKIAQ3EGRZXWCNVKB7PT"
+    selected = [
+        fragment(id, rng.choice(list(Lod)), rng.randrange(600), rng.choice(["", "a", "ab", "cd"]), text)
+        for id, text in dict(zip(ids, said, strict=True)).items()
+    ]
+    cache = [held(id, rng.randrange(1500), rng.random(), rng.randrange(12)) for id in ids[10:]]
+    cache += [
+        held(f"old:{index}", rng.randrange(1500), rng.random(), rng.randrange(12)) for index in range(80)
+    ]
+    rng.shuffle(selected)
+    return {
+        "selected": selected,
+        "cache": cache,
+        "benefits": {one.id: rng.random() for one in selected},
+        "gaze": ["a", "c"],
+        "tokens_max": rng.randrange(100, 5000),
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_check_30_a_policy_names_known_keys_once_and_never_a_text(seed: int) -> None:
+    case = _case(seed)
+    found = policy(**case)
+    named = [*found.pin, *found.compress, *found.evict]
+    assert len(named) == len(set(named))
+    assert found.evict
+    keys = {one.id for one in case["selected"]} | {one.key for one in case["cache"]}
+    assert set(named) <= keys
+    wire = json.dumps(found.to_wire(), ensure_ascii=False)
+    for one in case["selected"]:
+        assert one.text is not None
+        assert not any(one.text[at : at + 20] in wire for at in range(len(one.text) - 19))
+    assert "AKIAQ3EGRZXWCNVKB7PT" not in wire
+    assert sum(one.cost_tokens for one in case["selected"] if one.id in found.pin) <= case["tokens_max"] / 2
+    assert resolve(found) == (found, ())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_policy_does_not_depend_on_the_order_of_the_cache(seed: int) -> None:
+    case = _case(seed)
+    random.Random(seed).shuffle(shuffled := list(case["cache"]))
+    assert policy(**{**case, "cache": shuffled}) == policy(**case)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_policy_leaves_no_more_keys_than_the_capacity(seed: int) -> None:
+    case = _case(seed)
+    found = policy(**case, capacity=60)
+    keys = {one.id for one in case["selected"]} | {one.key for one in case["cache"]}
+    assert len(keys) > 60
+    assert len(keys - set(found.evict)) <= 60
+
+
+def test_a_key_that_is_not_safe_is_in_no_list() -> None:
+    selected = [fragment("safe", "macro"), fragment("secret", "macro"), fragment("secret too", "atomic", 300)]
+    cache = [held("a secret", 900, 0.0, 20)]
+    found = policy(
+        selected=selected,
+        benefits={"secret too": 0.4},
+        cache=cache,
+        tokens_max=4000,
+        safe=lambda key: "secret" not in key,
+    )
+    assert found == KVPolicy(pin=("safe",))
+
+
+@given(
+    st.text("ab", min_size=15, max_size=60),
+    st.lists(st.text("ab", max_size=40), max_size=4),
+)
+def test_keys_that_quote_a_text_are_found_as_a_plain_search_finds_them(text: str, keys: list[str]) -> None:
+    plain = {key for key in keys if any(text[at : at + 20] in key for at in range(len(text) - 19))}
+    assert quoting(keys, [text]) == plain
+
+
+# ── what a caller says of its cache ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cache_may_be_named_in_several_ways() -> None:
+    cache = KVCache()
+    cache.put("one", "text", benefit=0.5)
+    assert known(None) == ()
+    assert known(["one", "one", Held("two", cost=3)]) == (Held("one"), Held("two", cost=3))
+    assert known(cache) == (Held("one", Lod.MICRO, 1, 0.5, 1),)
+
+
+@pytest.mark.parametrize("cache", ["one", {"one": 1}, 5, [1]])
+def test_what_is_no_cache_is_refused(cache: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        known(cache)
+    assert (caught.value.field or "").startswith("cache")

@@ -1,0 +1,238 @@
+"""What every codec promises, for prompts drawn at random: valid, read back, counted, always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool
+from acms.composition import CacheMark, PromptMessage
+from acms.core import pairs
+from acms.errors import PayloadError
+from acms.model import Json, Media, Part, Role, Text, ToolResult
+from acms.protocols import Codec
+
+from . import validators
+from .prompts import conversations, marks, tidy, tools, wild
+
+CASES: dict[str, tuple[Codec, Callable[[Json], None]]] = {
+    "openai-chat": (OpenAIChat("gpt-5"), validators.openai_chat),
+    "openai-chat, published": (OpenAIChat("gpt-4o"), validators.openai_chat),
+    "openai-responses": (OpenAIResponses("gpt-5"), validators.openai_responses),
+    "anthropic": (AnthropicMessages("claude-opus-5"), partial(validators.anthropic, system=True)),
+    "anthropic, with prefill": (
+        AnthropicMessages("claude-sonnet-4-5", max_tokens=1_000),
+        partial(validators.anthropic, prefill=True),
+    ),
+    "anthropic, unknown": (AnthropicMessages("claude-next"), validators.anthropic),
+    "anthropic, bytes": (
+        AnthropicMessages("claude-opus-5", bound="bytes"),
+        partial(validators.anthropic, system=True),
+    ),
+}
+"""A codec, and what its provider accepts."""
+
+REFUSED = (
+    "messages: there must be a message",
+    "messages[",  # an answer last, where the model does not go on with one
+    "messages: must",
+    "input: must",
+)
+"""How a prompt is refused that cannot be sent: there is nothing to say, or the provider would not answer."""
+
+prompts = st.one_of(conversations(), conversations(), wild)
+codecs = pytest.mark.parametrize(("codec", "accepts"), CASES.values(), ids=CASES.keys())
+
+
+def rendered(
+    codec: Codec,
+    messages: Sequence[PromptMessage],
+    *,
+    tools: Sequence[Tool] = (),
+    marks: Sequence[CacheMark] = (),
+) -> dict[str, Json] | None:
+    """The payload, or None for a prompt that is rightly refused."""
+    try:
+        return codec.render(messages, tools=tools, marks=marks)
+    except PayloadError as error:
+        assert str(error).startswith(REFUSED), error
+        last = [message for message in codec.normal(messages) if message.role is not Role.SYSTEM][-1:]
+        assert not last or last[0].role is Role.ASSISTANT, error
+        return None
+
+
+def bare(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """Messages without what no payload has: sources, counts, groups, what media are stated to be."""
+    return [
+        replace(
+            message,
+            parts=tuple([_bare(part) for part in message.parts]),
+            sources=(),
+            tokens=None,
+            counter="",
+            group=None,
+        )
+        for message in messages
+    ]
+
+
+def _bare(part: Part) -> Part:
+    return Media("", part.ref) if isinstance(part, Media) else part
+
+
+@codecs
+@settings(max_examples=60)
+@given(messages=prompts, offered=tools, draw=st.data())
+def test_a_payload_is_accepted_reads_back_and_is_the_same_every_time(
+    codec: Codec,
+    accepts: Callable[[Json], None],
+    messages: list[PromptMessage],
+    offered: list[Tool],
+    draw: st.DataObject,
+) -> None:
+    marked = draw.draw(marks(len(messages)))
+    normal = codec.normal(messages)
+    assert codec.normal(normal) == normal
+    payload = rendered(codec, messages, tools=offered, marks=marked)
+    assert rendered(codec, tuple(messages), tools=tuple(offered), marks=tuple(marked)) == payload
+    if payload is None:
+        return
+    accepts(payload)
+    codec.check(payload)
+    assert bare(codec.parse(payload)) == bare(normal)
+    assert rendered(codec, normal, tools=offered) == rendered(codec, messages, tools=offered)
+    assert codec.count(payload) == codec.count(payload)
+
+
+@codecs
+@settings(max_examples=60)
+@given(messages=prompts, offered=tools, draw=st.data())
+def test_a_payload_has_no_more_tokens_than_its_messages_apart(
+    codec: Codec,
+    accepts: Callable[[Json], None],
+    messages: list[PromptMessage],
+    offered: list[Tool],
+    draw: st.DataObject,
+) -> None:
+    # As a prompt has them: every call with its answers, or with what stands for one that was not given.
+    messages = [message for unit in pairs.atoms(messages) for message in unit.messages]
+    payload = rendered(codec, messages, tools=offered, marks=draw.draw(marks(len(messages))))
+    if payload is None:
+        return
+    count = codec.count(payload)
+    apart = codec.base(offered) + sum([codec.cost(message) for message in messages])
+    assert count.tokens <= apart
+    assert count.upper_bound >= count.tokens
+    if count.exactness is Exactness.EXACT:
+        assert count.upper_bound == count.tokens
+    if not codec.notes(messages):
+        assert count.tokens >= apart - _taken_in(offered)
+
+
+@codecs
+@settings(max_examples=30)
+@given(messages=tidy(), offered=tools)
+def test_a_tidy_prompt_is_sent_as_it_is_and_its_counts_add_up(
+    codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage], offered: list[Tool]
+) -> None:
+    assert codec.notes(messages) == ()
+    payload = codec.render(messages, tools=offered)
+    accepts(payload)
+    apart = codec.base(offered) + sum([codec.cost(message) for message in messages])
+    assert apart - _taken_in(offered) <= codec.count(payload).tokens <= apart
+    said = [text for message in codec.normal(messages) for text in _said(message)]
+    assert said == [text for message in messages for text in _said(message)]
+
+
+@codecs
+@settings(max_examples=30)
+@given(messages=tidy())
+def test_what_was_sent_is_not_changed_by_what_is_said_later(
+    codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
+) -> None:
+    whole = codec.render(messages)
+    key = "input" if "input" in whole else "messages"
+    for end, message in enumerate(messages, 1):
+        if message.role is Role.USER:
+            earlier = codec.render(messages[:end])
+            assert earlier[key] == whole[key][: len(earlier[key])]
+            assert earlier.get("system") == whole.get("system")
+
+
+def _taken_in(offered: Sequence[Tool]) -> int:
+    """How many tokens a system message can save by taking in the tools."""
+    return 4 if offered else 0
+
+
+def _said(message: PromptMessage) -> list[str]:
+    return [
+        part.text if isinstance(part, Text) else part.output
+        for part in message.parts
+        if isinstance(part, Text | ToolResult)
+    ]
+
+
+@codecs
+@settings(max_examples=30)
+@given(messages=prompts)
+def test_every_source_of_what_is_sent_is_kept(
+    codec: Codec, accepts: Callable[[Json], None], messages: list[PromptMessage]
+) -> None:
+    given_ = {source for message in messages for source in message.sources}
+    kept = {source for message in codec.normal(messages) for source in message.sources}
+    assert kept <= given_
+    for message in messages:
+        if any(isinstance(part, Text) and part.text.strip() for part in message.parts):
+            assert set(message.sources) <= kept
+
+
+@codecs
+@settings(max_examples=30)
+@given(budget=st.integers(0, 500_000))
+def test_the_limit_is_the_most_raw_tokens_within_a_budget(
+    codec: Codec, accepts: Callable[[Json], None], budget: int
+) -> None:
+    limit = codec.limit(budget)
+    assert 0 <= limit <= budget
+    assert codec.limit(budget + 1) >= limit
+
+
+# ── the types of the providers' packages ────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=30)
+@given(messages=prompts, offered=tools)
+def test_requests_have_the_types_of_the_anthropic_package(
+    messages: list[PromptMessage], offered: list[Tool]
+) -> None:
+    pytest.importorskip("anthropic")
+    payload = rendered(CASES["anthropic"][0], messages, tools=offered) or {}
+    for block in payload.get("system", ()):
+        validators.typed("anthropic.types", "TextBlockParam", block)
+    for message in payload.get("messages", ()):
+        validators.typed("anthropic.types", "MessageParam", message)
+    for tool in payload.get("tools", ()):
+        validators.typed("anthropic.types", "ToolParam", tool)
+
+
+@settings(max_examples=30)
+@given(messages=prompts, offered=tools)
+def test_requests_have_the_types_of_the_openai_package(
+    messages: list[PromptMessage], offered: list[Tool]
+) -> None:
+    pytest.importorskip("openai")
+    chat = rendered(CASES["openai-chat"][0], messages, tools=offered) or {}
+    for message in chat.get("messages", ()):
+        validators.typed("openai.types.chat", "ChatCompletionMessageParam", message)
+    for tool in chat.get("tools", ()):
+        validators.typed("openai.types.chat", "ChatCompletionToolParam", tool)
+    responses = rendered(CASES["openai-responses"][0], messages, tools=offered) or {}
+    for item in responses.get("input", ()):
+        validators.typed("openai.types.responses", "ResponseInputItemParam", item)
+    for tool in responses.get("tools", ()):
+        validators.typed("openai.types.responses", "FunctionToolParam", tool)

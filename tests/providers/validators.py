@@ -1,0 +1,485 @@
+"""What providers accept, written from what they publish, not from what our codecs do: nothing of them is imported here.
+
+Every function raises `Refused` with the rule that a request breaks. Rules are cited by page:
+
+- [C] platform.openai.com/docs/api-reference/chat/create
+- [R] platform.openai.com/docs/api-reference/responses/create
+- [F] platform.openai.com/docs/guides/function-calling and /structured-outputs (strict schemas)
+- [A] platform.claude.com/docs/en/api/messages
+- [T] platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls and /define-tools
+- [S] platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages
+- [K] platform.claude.com/docs/en/build-with-claude/prompt-caching
+- [H] platform.claude.com/docs/en/build-with-claude/thinking and /thinking-troubleshooting
+- [E] the text of an error that the API answers with, as reported in public issue trackers
+
+The shape is checked against the request types of the providers' own packages as well, where these are installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+Json = Any
+
+
+class Refused(AssertionError):
+    """A provider would refuse this request."""
+
+
+def _must(kept: object, rule: str) -> None:
+    if not kept:
+        raise Refused(rule)
+
+
+def _keys(value: Json, required: set[str], optional: set[str], where: str) -> None:
+    _must(isinstance(value, dict), f"{where} is an object")
+    _must(required <= value.keys(), f"{where} has {sorted(required)}")
+    _must(value.keys() <= required | optional, f"{where} has no {sorted(value.keys() - required - optional)}")
+
+
+def _text(value: Json, where: str) -> None:
+    _must(isinstance(value, str), f"{where} is a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{where} is valid Unicode") from None
+
+
+# ── OpenAI Chat Completions ─────────────────────────────────────────────────────────────────────────────────────────
+
+_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")  # [C] tools.function.name
+_SPEAKER = re.compile(
+    r"[^\s<|\\/>]{1,64}\Z"
+)  # [E] "Expected a string that matches the pattern '^[^\s<|\\/>]+$'"
+_CHAT_PARTS = {
+    # [C] each message type: which content parts it may have
+    "system": {"text"},
+    "developer": {"text"},
+    "user": {"text", "image_url", "input_audio", "file"},
+    "assistant": {"text", "refusal"},
+    "tool": {"text"},
+}
+
+
+def openai_chat(payload: Json) -> None:
+    """Raise `Refused` when Chat Completions would refuse the request."""
+    _must(payload.keys() <= _HINTS | {"messages", "tools"}, "[C] has only known arguments")
+    messages = payload["messages"]
+    _must(isinstance(messages, list) and messages, "[C] there is a message")
+    _openai_hints(payload)
+    for tool in payload.get("tools", ()):
+        _keys(tool, {"type", "function"}, set(), "[C] a tool")
+        _must(tool["type"] == "function", "[C] a tool is a function")
+        _openai_function(tool["function"])
+    _names([tool["function"]["name"] for tool in payload.get("tools", ())])
+    waiting: Counter[str] = Counter()
+    for message in messages:
+        role = message.get("role")
+        _must(role in _CHAT_PARTS, "[C] a role is known")
+        if role == "tool":
+            _keys(message, {"role", "content", "tool_call_id"}, set(), "[C] a tool message")
+            # [E] "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'"
+            _must(waiting[message["tool_call_id"]] > 0, "[E] a tool message answers a call that is open")
+            waiting[message["tool_call_id"]] -= 1
+        else:
+            # [E] "An assistant message with 'tool_calls' must be followed by tool messages responding to each
+            # 'tool_call_id'"
+            _must(not +waiting, "[E] every tool call is answered before the next message")
+            optional = {"name", "tool_calls", "refusal"} if role == "assistant" else {"name"}
+            _keys(message, {"role", "content"}, optional, f"[C] a message of the {role}")
+        if "name" in message:
+            _must(_SPEAKER.match(message["name"]), "[E] a name has no space and none of <|\\/>")
+        calls = message.get("tool_calls")
+        if calls is not None:
+            _must(isinstance(calls, list) and calls, "[E] tool_calls is not empty")
+            for call in calls:
+                _openai_call(call)
+            _must(
+                len({call["id"] for call in calls}) == len(calls),
+                "[C] calls of a message have ids of their own",
+            )
+            waiting = Counter([call["id"] for call in calls])
+        _chat_content(message["content"], role, bool(calls))
+    _must(not +waiting, "[E] every tool call is answered")
+
+
+def _chat_content(content: Json, role: str, calls: bool) -> None:
+    if content is None:
+        _must(role == "assistant" and calls, "[C] only an assistant message with calls may have no content")
+        return
+    if isinstance(content, str):
+        return _text(content, "[C] content")
+    _must(isinstance(content, list) and content, "[E] a list of content parts is not empty")
+    for part in content:
+        _must(part.get("type") in _CHAT_PARTS[role], f"[C] a message of the {role} may have such a part")
+        if part["type"] == "text":
+            _keys(part, {"type", "text"}, _BREAK, "[C] a text part")
+            _text(part["text"], "[C] text")
+        elif part["type"] == "image_url":
+            _keys(part, {"type", "image_url"}, _BREAK, "[C] an image part")
+            _keys(part["image_url"], {"url"}, {"detail"}, "[C] an image")
+            _must(
+                part["image_url"]["url"].startswith(("https://", "http://", "data:image/")),
+                "[C] an image has a URL",
+            )
+        elif part["type"] == "file":
+            _keys(part["file"], set(), {"file_id", "file_data", "filename"}, "[C] a file")
+            _must({"file_id", "file_data"} & part["file"].keys(), "[C] a file has an id or data")
+
+
+def _openai_call(call: Json) -> None:
+    _keys(call, {"id", "type", "function"}, set(), "[C] a tool call")
+    _must(call["type"] == "function", "[C] a tool call calls a function")
+    # [E] "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40"
+    _must(
+        isinstance(call["id"], str) and 1 <= len(call["id"]) <= 40,
+        "[E] the id of a call has 1 to 40 characters",
+    )
+    _keys(call["function"], {"name", "arguments"}, set(), "[C] a called function")
+    _must(_FUNCTION_NAME.match(call["function"]["name"]), "[C] the name of a called function is that of one")
+    _text(call["function"]["arguments"], "[C] arguments")
+
+
+def _openai_function(function: Json) -> None:
+    _keys(function, {"name"}, {"description", "parameters", "strict"}, "[C] a function")
+    _must(
+        _FUNCTION_NAME.match(function["name"]),
+        "[C] a function has letters, digits, _ and - in its name, 64 at most",
+    )
+    parameters = function.get("parameters")
+    if parameters is not None:
+        _must(
+            isinstance(parameters, dict) and parameters.get("type") == "object",
+            "[F] parameters are an object",
+        )
+        if function.get("strict"):
+            _strict(parameters)
+
+
+def _strict(schema: Json) -> None:
+    # [F] supported schemas: every object rules out further properties and requires all it has
+    if schema.get("type") == "object":
+        _must(schema.get("additionalProperties") is False, "[F] a strict schema rules out further properties")
+        properties = schema.get("properties", {})
+        _must(
+            set(schema.get("required", ())) == properties.keys(),
+            "[F] a strict schema requires all properties",
+        )
+        for inner in properties.values():
+            _strict(inner)
+
+
+def _names(names: list[str]) -> None:
+    _must(len(set(names)) == len(names), "a tool has a name of its own")
+    _must(len(names) <= 128, "[C] there are at most 128 functions")
+
+
+_HINTS = {"prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
+_BREAK = {"prompt_cache_breakpoint"}
+
+
+def _openai_hints(payload: Json) -> None:
+    key = payload.get("prompt_cache_key")
+    # [E] "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length 64"
+    _must(
+        key is None or (isinstance(key, str) and len(key) <= 64), "[E] a cache key has at most 64 characters"
+    )
+    _must(payload.get("prompt_cache_retention") in (None, "in_memory", "24h"), "[C] a retention is known")
+    # [C] prompt_cache_options: each request can write up to four breakpoints
+    found = [one for one in _objects(payload) if "prompt_cache_breakpoint" in one]
+    _must(len(found) <= 4, "[C] there are at most four breakpoints")
+
+
+def _objects(value: Json) -> Iterable[dict[str, Json]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _objects(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _objects(inner)
+
+
+# ── OpenAI Responses ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_INPUTS = {"input_text", "input_image", "input_file"}
+_OUTPUTS = {"output_text", "refusal"}
+
+
+def openai_responses(payload: Json) -> None:
+    """Raise `Refused` when Responses would refuse the request."""
+    _must(
+        payload.keys() <= _HINTS | {"input", "instructions", "tools", "include", "store"},
+        "[R] has known arguments",
+    )
+    _openai_hints(payload)
+    items = payload.get("input")
+    if isinstance(items, str):
+        return _text(items, "[R] input")
+    _must(isinstance(items, list) and items, "[R] there is an input")
+    for tool in payload.get("tools", ()):
+        _must(tool.get("type") == "function", "[R] a tool is a function")
+        # [R] tools.function: name, parameters and strict are required
+        _keys(tool, {"type", "name", "parameters", "strict"}, {"description"}, "[R] a tool")
+        _openai_function({key: value for key, value in tool.items() if key != "type"})
+    _names([tool["name"] for tool in payload.get("tools", ())])
+    called: list[str] = []
+    answered: list[str] = []
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "message":
+            _responses_message(item)
+        elif kind == "function_call":
+            _keys(item, {"type", "call_id", "name", "arguments"}, {"id", "status"}, "[R] a function call")
+            _call_id(item["call_id"])
+            _must(_FUNCTION_NAME.match(item["name"]), "[R] the name of a called function is that of one")
+            _text(item["arguments"], "[R] arguments")
+            called.append(item["call_id"])
+        elif kind == "function_call_output":
+            _keys(item, {"type", "call_id", "output"}, {"id", "status"}, "[R] the output of a call")
+            _call_id(item["call_id"])
+            # [E] "No tool call found for function call output with call_id …"
+            _must(item["call_id"] in called, "[E] an output comes after its call")
+            answered.append(item["call_id"])
+        elif kind == "reasoning":
+            _must("summary" in item, "[R] a reasoning item has a summary")
+        else:
+            _must(isinstance(kind, str), "[R] an item has a type")
+    # [E] "No tool output found for function call …"
+    _must(Counter(called) == Counter(answered), "[E] every call has one output, and every output a call")
+
+
+def _call_id(value: Json) -> None:
+    # [E] "Invalid 'input[2].call_id': string too long. Expected a string with maximum length 64"
+    _must(isinstance(value, str) and 1 <= len(value) <= 64, "[E] the id of a call has 1 to 64 characters")
+
+
+def _responses_message(item: Json) -> None:
+    role = item.get("role")
+    _must(role in ("user", "system", "developer", "assistant"), "[R] the role of a message is known")
+    _keys(item, {"role", "content"}, {"type", "id", "status", "phase"}, "[R] a message")
+    content = item["content"]
+    if isinstance(content, str):
+        return _text(content, "[R] content")
+    _must(isinstance(content, list) and content, "[R] a list of contents is not empty")
+    for part in content:
+        # [E] "Invalid value: 'input_text'. Supported values are: 'output_text' and 'refusal'"
+        _must(
+            part.get("type") in (_OUTPUTS if role == "assistant" else _INPUTS),
+            f"[E] the {role} may have such a part",
+        )
+        if part["type"] in ("input_text", "output_text"):
+            _keys(part, {"type", "text"}, {"annotations", "logprobs", *_BREAK}, "[R] a text")
+            _text(part["text"], "[R] text")
+        elif part["type"] == "input_image":
+            _must({"image_url", "file_id"} & part.keys(), "[R] an image has a URL or a file id")
+        elif part["type"] == "input_file":
+            _must({"file_id", "file_url", "file_data"} & part.keys(), "[R] a file has an id, a URL or data")
+
+
+# ── Anthropic Messages ──────────────────────────────────────────────────────────────────────────────────────────────
+
+_TOOL_ID = re.compile(
+    r"[a-zA-Z0-9_-]+\Z"
+)  # [E] "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+_THOUGHTS = ("thinking", "redacted_thinking")
+_BLOCKS = {
+    # [A] content block types by role; [E] "`tool_use` blocks can only be in `assistant` messages" and the reverse
+    "user": {"text", "image", "document", "tool_result"},
+    "assistant": {"text", "tool_use", *_THOUGHTS},
+    "system": {"text"},
+}
+
+
+def anthropic(payload: Json, *, prefill: bool = False, system: bool = False) -> None:
+    """Raise `Refused` when Messages would refuse the request.
+
+    `prefill` and `system` say whether the model goes on with an answer and takes system messages later on.
+    """
+    _must(payload.keys() <= {"messages", "system", "tools", "max_tokens"}, "[A] has only known arguments")
+    messages = payload["messages"]
+    _must(isinstance(messages, list) and messages, "[E] messages: at least one message is required")
+    if "system" in payload:
+        _must(isinstance(payload["system"], list) and payload["system"], "[A] system is a list of blocks")
+        for block in payload["system"]:
+            _must(block.get("type") == "text", "[A] system is text")
+            _block(block)
+    for tool in payload.get("tools", ()):
+        _anthropic_tool(tool)
+    _names([tool["name"] for tool in payload.get("tools", ())])
+    for message in messages:
+        _keys(message, {"role", "content"}, set(), "[A] a message")
+        _must(message["role"] in _BLOCKS, "[A] a role is user, assistant or system")
+        _must(isinstance(message["content"], list) and message["content"], "[E] content is not empty")
+        for block in message["content"]:
+            _must(
+                block.get("type") in _BLOCKS[message["role"]],
+                f"[A] the {message['role']} may have such a block",
+            )
+            _block(block)
+        if message["role"] == "assistant":
+            _answer(message["content"])
+    _must(messages[0]["role"] == "user", "[A] the first message is the user's")
+    for before, after in pairwise(messages):
+        # [A] consecutive turns would be combined: a codec has no need to send them apart
+        _must(before["role"] != after["role"], "[A] roles alternate")
+    _system_places(messages, system)
+    _anthropic_pairs(messages)
+    last = messages[-1]
+    if last["role"] == "assistant":
+        _must(prefill, "[E] This model does not support assistant message prefill")
+        _must(all(block["type"] == "text" for block in last["content"]), "[E] a final answer has no thinking")
+        text = last["content"][-1]["text"]
+        # [E] "messages: final assistant content cannot end with trailing whitespace"
+        _must(text == text.rstrip(), "[E] a final answer does not end in white space")
+    _breakpoints(payload)
+
+
+def _block(block: Json) -> None:
+    kind = block["type"]
+    marked = {"cache_control"}
+    if kind == "text":
+        _keys(block, {"type", "text"}, marked, "[A] a text block")
+        _text(block["text"], "[A] text")
+        # [E] "text content blocks must be non-empty", "text content blocks must contain non-whitespace text"
+        _must(block["text"].strip(), "[E] a text block has a word in it")
+    elif kind == "thinking":
+        _keys(block, {"type", "thinking", "signature"}, set(), "[A] a thinking block")  # [K] cannot be marked
+        _must(block["signature"], "[H] thinking is signed")
+    elif kind == "redacted_thinking":
+        _keys(block, {"type", "data"}, set(), "[A] a redacted thinking block")
+        _must(block["data"], "[H] hidden thinking has its data")
+    elif kind == "tool_use":
+        _keys(block, {"type", "id", "name", "input"}, marked, "[A] a tool use block")
+        _must(_TOOL_ID.match(block["id"]), "[E] the id of a call has letters, digits, _ and -")
+        _must(_FUNCTION_NAME.match(block["name"]), "[T] the name of a called tool is that of one")
+        _must(isinstance(block["input"], dict), "[E] input is an object")
+        json.dumps(block["input"], allow_nan=False).encode()
+    elif kind == "tool_result":
+        _keys(block, {"type", "tool_use_id"}, {"content", "is_error", *marked}, "[A] a tool result block")
+        _must(isinstance(block.get("content", ""), str), "[A] a result is a text here")
+        _text(block.get("content", ""), "[A] a result")
+    else:
+        _keys(block, {"type", "source"}, marked, "[A] an image or a document")
+        _source(kind, block["source"])
+
+
+def _source(kind: str, source: Json) -> None:
+    if source.get("type") == "base64":
+        _keys(source, {"type", "media_type", "data"}, set(), "[A] a base64 source")
+        images = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+        _must(
+            source["media_type"] in (images if kind == "image" else {"application/pdf"}),
+            "[A] a type it reads",
+        )
+    elif source.get("type") == "url":
+        _keys(source, {"type", "url"}, set(), "[A] a URL source")
+        _must(source["url"].startswith(("https://", "http://")), "[A] a URL")
+    else:
+        _keys(source, {"type", "file_id"}, set(), "[A] a file source")
+        _must(
+            source["type"] == "file" and source["file_id"].startswith("file_"), "[A] an id of the Files API"
+        )
+
+
+def _answer(content: Json) -> None:
+    kinds = [block["type"] for block in content]
+    if any(kind in _THOUGHTS for kind in kinds):
+        # [E] "If an assistant message contains any thinking blocks, the first block must be thinking"
+        _must(kinds[0] in _THOUGHTS, "[E] thinking comes first")
+        # [E] "The final block in an assistant message cannot be `thinking`"
+        _must(kinds[-1] not in _THOUGHTS, "[E] thinking does not come last")
+    if "tool_use" in kinds:
+        # [E] text after tool_use is not accepted, text before it is
+        _must(set(kinds[kinds.index("tool_use") :]) == {"tool_use"}, "[E] nothing follows a call but another")
+
+
+def _system_places(messages: Json, allowed: bool) -> None:
+    for at, message in enumerate(messages):
+        if message["role"] == "system":
+            _must(allowed, "[S] role 'system' is not supported on this model")
+            _must(
+                at > 0 and messages[at - 1]["role"] == "user", "[S] a system message follows one of the user"
+            )
+            after = messages[at + 1 : at + 2]
+            _must(
+                all(one["role"] == "assistant" for one in after),
+                "[S] and is last or before one of the assistant",
+            )
+
+
+def _anthropic_pairs(messages: Json) -> None:
+    ids: set[str] = set()
+    waiting: list[str] = []
+    for message in messages:
+        results = [block for block in message["content"] if block["type"] == "tool_result"]
+        # [T] "tool_result blocks must come first in the content array", "immediately follow" and one for each call;
+        # [E] "unexpected `tool_use_id` found in `tool_result` blocks"
+        _must(results == message["content"][: len(results)], "[T] results come first")
+        answered = [block["tool_use_id"] for block in results]
+        _must(sorted(answered) == sorted(waiting), "[T] the results are those of the calls before, each once")
+        waiting = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+        # [E] "`tool_use` ids must be unique"
+        _must(len(set(waiting)) == len(waiting) and not ids & set(waiting), "[E] no id is used twice")
+        ids.update(waiting)
+    _must(not waiting, "[T] every call has a result")
+
+
+def _anthropic_tool(tool: Json) -> None:
+    _keys(tool, {"name", "input_schema"}, {"description", "strict", "cache_control"}, "[A] a tool")
+    _must(
+        _FUNCTION_NAME.match(tool["name"]), "[T] a tool has letters, digits, _ and - in its name, 64 at most"
+    )
+    schema = tool["input_schema"]
+    _must(isinstance(schema, dict) and schema.get("type") == "object", "[T] a schema is that of an object")
+    # [E] "input_schema does not support oneOf, allOf, or anyOf at the top level"
+    _must(not {"oneOf", "anyOf", "allOf"} & schema.keys(), "[E] a schema combines nothing at its top")
+    if tool.get("strict"):
+        _must(schema.get("additionalProperties") is False, "[T] a strict schema rules out further properties")
+
+
+def _breakpoints(payload: Json) -> None:
+    blocks = [*payload.get("tools", ()), *payload.get("system", ())]
+    blocks += [block for message in payload["messages"] for block in message["content"]]
+    marks = [block["cache_control"] for block in blocks if "cache_control" in block]
+    _must(len(marks) <= 4, "[K] there are at most four breakpoints")
+    hours = [mark.get("ttl") == "1h" for mark in marks]
+    for mark in marks:
+        _must(mark["type"] == "ephemeral" and mark.get("ttl", "5m") in ("5m", "1h"), "[K] a mark is known")
+    _must(hours == sorted(hours, reverse=True), "[K] entries of an hour come before those of five minutes")
+
+
+# ── the types of the providers' packages ────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _adapter(module: str, name: str) -> Callable[[Json], Json]:
+    pydantic = importlib.import_module("pydantic")
+    return pydantic.TypeAdapter(getattr(importlib.import_module(module), name)).validate_python
+
+
+def installed(package: str) -> bool:
+    """Whether a provider's package is there."""
+    return importlib.util.find_spec(package) is not None
+
+
+def typed(module: str, name: str, value: Json) -> None:
+    """Raise what pydantic raises when a value is not of a type of a provider's package; lists are read to their end."""
+    _drain(_adapter(module, name)(value))
+
+
+def _drain(value: Json) -> None:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _drain(inner)
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        for inner in value:
+            _drain(inner)
