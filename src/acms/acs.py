@@ -92,7 +92,8 @@ class ACS:
     is the policy of whoever runs it: the strictest of it, the request and the item holds. `profile` is "quality" or the
     "published" formula, `order` of the fragments "selection" or "lod". Providers are asked for `top_k` items. Without a
     `token_counter` tokens are counted as the first session counts them. One object serves many requests at a time; it
-    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one.
+    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one. The first
+    one of a process loads rules and vocabulary, which takes a third of a second.
     """
 
     def __init__(
