@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
+from importlib import import_module
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
@@ -56,6 +57,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
+KEPT = 16_000_000
+"""Characters of candidates that are remembered."""
 GRACE = 0.05
 """Seconds that a call which is cancelled has to clean up, at most."""
 LOW = 0.5
@@ -70,6 +73,8 @@ class _Attempt:
     mode: Privacy
     #: By place among the sources.
     answers: dict[int, Answer] = field(default_factory=dict)
+    #: Characters of their texts.
+    size: int = 0
 
 
 class _Asking(NamedTuple):
@@ -134,6 +139,8 @@ class ACS:
         self._clock = clock
         self._timer = timer
         _load()
+        if sessions:
+            _load_memory()
         self._count("load")
         self._kept: OrderedDict[str, _Attempt] = OrderedDict()
 
@@ -212,7 +219,10 @@ class ACS:
         too_large = any(one.rule == "budget" for one in selection.left)
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
         if not candidates or any(answer.code is not None for answer in everything.values()):
-            self._remember(now, everything)
+            if not minimal:
+                self._remember(now, everything)
+        else:
+            self._kept.pop(request.request_id, None)
         if code is not None and not minimal:
             return self._failed(now, code, recovery.all_told(outcomes), outcomes, len(candidates))
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
@@ -400,9 +410,12 @@ class ACS:
         }
 
     def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
-        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers))
-        self._kept.move_to_end(now.request.request_id)
-        while len(self._kept) > ATTEMPTS:
+        size = sum(_size(one) for answer in answers.values() for one in answer.candidates)
+        self._kept.pop(now.request.request_id, None)
+        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers), size)
+        while len(self._kept) > ATTEMPTS or (
+            len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > KEPT
+        ):
             self._kept.popitem(last=False)
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -419,10 +432,7 @@ class ACS:
     ) -> tuple[Admitted, KVPolicy | None] | None:
         """Choose, and advise the caller's cache; None when that takes too long. Much is done beside the event loop."""
         request = now.request
-        size = sum(
-            200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
-            for one in candidates
-        )
+        size = sum(map(_size, candidates))
         moment = self._clock()
 
         def work() -> tuple[Admitted, KVPolicy | None]:
@@ -519,6 +529,13 @@ def _load() -> None:
     redact("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
+@once
+def _load_memory() -> None:
+    """Load what a first recall needs."""
+    for room in ("core.certainty", "core.noise", "core.offer", "core.succession", "indexing", "sources"):
+        import_module(f"acms.{room}")
+
+
 async def _beside(work: Callable[[], T], size: int) -> T:
     """Do something on the event loop when it is short, else in a thread."""
     return work() if size <= INLINE else await in_thread(work)
@@ -540,6 +557,11 @@ def _outcome(answer: Answer) -> Outcome:
         found=len(answer.candidates),
         own=call.provider.own,
     )
+
+
+def _size(one: Candidate) -> int:
+    """Return about how much there is to read in a candidate."""
+    return 200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
 
 
 def _best_first(one: Candidate) -> tuple[float, float, str, str]:

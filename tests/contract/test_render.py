@@ -340,6 +340,20 @@ async def test_check_23_return_minimal_asks_nobody_and_returns_what_there_is() -
     assert (len(project.calls), len(past.calls)) == (1, 1)
 
 
+async def test_only_the_newest_attempts_are_remembered() -> None:
+    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
+    acs = engine(Source("L2", RuntimeError("no")), past)
+    for number in range(70):
+        await acs.render(request(request_id=f"req-{number}"))
+    found = [
+        number
+        for number in range(70)
+        if ids(await acs.render(request(request_id=f"req-{number}"), action="return_minimal", attempt=2))
+    ]
+    assert found == list(range(6, 70))
+    assert len(past.calls) == 70
+
+
 async def test_check_23_return_l4_only_asks_experience_alone() -> None:
     project, world = Source("L2", [item("a", "x", "orders")]), Source("L1")
     past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
