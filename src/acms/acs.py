@@ -59,8 +59,6 @@ ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
 KEPT = 16_000_000
 """Characters of candidates that are remembered."""
-GRACE = 0.05
-"""Seconds that a call which is cancelled has to clean up, at most."""
 LOW = 0.5
 """Coverage below which the caller is warned."""
 
@@ -294,8 +292,7 @@ class ACS:
                 top_k=call.request.top_k,
                 slice_ms=round(call.slice_ms),
             )
-        left = now.until - asyncio.get_running_loop().time()
-        found = await ask(list(calls.values()), memories, grace=max(0.005, min(GRACE, left)))
+        found = await ask(list(calls.values()), memories, until=now.until)
         for one in found:
             log(
                 logging.DEBUG,
