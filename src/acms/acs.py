@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache as once
+from importlib import import_module
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from acms.contract import (
     Candidate,
     Code,
     Experience,
+    KVPolicy,
     Layer,
     Lod,
     Metrics,
@@ -38,7 +39,7 @@ from acms.contract import (
 from acms.core import recovery, validate
 from acms.core.admission import Admitted, Terms, choose
 from acms.core.entities import entities, gaze
-from acms.core.kv_policy import Held, Holds, known
+from acms.core.kv_policy import Held, Holds, known, policy
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
@@ -56,8 +57,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
-GRACE = 0.05
-"""Seconds that a call which is cancelled has to clean up, at most."""
+KEPT = 16_000_000
+"""Characters of candidates that are remembered."""
 LOW = 0.5
 """Coverage below which the caller is warned."""
 
@@ -70,6 +71,8 @@ class _Attempt:
     mode: Privacy
     #: By place among the sources.
     answers: dict[int, Answer] = field(default_factory=dict)
+    #: Characters of their texts.
+    size: int = 0
 
 
 class _Asking(NamedTuple):
@@ -83,9 +86,6 @@ class _Asking(NamedTuple):
     began: float
     until: float
     kept: _Attempt | None
-    #: What the caller's cache holds, and how many keys at most.
-    cache: tuple[Held, ...]
-    capacity: int | None
 
 
 class ACS:
@@ -95,7 +95,8 @@ class ACS:
     is the policy of whoever runs it: the strictest of it, the request and the item holds. `profile` is "quality" or the
     "published" formula, `order` of the fragments "selection" or "lod". Providers are asked for `top_k` items. Without a
     `token_counter` tokens are counted as the first session counts them. One object serves many requests at a time; it
-    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one.
+    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one. The first
+    one of a process loads rules and vocabulary, which takes a third of a second.
     """
 
     def __init__(
@@ -135,7 +136,10 @@ class ACS:
         self._count = counter.count
         self._clock = clock
         self._timer = timer
-        _warm_up(self._count)
+        _load()
+        if sessions:
+            _load_memory()
+        self._count("load")
         self._kept: OrderedDict[str, _Attempt] = OrderedDict()
 
     async def render(
@@ -150,25 +154,24 @@ class ACS:
         """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient`
-        the intent may be an object `{goal, entities}`, unknown fields are ignored. What a source does is told in the
-        reply, not raised.
+        `cache` is the caller's cache or its keys: the reply advises what to keep, shrink and drop of it. With `lenient`
+        the intent may be an object `{goal, entities}` and unknown fields are ignored. Whatever a source does is told in
+        the reply, not raised.
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
         attempt = validate.whole(attempt, "attempt", least=1, most=self._max_attempts)
         chosen = None if action is None else Action.of(action)
+        held = cache if isinstance(cache, Holds) else known(cache)
         mode = effective(asked.privacy, self._privacy)
-        held = known(cache)
-        capacity = cache.capacity if isinstance(cache, Holds) else None
         log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
             kept = None  # another question, or another exposure
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
-        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept, held, capacity)
+        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept)
         try:
-            reply = await self._render(now)
+            reply = await self._render(now, held)
         except Exception as error:
             log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -187,32 +190,39 @@ class ACS:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _render(self, now: _Asking) -> RenderReply:
+    async def _render(self, now: _Asking, cache: Holds | tuple[Held, ...]) -> RenderReply:
         request, minimal = now.request, now.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
-            found = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
-            return replace(found, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
+            failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
+            return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
         answers = {} if minimal else await self._gather(now)
         before = self._reused(now, answers)
         outcomes = [_outcome(answer) for _, answer in sorted(answers.items())]
         everything = {**before, **answers}
         candidates = [one for _, answer in sorted(everything.items()) for one in self._of(now, answer)]
+        if not candidates and not minimal:
+            code = recovery.failure(outcomes, request.risk, obtained=False)
+            if code is not None:
+                self._remember(now, everything)
+                return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
         began = self._timer()
-        admitted = await self._chosen(now, candidates)
-        if admitted is None:
+        found = await self._chosen(now, candidates, cache)
+        if found is None:
             self._remember(now, everything)
             message = "there was no time left to choose from what was found"
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, advice = found
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
         too_large = any(one.rule == "budget" for one in selection.left)
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
-        failed = any(answer.code is not None for answer in everything.values())
-        if failed or not candidates:
-            self._remember(now, everything)
+        if not candidates or any(answer.code is not None for answer in everything.values()):
+            if not minimal:
+                self._remember(now, everything)
+        else:
+            self._kept.pop(request.request_id, None)
         if code is not None and not minimal:
-            message = "; ".join(recovery.told(one) for one in outcomes if one.code is not None)
-            return self._failed(now, code, message, outcomes, len(candidates))
+            return self._failed(now, code, recovery.all_told(outcomes), outcomes, len(candidates))
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
             message = "what was found would show what must not be shown"
             return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
@@ -226,7 +236,7 @@ class ACS:
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=admitted.advice,
+            kv_policy=advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
@@ -282,8 +292,7 @@ class ACS:
                 top_k=call.request.top_k,
                 slice_ms=round(call.slice_ms),
             )
-        left = now.until - asyncio.get_running_loop().time()
-        found = await ask(list(calls.values()), memories, grace=max(0.005, min(GRACE, left)))
+        found = await ask(list(calls.values()), memories, until=now.until)
         for one in found:
             log(
                 logging.DEBUG,
@@ -398,9 +407,12 @@ class ACS:
         }
 
     def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
-        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers))
-        self._kept.move_to_end(now.request.request_id)
-        while len(self._kept) > ATTEMPTS:
+        size = sum(_size(one) for answer in answers.values() for one in answer.candidates)
+        self._kept.pop(now.request.request_id, None)
+        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers), size)
+        while len(self._kept) > ATTEMPTS or (
+            len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > KEPT
+        ):
             self._kept.popitem(last=False)
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -412,16 +424,15 @@ class ACS:
             return answer.candidates
         return sorted(answer.candidates, key=_best_first)[:most]
 
-    async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
-        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
+    async def _chosen(
+        self, now: _Asking, candidates: Sequence[Candidate], cache: Holds | tuple[Held, ...]
+    ) -> tuple[Admitted, KVPolicy | None] | None:
+        """Choose, and advise the caller's cache; None when that takes too long. Much is done beside the event loop."""
         request = now.request
-        size = sum(
-            200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
-            for one in candidates
-        )
+        size = sum(map(_size, candidates))
         moment = self._clock()
 
-        def work() -> Admitted:
+        def work() -> tuple[Admitted, KVPolicy | None]:
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
@@ -432,10 +443,18 @@ class ACS:
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
-                cache=now.cache,
-                capacity=now.capacity,
             )
-            return choose(candidates, terms)
+            admitted = choose(candidates, terms)
+            selection = admitted.selection
+            if not selection.fragments and not cache:
+                return admitted, None
+            return admitted, policy(
+                selected=selection.fragments,
+                tokens_max=request.tokens_max,
+                gaze=terms.gaze,
+                benefits=selection.benefits,
+                cache=cache,
+            )
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005
@@ -500,31 +519,23 @@ class ACS:
         return list(found)
 
 
-_WARM = threading.Event()
-"""Set when what the first reply needs is loaded: rules, a stemmer, a vocabulary."""
-_warming = False
+@once
+def _load() -> None:
+    """Load the rules, the stemmer and what else a first reply needs: it would take half of its time."""
+    entities("load")
+    redact("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
 
 
-def _warm_up(count: Callable[[str], int]) -> None:
-    """Load it in the background, once in a process, while the first sources are asked."""
-    global _warming
-    if _warming:
-        return
-    _warming = True
-
-    def load() -> None:
-        with suppress(Exception):
-            count("warm")
-            entities("warm up")
-            redact("password: warm; token=warm, mail me@example.com or +49 30 1234567", Privacy.REDACT)
-        _WARM.set()
-
-    threading.Thread(target=load, daemon=True, name="acms-warm-up").start()
+@once
+def _load_memory() -> None:
+    """Load what a first recall needs."""
+    for room in ("core.certainty", "core.noise", "core.offer", "core.succession", "indexing", "sources"):
+        import_module(f"acms.{room}")
 
 
 async def _beside(work: Callable[[], T], size: int) -> T:
     """Do something on the event loop when it is short, else in a thread."""
-    return work() if size <= INLINE and _WARM.is_set() else await in_thread(work)
+    return work() if size <= INLINE else await in_thread(work)
 
 
 def _spoken(mode: Privacy) -> Privacy:
@@ -543,6 +554,11 @@ def _outcome(answer: Answer) -> Outcome:
         found=len(answer.candidates),
         own=call.provider.own,
     )
+
+
+def _size(one: Candidate) -> int:
+    """Return about how much there is to read in a candidate."""
+    return 200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
 
 
 def _best_first(one: Candidate) -> tuple[float, float, str, str]:

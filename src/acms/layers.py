@@ -57,6 +57,8 @@ INLINE = 8_000
 """Characters that are read on the event loop, about 2 ms; more go to a thread."""
 TURN = 0.002
 """Seconds that reading an answer holds the event loop at a time."""
+LEAST_GRACE, GRACE = 0.005, 0.05
+"""Seconds that a call which is cancelled has to clean up, at least and at most."""
 KILL = 0.01
 """Seconds that a call which would not be cancelled has to end once it was closed."""
 
@@ -167,10 +169,10 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def ask(calls: Sequence[Call], memories: Mapping[int, Memory], *, grace: float) -> list[Answer]:
+async def ask(calls: Sequence[Call], memories: Mapping[int, Memory], *, until: float) -> list[Answer]:
     """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
 
-    A call that is late is cancelled. One that will not end within `grace` seconds then is closed by force.
+    A call that is late is cancelled, and closed by force when it has not cleaned up by `until` (time of the event loop).
     """
     if not calls:
         return []
@@ -192,7 +194,7 @@ async def ask(calls: Sequence[Call], memories: Mapping[int, Memory], *, grace: f
                     waiting.discard(task)
                     late.add(task)
     finally:
-        await _ended(tasks, grace)
+        await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
     return [_outcome(task, call, task in late) for task, call in zip(tasks, calls, strict=True)]
 
 

@@ -1,9 +1,10 @@
-"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26)."""
+"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26, 30, 38)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
+from acms.ceo import KVCache
 from acms.contract import Candidate, Layer, Lod, ProviderResponse
 from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
@@ -338,6 +340,20 @@ async def test_check_23_return_minimal_asks_nobody_and_returns_what_there_is() -
     assert (len(project.calls), len(past.calls)) == (1, 1)
 
 
+async def test_only_the_newest_attempts_are_remembered() -> None:
+    past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
+    acs = engine(Source("L2", RuntimeError("no")), past)
+    for number in range(70):
+        await acs.render(request(request_id=f"req-{number}"))
+    found = [
+        number
+        for number in range(70)
+        if ids(await acs.render(request(request_id=f"req-{number}"), action="return_minimal", attempt=2))
+    ]
+    assert found == list(range(6, 70))
+    assert len(past.calls) == 70
+
+
 async def test_check_23_return_l4_only_asks_experience_alone() -> None:
     project, world = Source("L2", [item("a", "x", "orders")]), Source("L1")
     past = Source("L4", [item("exp:1", "We did it before.", "orders", source="L4")])
@@ -387,6 +403,56 @@ async def test_an_action_or_attempt_that_there_is_not_is_refused(wrong: dict[str
 def test_what_is_no_source_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         ACS([wrong])
+
+
+# ── the caller's cache, and the log ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_check_30_a_reply_advises_only_about_its_ids_and_the_keys_it_was_told() -> None:
+    long = "The orders are moved to the new cluster on the first of May, region by region."
+    found = [
+        item("sum", "The orders move.", "orders", lod="macro"),
+        item("note", long, "orders", "migration", lod="micro"),
+        item(long[:30], "It says its own text.", "orders", lod="macro"),
+        item("big", " ".join(["orders"] * 400), "orders", lod="atomic"),
+    ]
+    cache = [f"old:{number}" for number in range(80)]
+    reply = await engine(Source("L2", found)).render(request(), cache=cache)
+    wire = checked(reply)
+    policy = wire["kv_policy"]
+    keys = [key for name in ("pin", "compress", "evict") for key in policy[name]]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) <= {*ids(reply), *cache}
+    assert {"sum", "note"} <= set(policy["pin"])
+    assert len(policy["evict"]) >= 16
+    texts = [one["text"] for one in wire["fragments"]]
+    written = json.dumps(policy)
+    assert not [
+        text[at : at + 20] for text in texts for at in range(len(text) - 19) if text[at : at + 20] in written
+    ]
+
+
+async def test_nothing_is_advised_where_there_is_nothing() -> None:
+    assert (await engine(Source("L2")).render(request())).kv_policy is None
+    reply = await engine(Source("L2")).render(request(), cache=KVCache())
+    assert reply.error is None
+    with pytest.raises(ValidationError):
+        await engine(Source("L2")).render(request(), cache="keys")
+
+
+async def test_check_38_records_carry_the_request_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    said = "The orders of jane.doe@example.com are moved by night."
+    sources = Source("L2", [item("a", said, "orders")]), Source("L4", RuntimeError(said))
+    with caplog.at_level(logging.DEBUG, logger="acms"):
+        await engine(*sources).render(request("move the orders of jane.doe@example.com"))
+    told = [(record.getMessage(), record.__dict__["acms"]) for record in caplog.records]
+    assert {"render_received", "provider_called", "provider_replied", "render_replied"} <= {
+        name for name, _ in told
+    }
+    assert all(fields["request_id"] == "req-1" for _, fields in told)
+    assert next(fields["ms"] for name, fields in told if name == "render_replied") >= 0
+    assert "jane" not in str(told)
+    assert "night" not in str(told)
 
 
 # ── our own memory ──────────────────────────────────────────────────────────────────────────────────────────────────

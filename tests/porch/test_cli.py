@@ -26,7 +26,7 @@ COMMANDS = (
     "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
     "policy", "prompt", "recall", "reflect", "reindex",
-    "restore", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
+    "render", "restore", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"

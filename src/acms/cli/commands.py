@@ -21,6 +21,7 @@ from acms.cli import (
     prompting,
     reading,
     reindexing,
+    rendering,
 )
 from acms.cli.base import app
 
@@ -39,6 +40,7 @@ __all__ = [
     "prompting",
     "reading",
     "reindexing",
+    "rendering",
 ]
 
 

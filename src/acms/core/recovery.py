@@ -126,6 +126,11 @@ def told(outcome: Outcome) -> str:
     return f"{outcome.layer} provider {outcome.name!r} {what}{limit}"
 
 
+def all_told(outcomes: Sequence[Outcome]) -> str:
+    """Say what became of all that failed."""
+    return "; ".join(told(one) for one in outcomes if one.code is not None)
+
+
 #: What may be offered for each code, most useful first.
 _OFFERS = {
     Code.PROVIDER_TIMEOUT: (
