@@ -1,7 +1,7 @@
 """Privacy: what in a text is sensitive, and the text without it. One stage before every sink.
 
-Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses and
-telephone numbers go, too. Under `block` no text leaves at all.
+Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses
+and telephone numbers go, too. Under `block` no text leaves at all.
 """
 
 from __future__ import annotations
