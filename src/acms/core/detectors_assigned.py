@@ -90,21 +90,18 @@ _NOT_VALUES = frozenset(
     required optional missing invalid incorrect wrong empty expired reset changed updated generated encrypted hashed
     protected secure secured strong weak short long too not here there this that same different correct valid stored
     saved set unset sent shown hidden visible masked redacted removed rotated revoked leaked exposed compromised
-    safe yes no
-    on off your the a an my our their his her its it what where when how why which who please enter forgot
-    forgotten change
-    default env environ process self request response config settings args kwargs input output field value label
-    password passwort passwd secret token key credentials user username login admin email name type id url path file
-    line char varchar data form html body header bearer basic digest api public private only never always also and or
-    but if for from with without by in of to at as is was are be been being must should can could may might will would
-    has have had do does did needed necessary used use using handled managed passed given provided supplied
-    available unavailable accepted rejected denied allowed checked verified validated configured injected read loaded
-    async raise return break continue throw await new function def class null assert print log import export super
-    this self
-    example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
+    safe yes no on off your the a an my our their his her its it what where when how why which who please enter
+    forgot forgotten change default env environ process self request response config settings args kwargs input
+    output field value label password passwort passwd secret token key credentials user username login admin email
+    name type id url path file line char varchar data form html body header bearer basic digest api public private
+    only never always also and or but if for from with without by in of to at as is was are be been being must
+    should can could may might will would has have had do does did needed necessary used use using handled managed
+    passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
+    configured injected read loaded async raise return break continue throw await new function def class null assert
+    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
 )
 _PLACEHOLDER = re.compile(
-    r"(?i)[<\[{(}].*|.*[>\]})]$|\$\{?\$?\(?[a-z_][\w.:-]*\)?\}?|"
+    r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
     r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
     r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
