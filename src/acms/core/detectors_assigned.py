@@ -7,6 +7,8 @@ its look: a type, a call, a variable, a placeholder or a word of prose is none.
 from __future__ import annotations
 
 import re
+from binascii import Error as BinasciiError
+from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
 
@@ -16,7 +18,7 @@ from acms.core.detectors import Found, entropy
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
-    "mnemonic",
+    "mnemonic", "_auth", '"auth"',
 )  # fmt: skip
 _STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
 _WORD = re.compile(
@@ -25,7 +27,7 @@ _WORD = re.compile(
     r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
     r"|(?P<api_key>key(?![a-rt-z]))"
     r"|(?P<token>token|session[ _.-]?id|sessid)"
-    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==))"
+    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
     r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
@@ -189,6 +191,14 @@ _COOKIE = re.compile(
 )
 
 
+def _is_pair(value: str) -> bool:
+    """Tell whether base64 holds `user:password`."""
+    try:
+        return b":" in a2b_base64(value[: len(value) // 4 * 4])
+    except BinasciiError:
+        return False
+
+
 def _header(text: str, name: re.Match[str]) -> Found | None:
     if name.lastgroup == "cookie":
         match = _COOKIE.match(text, name.end())
@@ -206,7 +216,7 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
     telling = _DIGIT.search(value) is not None and _LETTER.search(value) is not None
     if _PLACEHOLDER.fullmatch(value) or _EXPRESSION.fullmatch(value):
         return None
-    if scheme == "basic" and (telling or value.endswith("=")) and len(value) >= 8:
+    if scheme == "basic" and len(value) >= 8 and _is_pair(value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
     if telling and len(value) >= (12 if scheme else 16):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
@@ -369,8 +379,11 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     low = value.lower()
     size = len(value)
     digit = _DIGIT.search(value) is not None
-    if not digit and kind != "password" and size < 20:
-        return False
+    if not digit:
+        if kind != "password" and (size < 20 or (not quoted and (":" in value or "(" in value))):
+            return False
+        if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")):
+            return False
     if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
         return False
     if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
@@ -389,14 +402,12 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
             and all(word.isalpha() and word.islower() for word in words)
         ):
             return sum(word in _NOT_VALUES for word in words) < 2  # a passphrase
-        return kind == "password" and digit and symbol and len(words) <= 3
+        return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
     if not quoted and (
         _EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
     ):
         return False
     if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
-        return False
-    if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")) and not digit:
         return False
     if kind in ("password", "sql"):
         if plural:
