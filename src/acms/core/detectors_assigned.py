@@ -218,7 +218,7 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
         return None
     if scheme == "basic" and len(value) >= 8 and _is_pair(value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
-    if telling and len(value) >= (12 if scheme else 16):
+    if telling and len(value) >= (12 if scheme else 16) and not (value.isupper() and "-" in value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
     return None
 

@@ -96,7 +96,8 @@ _CALLED = re.compile(
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
 _SHORT = re.compile(
-    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr)[ .:#]*$"
+    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr|"
+    r"batch|lot|model|case|account|tracking|customer|member|item)[ .:#]*$"
 )
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
