@@ -75,7 +75,7 @@ def private_keys(text: str) -> Iterator[Found]:
 _SCHEME = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]{1,30}$")
 _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@([^\s"'`<>,;)\]}]{1,512}+)""")
 _VARIABLE = re.compile(
-    r"""\$?\$?\{[^}]*\}?\}?|\$\(?\w{1,60}\)?|%\w{1,60}%|%\(\w{1,60}\)s|%[sdrv]|<[^>]*>?|\[[^\]]*\]?|\*+|x{3,}|X{3,}|\.{2,}|…|_+"""
+    r"""\$?\$?\{[^}]*\}?\}?|\$\(?(?:[A-Z_][A-Z0-9_]{0,60}|[a-z_]{1,60})\)?|%\w{1,60}%|%\(\w{1,60}\)s|%[sdrv]|<[^>]*>?|\[[^\]]*\]?|\*+|x{3,}|X{3,}|\.{2,}|…|_+"""
 )
 
 
@@ -123,28 +123,52 @@ _DUMMY = re.compile(
 @cache
 def _compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
     """Return a rule, compiled when its literal was first seen."""
-    return re.compile(shape, flags)
+    return re.compile(shape, flags | re.ASCII)
+
+
+def _random(value: str, least: float) -> bool:
+    return entropy(value) >= least and not _DUMMY.search(value)
+
+
+class _Known(NamedTuple):
+    """The rules of tokens, ready to look for."""
+
+    #: Where a beginning may stand: its first character, after none of a word.
+    start: re.Pattern[str]
+    heads: re.Pattern[str]
+    #: Shape and least entropy, by beginning.
+    shapes: dict[str, list[tuple[str, float]]]
+
+
+def _one_of(words: list[str]) -> str:
+    """Return a pattern of literals or patterns that begin with one, the longest first, by first character."""
+    by_first: dict[str, list[str]] = {}
+    for word in sorted(words, key=len, reverse=True):
+        by_first.setdefault(word[0], []).append(word[1:])
+    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in by_first.items())
 
 
 @cache
-def _known() -> tuple[re.Pattern[str], dict[str, list[tuple[str, float]]]]:
-    """Return what finds the beginnings of tokens, and the shapes by beginning."""
+def _known() -> _Known:
     shapes: dict[str, list[tuple[str, float]]] = {}
     for row in (*rules.TOKENS.strip().splitlines(), *rules.OURS.strip().splitlines()):
         _, heads, shape, *least = row.split(" | ")
         for head in heads.split():
             shapes.setdefault(head, []).append((shape, float(least[0]) if least else 0.0))
     longest = sorted(shapes, key=len, reverse=True)
-    by_first: dict[str, list[str]] = {}
-    for head in longest:
-        by_first.setdefault(head[0], []).append(re.escape(head[1:]))
-    heads = "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_first.items())
     for head in longest:  # a longer beginning has the shapes of the shorter ones, too
         for other in longest:
             if other != head and head.startswith(other):
                 shapes[head] += [one for one in shapes[other] if one not in shapes[head]]
-    # A token may follow an escape of JSON or of a URL: `\nAKIA…`, `%3Dghp_…`.
-    return re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))(?:{heads})"), shapes
+    firsts = "".join({head[0] for head in shapes})
+    return _Known(
+        # A token may follow an escape of JSON or of a URL: `\nAKIA…`, `%3Dghp_…`.
+        re.compile(
+            rf"[{firsts}](?:(?<![A-Za-z0-9].)|(?<=\\[nrt].)|(?<=%[0-9A-Fa-f][0-9A-Fa-f].))", re.DOTALL
+        ),
+        re.compile(_one_of([head[0] + re.escape(head[1:]) for head in shapes])),
+        shapes,
+    )
 
 
 def tokens(text: str) -> list[Found]:
@@ -153,9 +177,9 @@ def tokens(text: str) -> list[Found]:
     run = _RUN.search(text)
     if not run:
         return found
-    heads, shapes = _known()
+    known = _known()
     while run:
-        found += _tokens(text, run.start(), run.end(), heads, shapes)
+        found += _tokens(text, run.start(), run.end(), known)
         run = _RUN.search(text, run.end())
     for sign, shape, kind in _SPECIAL:
         if sign in text:
@@ -165,15 +189,17 @@ def tokens(text: str) -> list[Found]:
     return found
 
 
-def _tokens(
-    text: str, start: int, stop: int, heads: re.Pattern[str], shapes: dict[str, list[tuple[str, float]]]
-) -> Iterator[Found]:
+def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
     at = start
-    while head := heads.search(text, at, stop):
+    while begin := known.start.search(text, at, stop):
+        head = known.heads.match(text, begin.start(), stop)
+        if not head:
+            at = begin.end()
+            continue
         at = head.end()
-        for shape, least in shapes[head[0]]:
+        for shape, least in known.shapes[head[0]]:
             match = _compiled(shape).match(text, head.start())
-            if match and entropy(match[0]) >= least and not _DUMMY.search(match[0]):
+            if match and _random(match[0][:100], least):
                 more = _MORE.match(text, match.end())
                 at = more.end() if more else match.end()
                 scheme = (
@@ -190,9 +216,9 @@ def _tokens(
 def _services() -> tuple[re.Pattern[str], list[tuple[str, str, float]]]:
     """Return what finds the name of a service in a key, and the shapes of the values of each."""
     rows = [row.split(" | ") for row in rules.NEAR.strip().splitlines()]
-    every = "|".join(sorted({row[1] for row in rows}, key=len, reverse=True))
-    return re.compile(every, re.IGNORECASE), [
-        (row[1], row[2], float(row[3]) if row[3:] else 2.5) for row in rows
+    names = {name for row in rows for name in re.split(r"\|(?![^(]*\))", row[1].lower())}
+    return re.compile(_one_of(sorted(names))), [
+        (row[1].lower(), row[2], float(row[3]) if row[3:] else 2.5) for row in rows
     ]
 
 
@@ -211,16 +237,16 @@ def _near(text: str, start: int, stop: int) -> Found | None:
     value = text[start:stop].rstrip(".:")
     if not 14 <= len(value) <= 200 or not _DIGIT.search(value):
         return None
-    key = key.rstrip("=:,>|?").rstrip(" \t'\"`\\])")[-50:].rpartition("\n")[2]
+    key = key.rstrip("=:,>|?").rstrip(" \t'\"`\\])")[-50:].rpartition("\n")[2].lower()
     service, kinds = _services()
     names = service.findall(key)
     if not names or len(key) - key.rfind(names[-1]) - len(names[-1]) > 20:
         return None
     for named, shape, least in kinds:
-        if not _compiled(named, re.IGNORECASE).fullmatch(names[-1]):
+        if not _compiled(named).fullmatch(names[-1]):
             continue
         if _compiled(shape, re.IGNORECASE).fullmatch(value):
-            if entropy(value) < least or _DUMMY.search(value):
+            if not _random(value, least):
                 return None
             return Found(start, start + len(value), "api_key")
     return None

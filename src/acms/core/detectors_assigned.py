@@ -1,12 +1,14 @@
 """Values that their context calls secret: in prose, code, configuration, headers and commands.
 
-A word such as "password" is looked for first; what follows it is read by bounded patterns, and the value is judged by its
-look: a type, a call, a variable, a placeholder or a word of prose is none.
+A word such as "password" is looked for first; what follows it is read by bounded patterns, and the value is judged by
+its look: a type, a call, a variable, a placeholder or a word of prose is none.
 """
 
 from __future__ import annotations
 
 import re
+from binascii import Error as BinasciiError
+from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
 
@@ -16,15 +18,16 @@ from acms.core.detectors import Found, entropy
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
-    "mnemonic",
+    "mnemonic", "_auth", '"auth"',
 )  # fmt: skip
 _STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
 _WORD = re.compile(
-    r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
+    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
     r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
     r"|(?P<api_key>key(?![a-rt-z]))"
     r"|(?P<token>token|session[ _.-]?id|sessid)"
-    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==))"
+    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
     r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
@@ -56,13 +59,13 @@ _CLOSE = r"""(?P<close>[\\"'`\])*]{0,6}+)"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
     _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))?"""
+    + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))??"""
     + _SIGN
 )
 #: The same after "password", with any words.
 _AFTER_ANY = re.compile(
     _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?!value=)[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))?"""
+    + r"""(?:[ \t]{1,4}(?P<of>(?!value=)[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??"""
     + _SIGN
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
@@ -87,23 +90,26 @@ _VALUE = re.compile(
 _NOT_VALUES = frozenset(
     """string str text bool boolean int integer number float object any unknown undefined none null nil true false void
     required optional missing invalid incorrect wrong empty expired reset changed updated generated encrypted hashed
-    protected secure secured strong weak short long too not here there this that same different correct valid stored saved set
-    unset sent shown hidden visible masked redacted removed rotated revoked leaked exposed compromised safe yes no on off your
-    the a an my our their his her its it what where when how why which who please enter forgot forgotten change
-    default env environ process self request response config settings args kwargs input output field value label
-    password passwort passwd secret token key credentials user username login admin email name type id url path file
-    line char varchar data form html body header bearer basic digest api public private only never always also and or
-    but if for from with without by in of to at as is was are be been being must should can could may might will would
-    has have had do does did needed necessary used use using handled managed passed given provided supplied
-    available unavailable accepted rejected denied allowed checked verified validated configured injected read loaded
-    raise return break continue throw await new function def class null assert print log import export super this self
-    example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
+    protected secure secured strong weak short long too not here there this that same different correct valid stored
+    saved set unset sent shown hidden visible masked redacted removed rotated revoked leaked exposed compromised
+    safe yes no on off your the a an my our their his her its it what where when how why which who please enter
+    forgot forgotten change default env environ process self request response config settings args kwargs input
+    output field value label password passwort passwd secret token key credentials user username login admin email
+    name type id url path file line char varchar data form html body header bearer basic digest api public private
+    only never always also and or but if for from with without by in of to at as is was are be been being must
+    should can could may might will would has have had do does did needed necessary used use using handled managed
+    passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
+    configured injected read loaded async raise return break continue throw await new function def class null assert
+    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
 )
 _PLACEHOLDER = re.compile(
-    r"(?i)[<\[{(].*|.*[>\]})]$|\$\{?\$?\(?[a-z_][\w.:-]*\)?\}?|%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|[•●·]+|0+|"
-    r"@\w+@|(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|(?:my|some|the|a|an)[\s_.-]\D*|"
+    r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
+    r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
+    r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
+    r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
-    r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|"
+    r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
+    r"/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|"
     r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
@@ -113,7 +119,8 @@ _EXPRESSION = re.compile(
 )
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = re.compile(
-    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
+    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|"
+    r"(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
 )
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 _PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
@@ -171,13 +178,25 @@ def assigned(text: str) -> list[Found]:
 
 
 _AUTH = re.compile(
-    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
+    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?"""
+    r"""(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)"""
+    r"""(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
     re.IGNORECASE,
 )
 _COOKIE = re.compile(
-    r"""["'`]{0,2}[ \t]{0,4}[:=][ \t]{0,4}["'`]?(?:[\w.-]{1,64}=[^;\s"'`]{0,512}+;[ \t]?){0,20}?(?P<name>[\w.-]{0,40}(?:sess|sid|auth|token|jwt|remember)[\w.-]{0,40})=(?P<value>[^;\s"'`]{8,2048}+)""",
+    r"""["'`]{0,2}[ \t]{0,4}[:=][ \t]{0,4}["'`]?(?:[\w.-]{1,64}=[^;\s"'`]{0,512}+;[ \t]?){0,20}?"""
+    r"""(?P<name>[\w.-]{0,40}(?:sess|sid|auth|token|jwt|remember)[\w.-]{0,40})="""
+    r"""(?P<value>[^;\s"'`]{8,2048}+)""",
     re.IGNORECASE,
 )
+
+
+def _is_pair(value: str) -> bool:
+    """Tell whether base64 holds `user:password`."""
+    try:
+        return b":" in a2b_base64(value[: len(value) // 4 * 4])
+    except BinasciiError:
+        return False
 
 
 def _header(text: str, name: re.Match[str]) -> Found | None:
@@ -197,9 +216,9 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
     telling = _DIGIT.search(value) is not None and _LETTER.search(value) is not None
     if _PLACEHOLDER.fullmatch(value) or _EXPRESSION.fullmatch(value):
         return None
-    if scheme == "basic" and (telling or value.endswith("=")) and len(value) >= 8:
+    if scheme == "basic" and len(value) >= 8 and _is_pair(value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
-    if telling and len(value) >= (12 if scheme else 16):
+    if telling and len(value) >= (12 if scheme else 16) and not (value.isupper() and "-" in value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
     return None
 
@@ -245,6 +264,10 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
+_PREPOSITION = re.compile(r"(?:for|of|to|on|at|in|zum|für|von|de|del|da)\b")
+_STATED = frozenset((":", "：", "is", "was", "is now", "was set to", "is set to"))
+
+
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
@@ -259,13 +282,21 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
             return end + 1, "netrc"
         return None
-    op = after["op"].strip()
-    if op == ">":
+    op, of = after["op"].strip(), after["of"]
+    if (of and (not op or (not _PREPOSITION.match(of) and op not in _STATED))) or text.startswith(
+        "//", after.end()
+    ):
+        return None
+    if op == ",":
+        former = _FORMER.search(text, max(0, start - 48), start)
+        if not former or text[former.start() - 2 : former.start()] not in ("('", '("'):
+            return None
+    elif op == ">":
         former = _FORMER.search(text, max(0, start - 48), start)
         if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
             return None
     elif op == "to":
-        if after["of"] or not _CHANGED.search(low, max(0, start - 48), start):
+        if of or not _CHANGED.search(low, max(0, start - 48), start):
             return None
     elif (
         op in ("==", "===")
@@ -273,7 +304,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         or (not op and name[0] == "pass")
     ):
         return None
-    return after.end(), op + (" " if after["of"] else "")
+    return after.end(), op + (" " if of else "")
 
 
 _REST = re.compile(r"[^\s\"'`<>“”,;&\\)\]}]*+")
@@ -340,9 +371,7 @@ def _bare(value: str) -> str:
 _DIGIT = re.compile("[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
-_SAID = frozenset(
-    ("-", "–", "—", "to", "is", "was", "are", "'s", "’s", "ist", "est", "es", "lautet", "é", ">", "|", ",")
-)
+_SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
 
 def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
@@ -350,11 +379,14 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     low = value.lower()
     size = len(value)
     digit = _DIGIT.search(value) is not None
-    if not digit and kind != "password" and size < 20:
-        return False
+    if not digit:
+        if kind != "password" and (size < 20 or (not quoted and (":" in value or "(" in value))):
+            return False
+        if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")):
+            return False
     if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
         return False
-    if "[redacted" in low or len(set(low)) < 3 and not value.isdigit():
+    if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
         return False
     alpha = _LETTER.search(value) is not None
     symbol = _SYMBOL.search(value, 0, size - 1) is not None
@@ -370,14 +402,12 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
             and all(word.isalpha() and word.islower() for word in words)
         ):
             return sum(word in _NOT_VALUES for word in words) < 2  # a passphrase
-        return kind == "password" and digit and symbol and len(words) <= 3
+        return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
     if not quoted and (
         _EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
     ):
         return False
     if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
-        return False
-    if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")) and not digit:
         return False
     if kind in ("password", "sql"):
         if plural:
@@ -412,7 +442,8 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
 
 _USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
 _SSHPASS = re.compile(
-    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
+    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|"""
+    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
 )
 
 

@@ -1,7 +1,7 @@
 """What belongs to a person: email addresses, telephone numbers, bank accounts, payment cards.
 
-Numbers are taken by their shape and their checksum: ISO 13616 (IBAN, mod 97), ISO/IEC 7812 (cards, Luhn), E.164 (telephone
-numbers, at most fifteen digits after the country code).
+Numbers are taken by their shape and their checksum: ISO 13616 (IBAN, mod 97), ISO/IEC 7812 (cards, Luhn), E.164
+(telephone numbers, at most fifteen digits after the country code).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from acms.core.detectors import Found
 _LOCAL = re.compile(r"""[^\s@<>()\[\]{},;:"`|\\/=&?#!*^~$]{1,64}+""")
 _DOMAIN = re.compile(r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}([A-Za-z]{2,24}|xn--[a-z0-9-]{2,30})(?![\w-])")
 _SPELT = re.compile(
-    r"(?<![\w.])([\w.+-]{1,64}) ?(?:\[at\]|\(at\)|\{at\}| at ) ?((?:[\w-]{1,63} ?(?:\.|\[dot\]|\(dot\)|\{dot\}| dot ) ?){1,4}"
+    r"(?<![\w.])([\w.+-]{1,64}) ?(?:\[at\]|\(at\)|\{at\}| at ) ?"
+    r"((?:[\w-]{1,63} ?(?:\.|\[dot\]|\(dot\)|\{dot\}| dot ) ?){1,4}"
     r"[A-Za-z]{2,12})(?!\w)"
 )
 #: What looks like the domain of an address and is the name of a file: image@2x.png.
@@ -78,7 +79,7 @@ _DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(]
 _BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
-    r"(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[2-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<gap>[ .\-])[2-9]\d{2}(?P=gap)\d{4})"
+    r"(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[1-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<gap>[ .\-])[1-9]\d{2}(?P=gap)\d{4})"
     # a trunk zero: 030 1234567, 0171/1234567, 01 23 45 67 89, (020) 7946 0958, 020 7946 0958, 03-1234-5678
     r"|\(0[1-9]\d{0,4}\) ?\d{3,4}[ \-]?\d{3,6}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9][ \-]\d{4}[ \-]\d{4}"
     r"|0[1-9]\d{1,4} ?[ /\-] ?\d{3,9}(?:[ \-]\d{2,5}){0,3}"
@@ -87,13 +88,16 @@ _NATIONAL = re.compile(
 )
 _CALLED = re.compile(
     r"(?:\b(?:tele?(?:phone|fon|fone)?|phone|mobile?|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
-    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон)"
-    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
+    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|"
+    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон)"
+    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}"
+    r"(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
 _SHORT = re.compile(
-    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr)[ .:#]*$"
+    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr|"
+    r"batch|lot|model|case|account|tracking|customer|member|item)[ .:#]*$"
 )
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
@@ -149,10 +153,12 @@ def _called(text: str, start: int) -> bool:
 #: Length of an IBAN by country, from the IBAN registry of SWIFT.
 _LENGTHS = {
     pair[:2]: int(pair[2:])
-    for pair in """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20
+    for pair in """
+    AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28 EE20
     EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20
     LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25
-    QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30""".split()
+    QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30
+    """.split()
 }
 _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}+")
 _SMALL = re.compile(r"[a-z]{2}[0-9]{2}(?:[ \u00a0-]?[a-z0-9]){11,30}+")

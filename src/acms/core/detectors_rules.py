@@ -206,7 +206,7 @@ bitbucket-client-id | bitbucket | [a-z0-9]{32}
 bitbucket-client-secret | bitbucket | [a-z0-9=_\-]{64}
 bittrex-access-key | bittrex | [a-z0-9]{32}
 bittrex-secret-key | bittrex | [a-z0-9]{32}
-cisco-meraki-api-key | [mm]eraki|meraki | [0-9a-f]{40} | 3
+cisco-meraki-api-key | meraki | [0-9a-f]{40} | 3
 cloudflare-api-key | cloudflare | [a-z0-9_-]{40} | 2
 cloudflare-global-api-key | cloudflare | [a-f0-9]{37} | 2
 codecov-access-token | codecov | [a-z0-9]{32}
@@ -223,7 +223,7 @@ droneci-access-token | droneci | [a-z0-9]{32}
 dropbox-api-token | dropbox | [a-z0-9]{15}
 dropbox-long-lived-api-token | dropbox | [a-z0-9]{11}(AAAAAAAAAA)[a-z0-9\-_=]{43}
 dropbox-short-lived-api-token | dropbox | sl\.[a-z0-9\-=_]{135}
-etsy-access-token | etsy|[ee]tsy | [a-z0-9]{24} | 3
+etsy-access-token | etsy | [a-z0-9]{24} | 3
 facebook-secret | facebook | [a-f0-9]{32} | 3
 fastly-api-token | fastly | [a-z0-9=_\-]{32}
 finicity-api-token | finicity | [a-f0-9]{32}
@@ -263,7 +263,7 @@ new-relic-insert-key | new-relic|newrelic|new_relic | NRII-[a-z0-9-]{32}
 new-relic-user-api-id | new-relic|newrelic|new_relic | [a-z0-9]{64}
 new-relic-user-api-key | new-relic|newrelic|new_relic | NRAK-[a-z0-9]{27}
 nytimes-access-token | nytimes|new-york-times,|newyorktimes | [a-z0-9=_\-]{32}
-okta-access-token | [oo]kta|okta | 00[\w=\-]{40} | 4
+okta-access-token | okta | 00[\w=\-]{40} | 4
 plaid-api-token | plaid | access-(?:sandbox|development|production)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 plaid-client-id | plaid | [a-z0-9]{24} | 3.5
 plaid-secret-key | plaid | [a-z0-9]{30} | 3.5
@@ -273,12 +273,12 @@ sendbird-access-id | sendbird | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-
 sendbird-access-token | sendbird | [a-f0-9]{40}
 sentry-access-token | sentry | [a-f0-9]{64} | 3
 sidekiq-secret | bundle_enterprise__contribsys__com|bundle_gems__contribsys__com | [a-f0-9]{8}:[a-f0-9]{8}
-snyk-api-token | snyk[_.-]?(?:(?:api|oauth)[_.-]?)?(?:key|token) | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
+snyk-api-token | snyk[_.-]?(?:key|token|api[_.-]?key|api[_.-]?token|oauth[_.-]?key|oauth[_.-]?token) | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 sonar-api-token | sonar[_.-]?(?:login|token) | (?:squ_|sqp_|sqa_)?[a-z0-9=_\-]{40}
 sourcegraph-access-token | sourcegraph | [a-fA-F0-9]{40} | 3
 squarespace-access-token | squarespace | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
-sumologic-access-id | [ss]umo|sumo | su[a-zA-Z0-9]{12} | 3
-sumologic-access-token | [ss]umo|sumo | [a-z0-9]{64} | 3
+sumologic-access-id | sumo | su[a-zA-Z0-9]{12} | 3
+sumologic-access-token | sumo | [a-z0-9]{64} | 3
 telegram-bot-api-token | telegr | [0-9]{5,16}:(?-i:A)[a-z0-9_\-]{34}
 travisci-access-token | travis | [a-z0-9]{22}
 twitch-api-token | twitch | [a-z0-9]{30}

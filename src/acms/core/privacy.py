@@ -1,7 +1,7 @@
 """Privacy: what in a text is sensitive, and the text without it. One stage before every sink.
 
-Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses and
-telephone numbers go, too. Under `block` no text leaves at all.
+Under `allow` what is clearly sensitive still goes: secrets, keys, cards, bank accounts. Under `redact` email addresses
+and telephone numbers go, too. Under `block` no text leaves at all.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def redact(text: str, mode: Privacy) -> Redacted:
 
     What was redacted stays as it is when it is redacted again. Token counts must be taken anew.
     """
-    if mode is Privacy.BLOCK:
+    if mode == Privacy.BLOCK:
         return Redacted("", ())
     found = spans(text, mode)
     if not found:
@@ -133,7 +133,7 @@ def _detect(text: str, mode: Privacy) -> list[Found]:
     digits = _DIGITS.search(text) is not None
     if digits:
         found += detectors_personal.cards(text)
-    if mode is not Privacy.ALLOW:
+    if mode != Privacy.ALLOW:
         if "@" in text or "at" in text:
             found += detectors_personal.emails(text)
         if digits:
