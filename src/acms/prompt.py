@@ -84,7 +84,7 @@ class Prompt:
     def __init__(
         self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
     ) -> None:
-        if codec is not None and not callable(getattr(codec, "render", None)):
+        if codec is not None and (isinstance(codec, type) or not callable(getattr(codec, "parse", None))):
             raise ConfigurationError(
                 f"{codec!r} is no codec",
                 options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),

@@ -321,8 +321,13 @@ async def test_a_prompt_without_a_codec_cannot_be_rendered() -> None:
     with pytest.raises(ConfigurationError) as caught:
         await Prompt().user("U").render()
     assert caught.value.options
-    with pytest.raises(ConfigurationError):
-        Prompt("gpt-4o")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", ["gpt-4o", OpenAIChat, Prompt(), object()])
+def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Prompt(codec)
+    assert "OpenAIChat(model)" in caught.value.options
 
 
 async def test_an_empty_prompt_is_no_request() -> None:

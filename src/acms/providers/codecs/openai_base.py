@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.core import validate
 from acms.core.chat import ORPHAN, wrap
 from acms.core.nodes import Atom
 from acms.core.pairs import is_placeholder, joined
@@ -61,9 +62,7 @@ class OpenAICodec(ABC):
         calibration: Calibration | None = None,
         margin: float | None = None,
     ) -> None:
-        if not model.strip():
-            raise ValidationError("must name a model", field="model")
-        self.model = model
+        self.model = model = validate.name(model, "model")
         self.known = published(model)
         self.marks_only = self.known.breakpoints
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)
