@@ -416,7 +416,7 @@ class Prompt:
         made.__dict__.update(self.__dict__)
         made.steps = (*self.steps, *steps)
         recalled = False
-        for step in made.steps:
+        for step in made.steps if any(isinstance(step, Hint) for step in steps) else ():
             recalled = recalled or contents.moves(step)
             if recalled and isinstance(step, Hint):
                 raise ValidationError(
@@ -467,13 +467,19 @@ class Prompt:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
         bound: list[Prompt] = []
         steps = _read(content, field, bound)
+        if contents.depth(steps) > contents.DEPTH:
+            raise _too_deep(field)
         made = self
         for one in bound:
             made = made._bound(one)
         return made, tuple(steps)
 
 
-def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
+def _too_deep(field: str) -> ValidationError:
+    return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
+
+
+def _read(content: object, field: str, bound: list[Prompt], depth: int = 0) -> list[Step]:
     """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
     if content is None:
         return []
@@ -503,8 +509,12 @@ def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         if content and all(isinstance(item, _PARTS) for item in content):
             return [Said(contents.message(_role_of(content), parts=list(content)))]
+        if depth >= contents.DEPTH:
+            raise _too_deep(field)
         return [
-            step for index, item in enumerate(content) for step in _read(item, f"{field}[{index}]", bound)
+            step
+            for index, item in enumerate(content)
+            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
         ]
     raise ValidationError(
         f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)

@@ -144,6 +144,10 @@ class Resolver:
             case Shrinking():
                 return (await self._shrinking(step, name, path, room),)
             case Plugged(plugin):
+                if path.count("/") > content.DEPTH:
+                    raise ValidationError(
+                        f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin"
+                    )
                 made = self._read(await plugin.render(self._request))
                 if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
                     return (made[0].node,)

@@ -384,6 +384,38 @@ async def test_a_plugin_may_return_anything_that_may_stand_in_a_prompt() -> None
     assert caught.value.field == "plugin"
 
 
+class Endless:
+    """A plugin that asks for itself."""
+
+    async def render(self, request: Request) -> Any:
+        return Prompt().use(self)
+
+
+async def test_what_is_nested_without_end_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValidationError) as caught:
+        prompt().add(endless)
+    assert caught.value.field == "content"
+    with pytest.raises(ValidationError) as caught:
+        await prompt().use(Endless()).render()
+    assert caught.value.field == "plugin"
+    nested, scope = Prompt().user("U"), Scope(id="s", children=())
+    for number in range(99):
+        nested = Prompt().section(f"part-{number}", nested)
+    for _ in range(5000):
+        scope = Scope(id="s", children=(scope,))
+    rendered = await prompt().add(nested).render(budget=100)
+    assert [message.text for message in rendered.messages] == ["U"]
+    for build in (
+        lambda: prompt().section("more", nested).section("s", Prompt().section("t", nested)),
+        lambda: prompt().raw(scope),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            build()
+        assert "deep" in str(caught.value)
+
+
 async def test_plugins_run_at_the_same_time() -> None:
     import asyncio
 
