@@ -12,7 +12,7 @@ rendered = await (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Union
 
@@ -217,7 +217,7 @@ class Prompt:
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
-        exclude: Sequence[str] = (),
+        exclude: Iterable[str] = (),
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:
@@ -227,8 +227,9 @@ class Prompt:
         `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
         sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
         """
-        if isinstance(exclude, str):
-            raise ValidationError("must be a list of ids, not a string", field="exclude")
+        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+            what = "string" if isinstance(exclude, str) else type(exclude).__name__
+            raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
         if not validate.text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
         if scope not in ("session", "namespace"):

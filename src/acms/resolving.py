@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from acms.assembly import Gathered
@@ -148,7 +149,10 @@ class Resolver:
                     raise ValidationError(
                         f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin"
                     )
-                made = self._read(await plugin.render(self._request))
+                asked = plugin.render(self._request)
+                if not isawaitable(asked):
+                    raise ValidationError(f"{name!r} must have an async method render", field="plugin")
+                made = self._read(await asked)
                 if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
                     return (made[0].node,)
                 return (Scope(id=name, children=await self._nodes(made, path, room)),)

@@ -384,6 +384,20 @@ async def test_a_plugin_may_return_anything_that_may_stand_in_a_prompt() -> None
     assert caught.value.field == "plugin"
 
 
+class Late:
+    """A plugin whose method is not async."""
+
+    def render(self, request: Request) -> str:
+        return "now"
+
+
+async def test_a_plugin_that_cannot_be_awaited_is_named() -> None:
+    with pytest.raises(ValidationError) as caught:
+        await prompt().use(Late()).render()  # type: ignore[arg-type]
+    assert caught.value.field == "plugin"
+    assert "'late'" in str(caught.value)
+
+
 class Endless:
     """A plugin that asks for itself."""
 

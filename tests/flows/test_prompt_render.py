@@ -422,6 +422,15 @@ async def test_recall_takes_what_recall_takes(storage: Storage) -> None:
     rendered = await built.render(budget=500)
     assert texts(rendered) == ["U"]
     assert rendered.ledger.why_not(found[0].id).rule == "excluded"  # type: ignore[union-attr]
+    for exclude in ("id", None, 5):
+        with pytest.raises(ValidationError) as caught:
+            prompt().recall(session, "PostgreSQL", exclude=exclude)  # type: ignore[arg-type]
+        assert caught.value.field == "exclude"
+    for id in (None, 5, [found[0].id]):
+        for ask in (rendered.ledger.why, rendered.ledger.why_not, found.ledger.why):
+            with pytest.raises(ValidationError) as caught:
+                ask(id)
+            assert caught.value.field == "id"
 
 
 # ── reasons ─────────────────────────────────────────────────────────────────────────────────────────────────────────

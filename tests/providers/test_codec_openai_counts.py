@@ -450,6 +450,17 @@ class TestUsage:
             OpenAIChat("gpt-5").usage(usage)
         assert caught.value.field == "usage"
 
+    @pytest.mark.parametrize("cached", [-1, "many", 1.5])
+    def test_a_report_of_less_than_nothing_is_refused(self, cached: object) -> None:
+        reports = [
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": cached}},
+            {"prompt_tokens": -9},
+        ]
+        for report in reports:
+            with pytest.raises(ValidationError) as caught:
+                OpenAIChat("gpt-5").usage(report)
+            assert caught.value.field == "usage"
+
     def test_usage_of_anthropic_is_none_of_responses(self) -> None:
         foreign = {"input_tokens": 12, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 0}
         with pytest.raises(ValidationError, match="another provider"):
