@@ -331,8 +331,10 @@ def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
 
 
 async def test_an_empty_prompt_is_no_request() -> None:
-    with pytest.raises(PayloadError):
-        await prompt().render()
+    for built, budget in ((prompt(), None), (prompt().omit("All of it."), 5)):
+        with pytest.raises(PayloadError) as caught:
+            await built.render(budget=budget)
+        assert caught.value.options
 
 
 async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:
