@@ -183,6 +183,12 @@ class PinnedKV:
             if namespace is None:
                 raise ValidationError("give it, or a registry", field="namespace")
             registry = create_pin_registry(store, namespace=namespace)
+        elif isinstance(registry, type) or not callable(getattr(registry, "list", None)):
+            raise ValidationError(
+                f"must be a pin registry, not {type(registry).__name__}",
+                field="registry",
+                options=("create_pin_registry(store, namespace=…)",),
+            )
         elif namespace is not None and named is not None and namespace != named:
             raise ValidationError(f"is {namespace!r}, that of the registry is {named!r}", field="namespace")
         #: Whose pins they are: names them in events and errors.

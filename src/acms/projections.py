@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, overload
 
-from acms.errors import EntryNotFoundError
+from acms.errors import EntryNotFoundError, ValidationError
 from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Role, Source, Span, State
 
 __all__ = [
@@ -222,6 +222,8 @@ class Ledger:
 
     def why(self, id: str) -> Verdict:
         """Return the verdict on an entry; `EntryNotFoundError` when the plan never saw it."""
+        if not isinstance(id, str):
+            raise ValidationError(f"must be an id, not {type(id).__name__}", field="id")
         found = self._verdicts.get(id)
         if found is None and self._others is not None:
             found = self._others.why(id)

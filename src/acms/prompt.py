@@ -12,7 +12,7 @@ rendered = await (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Union
 
@@ -84,7 +84,7 @@ class Prompt:
     def __init__(
         self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
     ) -> None:
-        if codec is not None and not callable(getattr(codec, "render", None)):
+        if codec is not None and (isinstance(codec, type) or not callable(getattr(codec, "parse", None))):
             raise ConfigurationError(
                 f"{codec!r} is no codec",
                 options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),
@@ -217,7 +217,7 @@ class Prompt:
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
-        exclude: Sequence[str] = (),
+        exclude: Iterable[str] = (),
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:
@@ -227,8 +227,9 @@ class Prompt:
         `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
         sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
         """
-        if isinstance(exclude, str):
-            raise ValidationError("must be a list of ids, not a string", field="exclude")
+        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+            what = "string" if isinstance(exclude, str) else type(exclude).__name__
+            raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
         if not validate.text(query, "query").strip():
             raise ValidationError("must not be blank", field="query")
         if scope not in ("session", "namespace"):
@@ -416,7 +417,7 @@ class Prompt:
         made.__dict__.update(self.__dict__)
         made.steps = (*self.steps, *steps)
         recalled = False
-        for step in made.steps:
+        for step in made.steps if any(isinstance(step, Hint) for step in steps) else ():
             recalled = recalled or contents.moves(step)
             if recalled and isinstance(step, Hint):
                 raise ValidationError(
@@ -467,13 +468,19 @@ class Prompt:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
         bound: list[Prompt] = []
         steps = _read(content, field, bound)
+        if contents.depth(steps) > contents.DEPTH:
+            raise _too_deep(field)
         made = self
         for one in bound:
             made = made._bound(one)
         return made, tuple(steps)
 
 
-def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
+def _too_deep(field: str) -> ValidationError:
+    return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
+
+
+def _read(content: object, field: str, bound: list[Prompt], depth: int = 0) -> list[Step]:
     """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
     if content is None:
         return []
@@ -503,8 +510,12 @@ def _read(content: object, field: str, bound: list[Prompt]) -> list[Step]:
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
         if content and all(isinstance(item, _PARTS) for item in content):
             return [Said(contents.message(_role_of(content), parts=list(content)))]
+        if depth >= contents.DEPTH:
+            raise _too_deep(field)
         return [
-            step for index, item in enumerate(content) for step in _read(item, f"{field}[{index}]", bound)
+            step
+            for index, item in enumerate(content)
+            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
         ]
     raise ValidationError(
         f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)

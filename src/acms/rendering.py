@@ -26,7 +26,7 @@ from acms.core.manifest import written as written_manifest
 from acms.core.nodes import Composed, Fitted, Left, Placed, Scope
 from acms.core.nodes import Step as Shrunk
 from acms.core.pairs import paired
-from acms.errors import ACMSError, ConfigurationError, ValidationError
+from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
 from acms.events import Event, PinsLoaded, PinsSkipped, PromptFailed, PromptRendered, ScopeShrunk
 from acms.logs import tell
 from acms.manifest import Manifest, Read
@@ -330,6 +330,12 @@ class _Render:
                 tree = fewer
                 continue
             placed = laid_out([_in_place(one, resolved.recalls) for one in fitted.placed])
+            if not placed:
+                raise PayloadError(
+                    "there is no message to send: all was left out, or nothing was there",
+                    field="messages",
+                    options=("add a message that is required, such as user(…)", "raise the budget"),
+                )
             marks = _marks(placed, tree, resolved, self._tools)
             payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
             count = self._codec.count(payload)

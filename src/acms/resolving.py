@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from inspect import isawaitable
+from typing import TYPE_CHECKING, NamedTuple
 
 from acms.assembly import Gathered
 from acms.core import content
@@ -84,6 +85,17 @@ class Resolved:
         )
 
 
+class Room(NamedTuple):
+    """What a content may take up."""
+
+    #: Raw tokens; None without a limit.
+    tokens: int | None = None
+    #: Whether something gives way when it is short. What is required is read whole: an error says how much that is.
+    shrinks: bool = False
+    #: Messages; None without a limit.
+    newest: int | None = None
+
+
 class Resolver:
     """Reads what the steps of one render need; every render has its own."""
 
@@ -97,7 +109,7 @@ class Resolver:
         """Return the tree of a prompt: a scope for each step."""
         found = self._found
         names = content.named(steps)
-        made = await self._each(steps, names, found.tree.id, self._limit, None)
+        made = await self._each(steps, names, found.tree.id, Room(self._limit))
         children: list[Node] = []
         for step, name, nodes in zip(steps, names, made, strict=True):
             if isinstance(step, Hint):
@@ -109,63 +121,62 @@ class Resolver:
         found.tree = replace(found.tree, children=_distinct(children))
         return found
 
-    async def _nodes(
-        self, steps: Sequence[Step], path: str, room: int | None, newest: int | None = None
-    ) -> tuple[Node, ...]:
+    async def _nodes(self, steps: Sequence[Step], path: str, room: Room) -> tuple[Node, ...]:
         """Return the nodes of some steps, in order."""
-        made = await self._each(steps, content.named(steps), path, room, newest)
+        made = await self._each(steps, content.named(steps), path, room)
         return _distinct([node for nodes in made for node in nodes])
 
     async def _each(
-        self, steps: Sequence[Step], names: Sequence[str], path: str, room: int | None, newest: int | None
+        self, steps: Sequence[Step], names: Sequence[str], path: str, room: Room
     ) -> Sequence[tuple[Node, ...]]:
         """Return the nodes of each step; what has to be waited for is waited for at the same time."""
         return await asyncio.gather(
-            *(
-                self._node(step, name, f"{path}/{name}", room, newest)
-                for step, name in zip(steps, names, strict=True)
-            )
+            *(self._node(step, name, f"{path}/{name}", room) for step, name in zip(steps, names, strict=True))
         )
 
-    async def _node(
-        self, step: Step, name: str, path: str, room: int | None, newest: int | None
-    ) -> tuple[Node, ...]:
+    async def _node(self, step: Step, name: str, path: str, room: Room) -> tuple[Node, ...]:
         match step:
             case Said(message):
                 return (Atom((message,)),)
             case Fixed(node):
                 return (node,)
             case Log():
-                return tuple(await self._log(step, room, newest))
+                return tuple(await self._log(step, room))
             case Shrinking():
-                return (await self._shrinking(step, name, path, room, newest),)
+                return (await self._shrinking(step, name, path, room),)
             case Plugged(plugin):
-                made = self._read(await plugin.render(self._request))
+                if path.count("/") > content.DEPTH:
+                    raise ValidationError(
+                        f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin"
+                    )
+                asked = plugin.render(self._request)
+                if not isawaitable(asked):
+                    raise ValidationError(f"{name!r} must have an async method render", field="plugin")
+                made = self._read(await asked)
                 if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
                     return (made[0].node,)
-                return (Scope(id=name, children=await self._nodes(made, path, room, newest)),)
+                return (Scope(id=name, children=await self._nodes(made, path, room)),)
             case Recalling():
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
                 return (remembering(step, name, sum(allowed(step, self._request.codec))),)
             case Standing():
-                return (await self._standing(step, name, path, room),)
+                return (await self._standing(step, name, path, room.tokens),)
             case Hint():
                 return ()
 
-    async def _shrinking(
-        self, step: Shrinking, name: str, path: str, room: int | None, newest: int | None
-    ) -> Scope:
+    async def _shrinking(self, step: Shrinking, name: str, path: str, room: Room) -> Scope:
         ceiling = step.ceiling
         if step.share is not None and self._limit is not None:
             part = int(step.share * self._limit)
             ceiling = part if ceiling is None else min(ceiling, part)
         keeps_start = isinstance(step.strategy, Truncate) and step.strategy.keep is Keep.START
-        caps = [room, ceiling, step.strategy.tokens if isinstance(step.strategy, Truncate) else None]
+        caps = [room.tokens, ceiling, step.strategy.tokens if isinstance(step.strategy, Truncate) else None]
         least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
-        count = step.newest if newest is None else min(newest, step.newest or newest)
-        nodes = await self._nodes(step.steps, path, least, count)
+        count = step.newest if room.newest is None else min(room.newest, step.newest or room.newest)
+        shrinks = room.shrinks or step.strategy is not None
+        nodes = await self._nodes(step.steps, path, Room(least, shrinks, count))
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
             if step.newest is None:
@@ -197,7 +208,7 @@ class Resolver:
             first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
             await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
-            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, None))))
+            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, Room()))))
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
@@ -206,12 +217,13 @@ class Resolver:
             strategy=loaded.strategy,
         )
 
-    async def _log(self, step: Log, room: int | None, newest: int | None) -> list[Atom]:
-        """Read of a log what could be shown."""
+    async def _log(self, step: Log, place: Room) -> list[Atom]:
+        """Read of a log what could be shown, and all of what must be."""
+        room = place.tokens if place.shrinks else None
         view: View = step.session
         counter = view.counter.name
         same = counter == self._request.codec.counter.name
-        count = step.newest if newest is None else newest
+        count = step.newest if place.newest is None else place.newest
         wanted = None if count is not None or room is None else int(room * MARGIN)
         while True:
             gathered = await view.said(budget=wanted, messages=count)

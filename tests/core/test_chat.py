@@ -18,7 +18,7 @@ from acms.core.offer import Terms, offer
 from acms.core.plan import TextFrame, candidate, present, suffix
 from acms.core.rank import Question, rank
 from acms.errors import TokenBudgetExceededError
-from acms.model import Entry, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
+from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
 from acms.projections import ContextItem
 from acms.protocols import TokenCounter
 from tests.core.counters import COUNTERS, Counting
@@ -40,7 +40,7 @@ def gathered(log: Log, budget: int, counter: TokenCounter) -> Gathered:
         cost = sum(candidate(unit, Source.WINDOW, frame).tokens for unit in folded.units)
         if not folded.unresolved and (after <= 0 or cost > budget):
             read = [entry for entry in log.entries[max(0, after) :] if entry.kind in SHOWN]
-            return _gathered("c_x", log.version, read, log.cover(), folded, max(0, after))
+            return _gathered(Head(context="c_x"), log.version, read, log.cover(), folded, max(0, after))
     raise AssertionError("the loop ends with the whole log")
 
 

@@ -157,6 +157,19 @@ async def test_a_compaction_is_named_as_the_reason_of_a_change() -> None:
     await session.close()
 
 
+async def test_an_edit_and_a_retraction_are_named_as_the_reason_of_a_change() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    ids = [await session.ingest("user", f"message {number}") for number in range(6)]
+    built = Prompt(OpenAIChat("gpt-4o")).system("S").history(session)
+    before = await built.render()
+    await session.replace(ids[2], "another")
+    edited = await built.render(after=before)
+    assert edited.cache.reason == "prompt/history: an edit, v7, stands for v3"
+    await session.retract(ids[4])
+    assert (await built.render(after=edited)).cache.reason == "prompt/history: v5 left"
+    await session.close()
+
+
 async def test_a_recall_has_a_sixteenth_of_the_budget_unless_told_otherwise() -> None:
     session = ACMS("a", open_storage("memory://"))
     await told(session, 1, 150)

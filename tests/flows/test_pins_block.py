@@ -268,6 +268,8 @@ async def test_strategy_role_priority_and_reserve_are_those_of_the_scope():
         ("namespace", {"namespace": "\ud800"}),
         ("namespace", {"namespace": 123}),
         ("namespace", {"registry": create_pin_registry(InMemoryKV(), namespace="another")}),
+        ("registry", {"registry": 5}),
+        ("registry", {"registry": InMemoryKV()}),
         ("store", {"store": "sqlite:///pins.db"}),
         ("store", {"store": None, "registry": create_pin_registry(InMemoryKV(), namespace="user:123")}),
         ("max_pins", {"max_pins": 0}),

@@ -321,13 +321,20 @@ async def test_a_prompt_without_a_codec_cannot_be_rendered() -> None:
     with pytest.raises(ConfigurationError) as caught:
         await Prompt().user("U").render()
     assert caught.value.options
-    with pytest.raises(ConfigurationError):
-        Prompt("gpt-4o")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", ["gpt-4o", OpenAIChat, Prompt(), object()])
+def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Prompt(codec)
+    assert "OpenAIChat(model)" in caught.value.options
 
 
 async def test_an_empty_prompt_is_no_request() -> None:
-    with pytest.raises(PayloadError):
-        await prompt().render()
+    for built, budget in ((prompt(), None), (prompt().omit("All of it."), 5)):
+        with pytest.raises(PayloadError) as caught:
+            await built.render(budget=budget)
+        assert caught.value.options
 
 
 async def test_tools_are_read_in_neutral_and_in_openais_form() -> None:
@@ -377,6 +384,52 @@ async def test_a_plugin_may_return_anything_that_may_stand_in_a_prompt() -> None
     with pytest.raises(ValidationError) as caught:
         await prompt().use(Clock(object())).render()
     assert caught.value.field == "plugin"
+
+
+class Late:
+    """A plugin whose method is not async."""
+
+    def render(self, request: Request) -> str:
+        return "now"
+
+
+async def test_a_plugin_that_cannot_be_awaited_is_named() -> None:
+    with pytest.raises(ValidationError) as caught:
+        await prompt().use(Late()).render()  # type: ignore[arg-type]
+    assert caught.value.field == "plugin"
+    assert "'late'" in str(caught.value)
+
+
+class Endless:
+    """A plugin that asks for itself."""
+
+    async def render(self, request: Request) -> Any:
+        return Prompt().use(self)
+
+
+async def test_what_is_nested_without_end_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValidationError) as caught:
+        prompt().add(endless)
+    assert caught.value.field == "content"
+    with pytest.raises(ValidationError) as caught:
+        await prompt().use(Endless()).render()
+    assert caught.value.field == "plugin"
+    nested, scope = Prompt().user("U"), Scope(id="s", children=())
+    for number in range(99):
+        nested = Prompt().section(f"part-{number}", nested)
+    for _ in range(5000):
+        scope = Scope(id="s", children=(scope,))
+    rendered = await prompt().add(nested).render(budget=100)
+    assert [message.text for message in rendered.messages] == ["U"]
+    for build in (
+        lambda: prompt().section("more", nested).section("s", Prompt().section("t", nested)),
+        lambda: prompt().raw(scope),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            build()
+        assert "deep" in str(caught.value)
 
 
 async def test_plugins_run_at_the_same_time() -> None:

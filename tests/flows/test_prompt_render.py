@@ -210,6 +210,19 @@ async def test_of_a_long_log_only_what_could_fit_is_read(storage: Storage) -> No
     assert rendered.ledger.why_not(ids[-1]) is None
 
 
+async def test_a_log_that_is_required_and_does_not_fit_says_how_much_all_of_it_is(storage: Storage) -> None:
+    session = session_on(storage)
+    await fill(session, *[LONG] * 10)
+    for built in (prompt().add(session), prompt().section("log", session).omit("U")):
+        with pytest.raises(FitError) as caught:
+            await built.render(budget=100)
+        rendered = await built.render(budget=caught.value.required)
+        assert texts(rendered)[:10] == [LONG] * 10
+    built = prompt().omit(session).user("U")
+    assert texts(await built.render(budget=100)) == ["U"]
+    assert texts(await built.render(budget=await size(built))) == [*[LONG] * 10, "U"]
+
+
 async def test_a_log_counted_by_another_counter_is_read_as_far_as_it_takes(storage: Storage) -> None:
     """A log of few words may have many tokens: how much is read goes by what the codec counts."""
     session = session_on(storage, words=True)
@@ -409,6 +422,15 @@ async def test_recall_takes_what_recall_takes(storage: Storage) -> None:
     rendered = await built.render(budget=500)
     assert texts(rendered) == ["U"]
     assert rendered.ledger.why_not(found[0].id).rule == "excluded"  # type: ignore[union-attr]
+    for exclude in ("id", None, 5):
+        with pytest.raises(ValidationError) as caught:
+            prompt().recall(session, "PostgreSQL", exclude=exclude)  # type: ignore[arg-type]
+        assert caught.value.field == "exclude"
+    for id in (None, 5, [found[0].id]):
+        for ask in (rendered.ledger.why, rendered.ledger.why_not, found.ledger.why):
+            with pytest.raises(ValidationError) as caught:
+                ask(id)
+            assert caught.value.field == "id"
 
 
 # ── reasons ─────────────────────────────────────────────────────────────────────────────────────────────────────────

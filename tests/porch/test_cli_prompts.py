@@ -123,6 +123,10 @@ def test_a_budget_that_is_too_small_and_a_codec_that_is_none_are_refused(talk: l
     error = refused("render", "user_123", "--codec", "morse")
     assert (error["code"], error["field"]) == ("VALIDATION", "codec")
     assert refused("render", "nobody")["code"] == "SESSION_NOT_FOUND"
+    error = refused("render", "user_123", "--save", ".")
+    assert (error["code"], error["field"]) == ("VALIDATION", ".")
+    for codec in ("openai-chat", "anthropic"):
+        assert refused("render", "user_123", "--codec", codec, "--model", "")["field"] == "model"
 
 
 def test_two_prompts_are_compared_from_where_they_part(talk: list[str]) -> None:

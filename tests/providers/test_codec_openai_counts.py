@@ -13,7 +13,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms.codecs import Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
+from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
 from acms.composition import PromptMessage
 from acms.core.pairs import is_placeholder
 from acms.errors import ValidationError
@@ -266,9 +266,12 @@ class TestVocabularies:
         assert codec.counter.name == "o200k_base"
         assert count.upper_bound >= 1.25 * count.tokens
 
-    def test_a_model_has_a_name(self) -> None:
-        with pytest.raises(ValidationError, match="must name a model"):
-            OpenAIChat(" ")
+    @pytest.mark.parametrize("model", ["", " ", None, 5, "\ud800", "m" * 256])
+    @pytest.mark.parametrize("codec", [OpenAIChat, OpenAIResponses, AnthropicMessages])
+    def test_a_model_has_a_name(self, codec: Any, model: Any) -> None:
+        with pytest.raises(ValidationError) as caught:
+            codec(model)
+        assert caught.value.field == "model"
 
 
 # ── costs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -446,6 +449,17 @@ class TestUsage:
         with pytest.raises(ValidationError, match="prompt_tokens") as caught:
             OpenAIChat("gpt-5").usage(usage)
         assert caught.value.field == "usage"
+
+    @pytest.mark.parametrize("cached", [-1, "many", 1.5])
+    def test_a_report_of_less_than_nothing_is_refused(self, cached: object) -> None:
+        reports = [
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": cached}},
+            {"prompt_tokens": -9},
+        ]
+        for report in reports:
+            with pytest.raises(ValidationError) as caught:
+                OpenAIChat("gpt-5").usage(report)
+            assert caught.value.field == "usage"
 
     def test_usage_of_anthropic_is_none_of_responses(self) -> None:
         foreign = {"input_tokens": 12, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 0}

@@ -68,7 +68,7 @@ def _codec(name: str, model: str | None) -> Codec:
     if name not in CODECS:
         raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
     made, usual = CODECS[name]
-    found: Codec = getattr(codecs, made)(model or usual)
+    found: Codec = getattr(codecs, made)(usual if model is None else model)
     return found
 
 
@@ -291,7 +291,10 @@ def _save(file: Path, kept: Kept) -> None:
             for one in kept.messages
         ],
     }
-    file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+    try:
+        file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error
 
 
 def _kept(file: Path) -> Kept:

@@ -16,6 +16,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from acms.composition import CachePrediction, Change, PromptMessage, Usage
+from acms.core.chain import is_summary
 from acms.manifest import Manifest, Sent
 from acms.model import Role, Text
 from acms.protocols import Codec
@@ -247,8 +248,11 @@ def _log(was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], plac
     if not (is_now.first and was.first):
         return f"{is_now.path}: the text changed"
     if after is not None and after.path == is_now.path and is_now.first > after.first > was.first:
-        return f"{is_now.path}: a summary, v{is_now.first}, stands for {_span(was.first, after.first - 1)}"
+        what = "a summary" if all(map(is_summary, is_now.sources)) else "an edit"
+        return f"{is_now.path}: {what}, v{is_now.first}, stands for {_span(was.first, after.first - 1)}"
     if any(one.hash == is_now.hash for one in old[place:]):
+        if place and old[place - 1].path == was.path:
+            return f"{is_now.path}: {_span(was.first, max(was.first, is_now.first - 1))} left"
         return f"the start of {is_now.path} moved: {_span(was.first, max(was.first, is_now.first - 1))} left"
     if any(one.hash == was.hash for one in new[place:]):
         return f"{is_now.path}: {_span(is_now.first, max(is_now.first, was.first - 1))} came in before v{was.first}"

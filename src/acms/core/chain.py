@@ -67,6 +67,11 @@ def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
     return f"{_PREFIX[kind]}_{context[2:]}_{base32(version)}_{nonce}"
 
 
+def is_summary(id: str) -> bool:
+    """Return whether an entry id is that of a summary."""
+    return id.startswith(f"{_PREFIX[Kind.SUMMARY]}_")
+
+
 @lru_cache(maxsize=8192)
 def locate(id: str) -> tuple[str, int] | None:
     """Return the context and version an entry id points to; None when it is not an entry id."""

@@ -20,6 +20,9 @@ from acms.errors import ValidationError
 from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
 from acms.projections import SEPARATOR, ContextItem, speak
 
+DEPTH = 100
+"""Levels of a prompt tree: what works on it calls itself for each."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 # ── the steps of a builder ──────────────────────────────────────────────────────────────────────────────────────────
@@ -295,6 +298,28 @@ def moves(step: Step) -> bool:
     if isinstance(step, Shrinking | Standing):
         return any(map(moves, step.steps))
     return isinstance(step, Fixed) and _moves(step.node)
+
+
+def depth(steps: Sequence[Step]) -> int:
+    """Return how many levels of steps and nodes are in some steps."""
+    found = 0
+    level: list[Step | Node] = list(steps)
+    while level:
+        found += 1
+        level = [below for one in level for below in _below(one)]
+    return found
+
+
+def _below(one: Step | Node) -> Sequence[Step | Node]:
+    match one:
+        case Shrinking() | Standing():
+            return one.steps
+        case Fixed(node):
+            return (node,)
+        case Scope():
+            return one.children
+        case _:
+            return ()
 
 
 def _moves(node: Node) -> bool:

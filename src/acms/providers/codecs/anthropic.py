@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Literal
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.core import validate
 from acms.core.chat import NO_RESULT
 from acms.errors import ConfigurationError, PayloadError, ValidationError
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
@@ -67,12 +68,12 @@ class AnthropicMessages:
     ) -> None:
         if bound not in ("calibrated", "bytes"):
             raise ConfigurationError(f'unknown bound {bound!r}; known: "calibrated", "bytes"')
+        self.model = validate.name(model, "model")
         family = claude(model)
         if system_messages is not None:
             family = family._replace(system=system_messages)
         if reasoning is not None:
             family = family._replace(reasoning=reasoning)
-        self.model = model
         self.max_tokens = max_tokens
         #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(family.ratio, margin=margin)

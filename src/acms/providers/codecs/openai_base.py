@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+from acms.core import validate
 from acms.core.chat import ORPHAN, wrap
 from acms.core.nodes import Atom
 from acms.core.pairs import is_placeholder, joined
@@ -61,9 +62,7 @@ class OpenAICodec(ABC):
         calibration: Calibration | None = None,
         margin: float | None = None,
     ) -> None:
-        if not model.strip():
-            raise ValidationError("must name a model", field="model")
-        self.model = model
+        self.model = model = validate.name(model, "model")
         self.known = published(model)
         self.marks_only = self.known.breakpoints
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)
@@ -503,11 +502,10 @@ def read_usage(usage: object, tokens: str, details: str) -> Usage:
     if of(usage, "cache_read_input_tokens") is not None:
         raise ValidationError("is that of another provider", field="usage")
     more = of(usage, details)
-    return Usage(
-        input_tokens=total,
-        cached_tokens=of(more, "cached_tokens") or 0,
-        written_tokens=of(more, "cache_write_tokens") or 0,
-    )
+    read, written = of(more, "cached_tokens") or 0, of(more, "cache_write_tokens") or 0
+    if any(not isinstance(tokens, int) or tokens < 0 for tokens in (total, read, written)):
+        raise ValidationError("must be numbers of tokens", field="usage")
+    return Usage(input_tokens=total, cached_tokens=read, written_tokens=written)
 
 
 def is_url(ref: str) -> bool:
