@@ -429,7 +429,7 @@ class ACS:
     async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
         """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
         request = now.request
-        size = sum(map(_size, candidates))
+        size = sum(map(_size, candidates[: INLINE // 200 + 1]))  # more are too many in any case
         moment = self._clock()
 
         def work() -> Admitted:
