@@ -26,7 +26,6 @@ from acms.contract import (
     Candidate,
     Code,
     Experience,
-    KVPolicy,
     Layer,
     Lod,
     Metrics,
@@ -39,7 +38,7 @@ from acms.contract import (
 from acms.core import recovery, validate
 from acms.core.admission import Admitted, Terms, choose
 from acms.core.entities import entities, gaze
-from acms.core.kv_policy import Held, Holds, known, policy
+from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
 from acms.core.selection import Profile
@@ -86,6 +85,9 @@ class _Asking(NamedTuple):
     began: float
     until: float
     kept: _Attempt | None
+    #: What the caller's cache holds, and how many keys at most.
+    cache: tuple[Held, ...]
+    capacity: int | None
 
 
 class ACS:
@@ -154,24 +156,25 @@ class ACS:
         """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
 
         `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
-        `cache` is the caller's cache or its keys: the reply advises what to keep, shrink and drop of it. With `lenient`
-        the intent may be an object `{goal, entities}` and unknown fields are ignored. Whatever a source does is told in
-        the reply, not raised.
+        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient`
+        the intent may be an object `{goal, entities}`, unknown fields are ignored. What a source does is told in the
+        reply, not raised.
         """
         began = asyncio.get_running_loop().time()
         asked = RenderRequest.of(request, lenient=lenient)
         attempt = validate.whole(attempt, "attempt", least=1, most=self._max_attempts)
         chosen = None if action is None else Action.of(action)
-        held = cache if isinstance(cache, Holds) else known(cache)
         mode = effective(asked.privacy, self._privacy)
+        held = known(cache)
+        capacity = cache.capacity if isinstance(cache, Holds) else None
         log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
             kept = None  # another question, or another exposure
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
-        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept)
+        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept, held, capacity)
         try:
-            reply = await self._render(now, held)
+            reply = await self._render(now)
         except Exception as error:
             log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
@@ -190,7 +193,7 @@ class ACS:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _render(self, now: _Asking, cache: Holds | tuple[Held, ...]) -> RenderReply:
+    async def _render(self, now: _Asking) -> RenderReply:
         request, minimal = now.request, now.action is Action.RETURN_MINIMAL
         if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
             failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
@@ -206,12 +209,11 @@ class ACS:
                 self._remember(now, everything)
                 return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
         began = self._timer()
-        found = await self._chosen(now, candidates, cache)
-        if found is None:
+        admitted = await self._chosen(now, candidates)
+        if admitted is None:
             self._remember(now, everything)
             message = "there was no time left to choose from what was found"
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
-        admitted, advice = found
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
         too_large = any(one.rule == "budget" for one in selection.left)
@@ -236,7 +238,7 @@ class ACS:
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=advice,
+            kv_policy=admitted.advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
@@ -424,15 +426,13 @@ class ACS:
             return answer.candidates
         return sorted(answer.candidates, key=_best_first)[:most]
 
-    async def _chosen(
-        self, now: _Asking, candidates: Sequence[Candidate], cache: Holds | tuple[Held, ...]
-    ) -> tuple[Admitted, KVPolicy | None] | None:
-        """Choose, and advise the caller's cache; None when that takes too long. Much is done beside the event loop."""
+    async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
+        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
         request = now.request
-        size = sum(map(_size, candidates))
+        size = sum(map(_size, candidates[: INLINE // 200 + 1]))  # more are too many in any case
         moment = self._clock()
 
-        def work() -> tuple[Admitted, KVPolicy | None]:
+        def work() -> Admitted:
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
@@ -443,18 +443,10 @@ class ACS:
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
+                cache=now.cache,
+                capacity=now.capacity,
             )
-            admitted = choose(candidates, terms)
-            selection = admitted.selection
-            if not selection.fragments and not cache:
-                return admitted, None
-            return admitted, policy(
-                selected=selection.fragments,
-                tokens_max=request.tokens_max,
-                gaze=terms.gaze,
-                benefits=selection.benefits,
-                cache=cache,
-            )
+            return choose(candidates, terms)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005

@@ -172,7 +172,7 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
 async def ask(calls: Sequence[Call], memories: Mapping[int, Memory], *, until: float) -> list[Answer]:
     """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
 
-    A call that is late is cancelled, and closed by force when it has not cleaned up by `until` (time of the event loop).
+    A call that is late is cancelled, and closed by force when it has not cleaned up by `until`, in the loop's time.
     """
     if not calls:
         return []

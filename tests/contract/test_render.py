@@ -14,7 +14,7 @@ import pytest
 from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
-from acms.contract import Candidate, Layer, Lod, ProviderResponse
+from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse
 from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
@@ -433,9 +433,9 @@ async def test_check_30_a_reply_advises_only_about_its_ids_and_the_keys_it_was_t
 
 
 async def test_nothing_is_advised_where_there_is_nothing() -> None:
-    assert (await engine(Source("L2")).render(request())).kv_policy is None
-    reply = await engine(Source("L2")).render(request(), cache=KVCache())
-    assert reply.error is None
+    for cache in (None, [], KVCache()):
+        reply = await engine(Source("L2")).render(request(), cache=cache)
+        assert reply.kv_policy == KVPolicy()
     with pytest.raises(ValidationError):
         await engine(Source("L2")).render(request(), cache="keys")
 
