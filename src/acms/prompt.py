@@ -217,7 +217,7 @@ class Prompt:
         priority: int = RECALL,
         in_place: bool = False,
         min_relevance: float = 0.0,
-        exclude: Iterable[str] = (),
+        exclude: Sequence[str] = (),
         scope: str = "session",
         include_superseded: bool = False,
     ) -> Self:

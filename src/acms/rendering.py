@@ -280,6 +280,9 @@ class _Render:
         made: dict[str, Scope] = {}
         for path, step in recalls.items():
             name = path.rpartition("/")[2]
+            if not step.tokens:  # nothing is asked for, so nobody is asked
+                made[path] = Scope(id=name)
+                continue
             tokens, frame = allowed(step, self._codec, left)
             items = await self._recall(step, tokens, seen)
             seen.update(item.id for item in items)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, EntryNotFoundError, FitError, ValidationError
+from acms import ACMS, EntryNotFoundError, FitError, ValidationError, open_storage
 from acms.codecs import OpenAIChat, Tool
 from acms.composition import Count, Exactness, PromptMessage
 from acms.core.nodes import Atom, Omit, Scope
@@ -20,6 +20,7 @@ from acms.prompt import Prompt, Rendered
 from acms.protocols import SummaryRequest
 from acms.replay import replay
 from tests.core.toy import Toy
+from tests.flows.fakes import FakeEmbedder
 from tests.flows.talk import Storage, fill, session_on, tool_turn
 from tests.providers.server import ModelServer
 
@@ -105,6 +106,18 @@ async def test_of_equal_priorities_the_first_goes_first_and_only_as_many_as_must
     built = prompt().user("U").omit("first " * 20).omit("second " * 20)
     rendered = await built.render(budget=await size(built) - 1)
     assert [text.split()[0] for text in texts(rendered)] == ["U", "second"]
+
+
+async def test_at_a_budget_of_the_required_alone_all_else_is_left_out() -> None:
+    required = await size(prompt().user("U"))
+    built = prompt().user("U").omit("first " * 20).omit("second " * 20)
+    rendered = await built.render(budget=required)
+    assert texts(rendered) == ["U"]
+    assert [step.path for step in rendered.steps] == ["prompt/omit", "prompt/omit-2"]
+    for budget in (0, required - 1):
+        with pytest.raises(FitError) as caught:
+            await built.render(budget=budget)
+        assert caught.value.required == required
 
 
 class Grows(Toy):
@@ -413,6 +426,21 @@ async def test_other_sessions_of_a_namespace_are_asked_where_that_is_said(storag
     all_of_them = await prompt().user("U").recall(session, query, scope="namespace").render(budget=300)
     assert "48,000" in texts(all_of_them)[-1]
     assert await replay(all_of_them.manifest, storage, OpenAIChat("gpt-4o")) == all_of_them.payload
+
+
+async def test_a_recall_of_nothing_and_a_blank_one_ask_no_embedder() -> None:
+    embedder = FakeEmbedder()
+    session = ACMS("a", open_storage("memory://"), embedder=embedder)
+    await fill(session, "PostgreSQL for orders", "Redis for carts")
+    await session.wait_pending()
+    before = len(embedder.calls)
+    assert texts(await prompt().recall(session, "orders", tokens=0).user("U").render(budget=500)) == ["U"]
+    with pytest.raises(ValidationError) as caught:
+        prompt().recall(session, "  ")
+    assert (caught.value.field, len(embedder.calls)) == ("query", before)
+    await prompt().recall(session, "orders", tokens=50).user("U").render(budget=500)
+    assert len(embedder.calls) > before
+    await session.close()
 
 
 async def test_recall_takes_what_recall_takes(storage: Storage) -> None:
