@@ -283,3 +283,9 @@ def test_texts_made_to_be_slow_end() -> None:
 @pytest.mark.slow
 def test_texts_of_a_million_characters_made_to_be_slow_end() -> None:
     _survives(1_000_000, 1, 3600)
+
+
+@pytest.mark.parametrize("rest", ["proj-", "", "test-"])
+def test_keys_of_letters_in_order_are_keys_too(rest: str) -> None:
+    key = f"sk-{rest}" + "".join(map(chr, range(ord("a"), ord("z") + 1))) + "1234567890"
+    assert redact(f"use {key} here", Privacy.ALLOW).text == "use [REDACTED: api_key] here"

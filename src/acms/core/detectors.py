@@ -116,7 +116,7 @@ _SPECIAL = (
 )
 _DUMMY = re.compile(
     r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
-    r"placeholder|changeme|redacted|^(.)\1*$|abcdefghijklmnopqrstuvwxyz|0{8,}"
+    r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 
 

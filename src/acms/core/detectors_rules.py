@@ -166,7 +166,7 @@ notion-old | secret_ | secret_[A-Za-z0-9]{43}
 npm-any | npm_ | npm_[A-Za-z0-9]{36}
 nuget | oy2 | oy2[a-z0-9]{43}
 nvidia | nvapi- | nvapi-[\w-]{50,80}
-openai-any | sk- | sk-(?:proj-|svcacct-|admin-|None-|or-v1-|test-|live-|prod-)?(?=[\w-]{0,24}[0-9])(?=[\w-]{0,40}[A-Za-z])[A-Za-z0-9_-]{16,300}
+openai-any | sk- | sk-(?:proj-|svcacct-|admin-|None-|or-v1-|test-|live-|prod-)?(?=(?:[\w-]{0,24}|[A-Za-z0-9]{0,60})[0-9])(?=[\w-]{0,40}[A-Za-z])[A-Za-z0-9_-]{12,300}
 pagerduty | pdus+ | pdus\+[\w+-]{16,64}
 pinecone | pcsk_ | pcsk_[A-Za-z0-9_]{40,90}
 posthog | phx_ | phx_[A-Za-z0-9]{40,60}
