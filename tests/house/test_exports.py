@@ -11,6 +11,7 @@ import pytest
 
 DOORS = [
     "acms",
+    "acms.acs",
     "acms.codecs",
     "acms.errors",
     "acms.evaluation",

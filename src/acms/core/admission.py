@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from acms.contract import Candidate, RiskLevel, Variant
+from acms.contract import Candidate, KVPolicy, RiskLevel, Variant
+from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
 from acms.core.selection import Profile, Selection, select
 from acms.model import Privacy
@@ -40,6 +41,9 @@ class Terms:
     profile: Profile = "quality"
     order: Literal["selection", "lod"] = "selection"
     risk: RiskLevel = RiskLevel.MEDIUM
+    #: What the caller says of its cache, and how many keys that holds at most.
+    cache: tuple[Held, ...] = ()
+    capacity: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Admitted:
     redacted: int = 0
     #: Candidates that are not shown at all: their id or their names would give away what they hold.
     withheld: int = 0
+    #: What the caller's cache should do.
+    advice: KVPolicy
 
 
 def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
@@ -103,6 +109,14 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     by_id = {one.id: one for one in pool}
     return Admitted(
         selection=selection,
+        advice=policy(
+            selected=selection.fragments,
+            tokens_max=terms.tokens_max,
+            gaze=terms.gaze,
+            benefits=selection.benefits,
+            cache=terms.cache,
+            capacity=terms.capacity,
+        ),
         candidates=by_id,
         blocked=sum(
             1 for one in selection.fragments if effective(terms.mode, by_id[one.id].privacy) is Privacy.BLOCK
