@@ -24,10 +24,10 @@ _ROLES = {role.value: role for role in Role if role is not Role.TOOL}
 _TEXTS = ("input_text", "output_text")
 _UNDERSTOOD = ("message", "function_call", "function_call_output")
 PREAMBLE, REASONING, TOOLBOX = 24, 72, 200
-"""Tokens that every request, one to a model that reasons, and one with tools were reported to have besides.
+"""Tokens that every request, one to a model that reasons, and one with tools are charged besides.
 
-The examples of the API reference are all there is: 36 tokens for a message of 11 (gpt-4.1), 81 for one of 10 (o1 with
-high effort), 291 for one of 9 and a tool (gpt-4o). Much of it may have gone since: calibration finds out.
+Copies of the API reference's examples are all there is: 36 tokens for a message of 11 (gpt-4.1), 291 for one of 9 and a
+tool (gpt-4o). For models that reason nothing was found: a guess on the safe side. Calibration finds out.
 """
 HALF_AN_HOUR = 1_800
 """Seconds a prefix is kept at least when nothing is asked for."""
