@@ -92,3 +92,7 @@ def test_words_that_stand_side_by_side_are_the_name_others_know_them_by() -> Non
     assert gaze(twice, known=("memory_leak",)) == ("memory_leak", "memory", "general")
     longest = asks("fix the vector index rebuild job")
     assert gaze(longest, known=("vector_index", "vector-index-rebuild")) == ("vector-index-rebuild", "job")
+
+
+def test_the_mark_of_a_redaction_is_about_nothing() -> None:
+    assert entities("ask [REDACTED: email] about Kafka") == entities("ask about Kafka")

@@ -20,6 +20,7 @@ LONGEST = 128
 READ = 20_000
 """Characters of a text that are read."""
 
+_REDACTED = re.compile(r"\[REDACTED: [a-z_]+\]")
 _PIECE = re.compile(r"\w+(?:(?:://|[-./\\:@])\w+)*")
 _WORD = re.compile(r"\w+")
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -41,10 +42,11 @@ _ASKING = frozenset(
 def entities(text: str) -> tuple[str, ...]:
     """Return what a text is about, in lower case, in the order of first mention, `MOST` at most.
 
-    Of more than that, names (those with capitals, digits, or several parts) are kept before plain words.
+    Of more than that, names (those with capitals, digits, or several parts) are kept before plain words. The mark of a
+    redaction is about nothing.
     """
     named: dict[str, bool] = {}
-    for piece in _PIECE.findall(text[:READ]):
+    for piece in _PIECE.findall(_REDACTED.sub(" ", text[:READ])):
         for name, proper in _of(piece):
             named[name] = named.get(name, False) or proper
     if len(named) <= MOST:
