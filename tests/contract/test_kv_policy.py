@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import acms
 from acms.contract import Fragment, KVPolicy, Lod
 from acms.core.kv_cache import KVCache
 from acms.core.kv_policy import Held, evict_score, known, policy, quoting, resolve
@@ -20,6 +24,8 @@ MIXED = (
     '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '
     '"evict": ["frag:atomic:555", "frag:micro:789"] } }'
 )
+
+SCHEMAS = Path(acms.__file__).parent / "schemas"
 
 
 def fragment(
@@ -266,3 +272,15 @@ def test_what_is_no_cache_is_refused(cache: object) -> None:
     with pytest.raises(ValidationError) as caught:
         known(cache)
     assert (caught.value.field or "").startswith("cache")
+
+
+def test_check_05_a_fourth_list_is_refused_and_empty_ones_are_not() -> None:
+    schema = json.loads((SCHEMAS / "render_context_reply.v0.json").read_text())["properties"]["kv_policy"]
+    good: dict[str, Any] = {"pin": ["a"], "compress": [], "evict": []}
+    jsonschema.validate(good, schema)
+    assert KVPolicy.of(good).to_wire() == good
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**good, "keep": []}, schema)
+    with pytest.raises(ValidationError) as refused:
+        KVPolicy.of({**good, "keep": []})
+    assert refused.value.field == "kv_policy.keep"
