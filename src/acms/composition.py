@@ -53,7 +53,7 @@ class Exactness(StrEnum):
     EXACT = "exact"
     #: A stated quantile of what the provider has reported, or a published upper bound until it has.
     CALIBRATED = "calibrated"
-    #: The bytes of the payload: no byte-level tokenizer makes more tokens of it.
+    #: So many tokens for each byte of the payload, which relies on no measure of the text.
     BYTES = "bytes"
 
 
@@ -61,7 +61,7 @@ class Exactness(StrEnum):
 class Count:
     """The tokens of a whole request: roles, ids, tools and all."""
 
-    #: The best guess; the truth when exact.
+    #: Raw: by the codec's counter and its idea of framing; the truth when exact.
     tokens: int
     exactness: Exactness
     #: What a budget is compared with; equals `tokens` when exact.

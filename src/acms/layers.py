@@ -372,23 +372,17 @@ async def in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)  # type: ignore[arg-type]
+    def settle(end: Callable[[], None]) -> None:
+        if not done.done():
+            end()
 
     def run() -> None:
-        value: T | None = None
-        failed: BaseException | None = None
         try:
-            value = context.run(work)
+            end = partial(done.set_result, context.run(work))
         except BaseException as error:
-            failed = error
+            end = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, value, failed)
+            loop.call_soon_threadsafe(settle, end)
 
     context = copy_context()
     threading.Thread(target=run, daemon=True, name="acms-render").start()

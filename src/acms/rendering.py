@@ -74,7 +74,6 @@ class Rendered:
         count: Count,
         budget: int | None,
         codec: Codec,
-        tools: Sequence[Tool],
         steps: Sequence[Shrunk],
         warnings: Sequence[str],
         manifest: Callable[[], Manifest],
@@ -93,7 +92,6 @@ class Rendered:
         #: What the caller should know.
         self.warnings = tuple(warnings)
         self._placed = tuple(placed)
-        self._tools = tuple(tools)
         self._write = manifest
         self._recalls = tuple(recalls)
         self._omitted = sum([len(one.ids) for one in left if one.gone])
@@ -137,8 +135,7 @@ class Rendered:
     def report(self, usage: object) -> Report:
         """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
         found = self.codec.usage(usage)
-        raw = self.codec.base(self._tools) + sum([self.codec.cost(message) for message in self.messages])
-        self.codec.observe(raw, found)
+        self.codec.observe(self.tokens.tokens, found)
         return Report(usage=found, count=self.tokens, predicted=self.cache)
 
 
@@ -396,7 +393,6 @@ class _Render:
             count=found.counted,
             budget=self._budget,
             codec=codec,
-            tools=self._tools,
             steps=fitted.steps,
             warnings=tuple(dict.fromkeys(warnings)),
             manifest=manifest,

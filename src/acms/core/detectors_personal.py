@@ -171,16 +171,13 @@ def ibans(text: str) -> Iterator[Found]:
         size = _LENGTHS.get(raw[:2])
         if not size or text[match.start() - 1 : match.start()].isalnum():
             continue
-        chars: list[str] = []
-        end = 0
-        for end, char in enumerate(raw, 1):  # noqa: B007  what follows may be the next word
-            if char.isalnum():
-                chars.append(char)
-            if len(chars) == size:
-                break
-        after = text[match.start() + end : match.start() + end + 1]
-        if len(chars) == size and not after.isalnum():
-            turned = "".join(str(int(char, 36)) for char in chars[4:] + chars[:4])
+        places = [place for place, char in enumerate(raw) if char.isalnum()][:size]
+        if len(places) < size:
+            continue
+        end = places[-1] + 1  # what follows may be the next word
+        if not text[match.start() + end : match.start() + end + 1].isalnum():
+            number = "".join([raw[place] for place in places])
+            turned = "".join([str(int(char, 36)) for char in number[4:] + number[:4]])
             if int(turned) % 97 == 1:
                 yield Found(match.start(), match.start() + end, "iban")
 

@@ -285,7 +285,7 @@ class OpenAICodec(ABC):
                 return self._stated(part)
             case Raw():
                 return self.framing.raw(part.json)
-            case _:  # pragma: no cover - reasoning has been left out, results are counted by whoever asks
+            case Reasoning() | ToolResult():  # the one is left out, the other counted by whoever asks
                 return 0
 
     def _stated(self, media: Media) -> int:

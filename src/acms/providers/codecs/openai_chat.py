@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
@@ -113,8 +113,8 @@ class OpenAIChat(OpenAICodec):
                 case ToolResult(call_id, output):
                     written["tool_call_id"] = call_id
                     contents.append({"type": "text", "text": output})
-                case _:  # pragma: no cover - reasoning has been left out
-                    pass
+                case Reasoning():
+                    pass  # the normal form has none
         if len(contents) == 1 and contents[0].keys() == {"type", "text"}:
             written["content"] = contents[0]["text"]
         else:

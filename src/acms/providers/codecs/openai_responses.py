@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from acms.composition import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.model import Json, Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import Function, dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
@@ -124,8 +124,8 @@ class OpenAIResponses(OpenAICodec):
                     items.append({"type": "function_call", **call})
                 case ToolResult(call_id, output):
                     items.append({"type": "function_call_output", "call_id": call_id, "output": output})
-                case _:  # pragma: no cover - reasoning has been left out
-                    pass
+                case Reasoning():
+                    pass  # the normal form has none
         if contents:
             plain = len(contents) == 1 and contents[0]["type"] == "input_text"
             content: Json = contents[0]["text"] if plain else contents
