@@ -1,0 +1,13 @@
+"""All operations of the service, in the order of the document."""
+
+from __future__ import annotations
+
+from acms.server import contexts, service
+from acms.server.operation import Operation
+
+__all__ = ["OPERATIONS"]
+
+OPERATIONS: tuple[Operation, ...] = (
+    *contexts.operations.all,
+    *service.operations.all,
+)
