@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from acms.server import contexts, service
+from acms.server import contexts, messages, service
 from acms.server.operation import Operation
 
 __all__ = ["OPERATIONS"]
 
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
+    *messages.operations.all,
     *service.operations.all,
 )

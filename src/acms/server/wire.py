@@ -13,7 +13,7 @@ import pydantic
 from pydantic.alias_generators import to_camel
 
 from acms.errors import ValidationError
-from acms.model import Json
+from acms.model import Json, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.server.operation import Body, Operation, Query
 
 __all__ = ["body", "instant", "parameters", "plain", "written"]
@@ -21,6 +21,15 @@ __all__ = ["body", "instant", "parameters", "plain", "written"]
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
 """Names whose value is somebody else's: the names in it are left as they are."""
+_PARTS: Mapping[type[Any], str] = {
+    Text: "text",
+    Reasoning: "reasoning",
+    ToolCall: "tool_call",
+    ToolResult: "tool_result",
+    Media: "media",
+    Raw: "raw",
+}
+"""By which `type` a part of a message is known."""
 
 
 def written(value: Json) -> bytes:
@@ -45,7 +54,8 @@ def plain(value: Any) -> Json:
     if isinstance(value, str):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {
+        kind = _PARTS.get(type(value))
+        return ({"type": kind} if kind else {}) | {
             name: _own(getattr(value, field)) if field in _OPAQUE else plain(getattr(value, field))
             for field, name in _names(type(value))
         }
