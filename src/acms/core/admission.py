@@ -51,7 +51,7 @@ class Admitted:
     """What was chosen, and what privacy did on the way."""
 
     selection: Selection
-    #: By id, as they were admitted.
+    #: By id, those of the fragments, as they were admitted.
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
@@ -106,7 +106,8 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         pool = kept
         if not changed:
             break
-    by_id = {one.id: one for one in pool}
+    shown = {one.id for one in selection.fragments}
+    by_id = {one.id: one for one in pool if one.id in shown}
     return Admitted(
         selection=selection,
         advice=policy(
