@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
 from acms import replying
-from acms.aside import INLINE, in_thread, let_go
+from acms.aside import INLINE, breathing, in_thread
 from acms.contract import (
     Action,
     Candidate,
@@ -40,6 +40,7 @@ from acms.core.entities import entities, gaze
 from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
+from acms.core.renditions import let_go
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
 from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
@@ -255,7 +256,7 @@ class ACS:
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
-        too_large = any(one.rule == "budget" for one in selection.left)
+        too_large = selection.weighed.too_large()
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
         if code is not None and not minimal:
             return self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
@@ -474,7 +475,7 @@ class ACS:
                 gaze=gaze(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
-                count=self._count,
+                count=self._count if pile.size <= INLINE else breathing(self._count),
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,

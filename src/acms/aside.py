@@ -13,15 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from time import monotonic
-from typing import Any, TypeVar
+from time import monotonic, perf_counter, sleep
+from typing import TypeVar
 
 T = TypeVar("T")
 
 INLINE = 8_000
 """Characters that are read on the event loop, about 2 ms; more go to a thread."""
-PIECE = 250
-"""Objects that are let go of at a time."""
+BREATH, PAUSE = 0.002, 0.0001
+"""Seconds of work after which a thread pauses, and for how long."""
 LONGEST = 1.0
 """Seconds for which a render keeps the garbage collector off, at most."""
 
@@ -103,7 +103,18 @@ class Quiet:
             _pause.end()
 
 
-def let_go(pile: list[Any]) -> None:
-    """Empty a list a piece at a time: between two pieces others have their turn."""
-    while pile:
-        del pile[-PIECE:]
+def breathing(call: Callable[[str], int]) -> Callable[[str], int]:
+    """Return a function that pauses between two calls when it was busy for `BREATH` seconds.
+
+    Without a pause a thread may take the interpreter back before the event loop has woken up, again and again.
+    """
+    until = perf_counter() + BREATH
+
+    def calls(said: str) -> int:
+        nonlocal until
+        if perf_counter() > until:
+            sleep(PAUSE)
+            until = perf_counter() + BREATH
+        return call(said)
+
+    return calls

@@ -35,7 +35,7 @@ CHARS = 4_000_000
 """Characters of all texts of one answer, at most."""
 TURN = 0.002
 """Seconds that reading answers holds the event loop at a time, however many there are."""
-MANY = 500
+MANY = 100
 """Candidates from which on the garbage collector waits until they are read."""
 WARNINGS = 100
 """Warnings of one answer that are read."""

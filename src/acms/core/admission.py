@@ -15,6 +15,7 @@ from typing import Literal
 from acms.contract import Candidate, KVPolicy, RiskLevel, Variant
 from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
+from acms.core.renditions import let_go
 from acms.core.selection import Profile, Selection, select
 from acms.model import Privacy
 
@@ -108,6 +109,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             break
     shown = {one.id for one in selection.fragments}
     by_id = {one.id: one for one in pool if one.id in shown}
+    let_go(pool)
     return Admitted(
         selection=selection,
         advice=policy(
