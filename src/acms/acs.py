@@ -25,7 +25,6 @@ from acms import replying
 from acms.aside import INLINE, breathing, in_thread
 from acms.contract import (
     Action,
-    Candidate,
     Code,
     Layer,
     Metrics,
@@ -35,7 +34,7 @@ from acms.contract import (
     RiskLevel,
 )
 from acms.core import recovery, validate
-from acms.core.admission import Admitted, Terms, choose
+from acms.core.admission import Admitted, Terms, choose, ledger
 from acms.core.entities import entities, gaze
 from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
@@ -47,6 +46,7 @@ from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
 from acms.logs import log, shown
 from acms.memories import Memory
 from acms.model import Json, Privacy
+from acms.projections import Ledger
 from acms.protocols import TokenCounter
 from acms.providers.tokens import default_counter
 from acms.view import View
@@ -233,7 +233,7 @@ class ACS:
         answers = {} if minimal else await self._gather(now)
         everything = {**self._reused(now, answers), **answers}
         outcomes = [replying.outcome(answer) for _, answer in sorted(answers.items())]
-        collected = sum(self._many(now, answer) for answer in everything.values())
+        collected = replying.collected(everything, request.experience_top_k)
         if not collected and not minimal:
             code = recovery.failure(outcomes, request.risk, obtained=False)
             if code is not None:
@@ -249,20 +249,22 @@ class ACS:
             pile = _Pile(everything, spare=not minimal)
         del answers, everything  # the last who holds a pile lets it go, a piece at a time
         began = self._timer()
-        admitted = await self._chosen(now, pile)
-        if admitted is None:
+        chosen = await self._chosen(now, pile)
+        if chosen is None:
             self._remember(now, pile.take())
             message = "there was no time left to choose from what was found"
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, reasons = chosen
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
         too_large = selection.weighed.too_large()
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
         if code is not None and not minimal:
-            return self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+            failed = self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+            return replace(failed, ledger=reasons)
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
             message = "what was found would show what must not be shown"
-            return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
+            return replace(self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0), ledger=reasons)
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
@@ -274,6 +276,7 @@ class ACS:
             ),
             warnings=(*warnings, *replying.shortened(admitted, too_large=too_large)),
             experience=replying.experience(admitted),
+            ledger=reasons,
         )
 
     async def _gather(self, now: _Asking) -> dict[int, Answer]:
@@ -447,28 +450,13 @@ class ACS:
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _many(self, now: _Asking, answer: Answer) -> int:
-        """Return how many candidates of an answer are chosen from."""
-        most = now.request.experience_top_k
-        found = len(answer.candidates)
-        return found if most is None or answer.call.provider.layer is not Layer.L4 else min(most, found)
-
-    def _of(self, now: _Asking, answer: Answer) -> Sequence[Candidate]:
-        """Return the candidates of an answer; of experience no more units than were asked for."""
-        most = self._many(now, answer)
-        return (
-            answer.candidates[:most]
-            if most in (0, len(answer.candidates))
-            else sorted(answer.candidates, key=_best_first)[:most]
-        )
-
-    async def _chosen(self, now: _Asking, pile: _Pile) -> Admitted | None:
+    async def _chosen(self, now: _Asking, pile: _Pile) -> tuple[Admitted, Ledger] | None:
         """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
         request = now.request
         moment = self._clock()
 
-        def work() -> Admitted:
-            candidates = [one for answer in pile for one in self._of(now, answer)]
+        def work() -> tuple[Admitted, Ledger]:
+            candidates, beyond = replying.candidates(pile, request.experience_top_k)
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
@@ -485,7 +473,7 @@ class ACS:
             chosen = choose(candidates, terms)
             pile.let_go()
             let_go(candidates)
-            return chosen
+            return chosen, ledger(chosen, beyond)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005
@@ -536,8 +524,3 @@ async def _beside(work: Callable[[], T], size: int) -> T:
 def _spoken(mode: Privacy) -> Privacy:
     """Return how a question is redacted before others see it: there must be one."""
     return Privacy.REDACT if mode is Privacy.BLOCK else mode
-
-
-def _best_first(one: Candidate) -> tuple[float, float, str, str]:
-    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
-    return -(one.relevance or 0.0), -stamp, one.id, repr(one)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from acms.contract import Code, Experience, Layer, Lod, Notice
+from acms.contract import Candidate, Code, Experience, Layer, Lod, Notice
 from acms.core import recovery
-from acms.core.admission import Admitted
+from acms.core.admission import Admitted, best
 from acms.core.recovery import Outcome
 from acms.layers import Answer
 
@@ -26,6 +26,29 @@ def outcome(answer: Answer) -> Outcome:
         found=len(answer.candidates),
         own=call.provider.own,
     )
+
+
+def collected(answers: Mapping[int, Answer], most: int | None) -> int:
+    """Return how many candidates there are to choose from, with `most` units of experience."""
+    past = sum(len(one.candidates) for one in answers.values() if _is_experience(one))
+    rest = sum(len(one.candidates) for one in answers.values() if not _is_experience(one))
+    return rest + (past if most is None else min(past, most))
+
+
+def candidates(answers: Iterable[Answer], most: int | None) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return what is chosen from; of experience the best `most` units, and the ids of the rest."""
+    rest: list[Candidate] = []
+    past: list[Candidate] = []
+    for answer in answers:
+        (past if _is_experience(answer) else rest).extend(answer.candidates)
+    beyond: tuple[str, ...] = ()
+    if most is not None and len(past) > most:
+        past, beyond = best(past, most)
+    return rest + past, beyond
+
+
+def _is_experience(answer: Answer) -> bool:
+    return answer.call.provider.layer is Layer.L4
 
 
 def missing(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:

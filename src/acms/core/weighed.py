@@ -80,27 +80,27 @@ class Weighed:
         return BUDGET in self.rules
 
     @cached_property
-    def _single(self) -> int:
-        """Rows with an id of their own."""
+    def single(self) -> int:
+        """How many rows have an id of their own."""
         return len(self.ids) - self.rules.count(DUPLICATE)
 
     @cached_property
     def by_score(self) -> Mapping[str, float]:
         """Scores by id, before anything was chosen."""
-        return dict(zip(self.ids[: self._single], self.scores, strict=False))
+        return dict(zip(self.ids[: self.single], self.scores, strict=False))
 
     @cached_property
     def by_benefit(self) -> Mapping[str, float]:
         """Published benefits by id."""
-        return dict(zip(self.ids[: self._single], self.benefits, strict=False))
+        return dict(zip(self.ids[: self.single], self.benefits, strict=False))
 
     @cached_property
     def left(self) -> tuple[Rejected, ...]:
         """What was left out, best score first; then the ids that came again."""
         rows = sorted(
-            range(self._single), key=lambda row: -self.scores[row]
+            range(self.single), key=lambda row: -self.scores[row]
         )  # stable: of equals the better rank
-        rows += range(self._single, len(self.ids))
+        rows += range(self.single, len(self.ids))
         return tuple(
             Rejected(
                 self.ids[row],
@@ -133,8 +133,8 @@ class Weighed:
 
     def verdicts(self) -> Iterator[Verdict]:
         """Yield a verdict on each id."""
-        again = Counter(self.ids[self._single :])
-        for row in range(self._single):
+        again = Counter(self.ids[self.single :])
+        for row in range(self.single):
             id, rule = self.ids[row], self.rules[row]
             parts = self.parts(row)
             yield Verdict(
