@@ -56,7 +56,9 @@ async def test_why_and_why_not_answer_by_id() -> None:
     ledger = (await engine(Source("L2", found)).render(request(tokens=60))).ledger
     assert ledger.why("near").included
     assert ledger.why_not("near") is None
-    assert str(ledger.why("near")).startswith("near shown (score): from L2, among the best that fit, as micro")
+    assert str(ledger.why("near")).startswith(
+        "near shown (score): from L2, among the best that fit, as micro"
+    )
     rejected = {id: ledger.why_not(id) for id in ("far", "large")}
     assert {id: one.rule for id, one in rejected.items() if one is not None} == {
         "far": "irrelevant",
