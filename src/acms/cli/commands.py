@@ -22,6 +22,7 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
+    scanning,
 )
 from acms.cli.base import app
 
@@ -41,6 +42,7 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
+    "scanning",
 ]
 
 

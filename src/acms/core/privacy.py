@@ -14,6 +14,9 @@ from acms.core import detectors, detectors_assigned, detectors_personal
 from acms.core.detectors import Found
 from acms.model import Privacy
 
+RULES = "2026-11-22"
+"""Version of the rules: the day on which what they find was last changed."""
+
 #: Kinds from the most specific to the least: of stretches that overlap the first names the whole.
 KINDS = (
     "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "client_secret", "password",
@@ -21,7 +24,7 @@ KINDS = (
 )  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 #: Kinds that identify a person and open nothing: they go under `redact` only.
-_PERSONAL = frozenset(("email", "phone"))
+PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Digits enough for a telephone number, with what may stand between them.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
@@ -152,7 +155,7 @@ def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
             last = merged.pop()
             kind = min(kind, last.kind, key=_RANK.__getitem__)
             start, end = last.start, max(end, last.end)
-        merged.append(Sensitive(start, end, kind, kind not in _PERSONAL))
+        merged.append(Sensitive(start, end, kind, kind not in PERSONAL))
     return merged
 
 
