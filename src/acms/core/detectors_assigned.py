@@ -70,6 +70,8 @@ _AFTER_ANY = re.compile(
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+#: What may stand right after a name that has a value.
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為はは、")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
@@ -155,6 +157,8 @@ def assigned(text: str) -> list[Found]:
             if not name:
                 continue
             at = name.end()
+            if text[at : at + 1] not in _FOLLOWS:
+                continue
             kind = name.lastgroup or "secret"
             if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
                 " _.-"
@@ -371,6 +375,7 @@ def _bare(value: str) -> str:
 _DIGIT = re.compile("[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
 
@@ -380,9 +385,11 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     size = len(value)
     digit = _DIGIT.search(value) is not None
     if not digit:
-        if kind != "password" and (size < 20 or (not quoted and (":" in value or "(" in value))):
+        if kind != "password" and (
+            size < 20 or value.islower() or value.isupper() or len(set(value)) < 14 or (not quoted and (":" in value or "(" in value))
+        ):
             return False
-        if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")):
+        if _OURS.search(low):
             return False
     if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
         return False
@@ -430,7 +437,7 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if value.isdigit():
         return kind in ("client_secret",) and size >= 8
     if not digit:
-        # A key without a digit is long and random or it is a name.
+        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
         return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
     if not alpha or _MEASURE.fullmatch(value):
         return False

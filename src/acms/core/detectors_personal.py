@@ -32,22 +32,20 @@ _MACHINES = frozenset("git hg svn ssh".split())
 
 def emails(text: str) -> Iterator[Found]:
     """Find email addresses."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        domain = _DOMAIN.match(text, at)
-        if domain:
-            local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
-            name = local[0][::-1].lstrip(".-+'%") if local else ""
-            if (
-                name
-                and not name.endswith(".")
-                and domain[1].lower() not in _FILES
-                and not text.endswith("://", 0, at - len(name))
-                and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
-            ):
-                yield Found(at - len(name), domain.end(), "email")
-            after = domain.end()
-        at = text.find("@", max(after, at + 1))
+    after = 0
+    for domain in _DOMAIN.finditer(text):
+        at = domain.start()
+        local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
+        name = local[0][::-1].lstrip(".-+'%") if local else ""
+        if (
+            name
+            and not name.endswith(".")
+            and domain[1].lower() not in _FILES
+            and not text.endswith("://", 0, at - len(name))
+            and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
+        ):
+            yield Found(at - len(name), domain.end(), "email")
+        after = domain.end()
     if "dot" in text and ("[at]" in text or "(at)" in text or "{at}" in text or " at " in text):
         for match in _SPELT.finditer(text):
             if "dot" in match[2] and ("at " not in match[0] or " dot " in match[2]):
@@ -60,14 +58,13 @@ _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\
 
 def logins(text: str) -> Iterator[Found]:
     """Find `user:password@host:port` without a scheme."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        host = _HOST.match(text, at)
-        user = _USER.search(text, max(after, at - 98), at) if host else None
-        if host and user and user[1].lower() not in _HEADERS:
-            after = host.end()
+    at = after = 0
+    while host := _HOST.search(text, at):
+        at = host.start() + 1
+        user = _USER.search(text, max(after, host.start() - 98), host.start())
+        if user and user[1].lower() not in _HEADERS:
+            at = after = host.end()
             yield Found(user.start(), after, "connection_string")
-        at = text.find("@", max(after, at + 1))
 
 
 _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
