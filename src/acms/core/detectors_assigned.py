@@ -475,11 +475,11 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
 
 
-_USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
+_USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
 _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
     r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|"""
-    r"""ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|mongo\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
+    r"""ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
     r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}|requirepass|masterauth|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
     r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
