@@ -23,6 +23,7 @@ from acms.cli import (
     reindexing,
     rendering,
     serving,
+    scanning,
 )
 from acms.cli.base import app
 
@@ -43,6 +44,7 @@ __all__ = [
     "reindexing",
     "rendering",
     "serving",
+    "scanning",
 ]
 
 
