@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 
 from acms.client.log import Log
 from acms.client.nouns import ContextInfo, noun, nouns
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
+from acms.contract import RenderRequest
 from acms.errors import ValidationError
+from acms.model import Json
 
 __all__ = ["Client"]
 
@@ -73,6 +75,34 @@ class Client:
             cursor = body["nextCursor"]
             if cursor is None:
                 return
+
+    async def render(
+        self,
+        request: RenderRequest | Mapping[str, Json],
+        contexts: Sequence[RemoteSession | str] = (),
+        *,
+        action: str | None = None,
+        attempt: int = 1,
+        cache: Sequence[str] = (),
+        lenient: bool = False,
+        extended: bool = False,
+    ) -> dict[str, Json]:
+        """Answer a request of the contract from some contexts, by session or id; the reply as it is on the wire.
+
+        `cache` are the keys that the caller's cache holds. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
+        """
+        ids = [one if isinstance(one, str) else await one.log.known() for one in contexts]
+        query = {
+            "contexts": ",".join(ids) or None,
+            "action": action,
+            "attempt": attempt,
+            "cache": ",".join(cache) or None,
+            "lenient": lenient,
+            "extended": extended,
+        }
+        body = request.to_wire() if isinstance(request, RenderRequest) else dict(request)
+        answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
+        return answer.body
 
     async def export(self, context: RemoteSession | str) -> AsyncIterator[str]:
         """Yield a context, by its session or its id, and its own entries as lines of JSON: what `acms restore` reads.

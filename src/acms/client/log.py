@@ -97,11 +97,12 @@ class Log:
         body: Json = None,
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
+        again: bool = True,
     ) -> Answer:
-        """Change something, once however often it has to be sent."""
+        """Change something, once however often it has to be sent; see `Transport.call`."""
         once = {"idempotency-key": uuid4().hex, **(headers or {})}
         return await self.transport.call(
-            method, path("contexts", context, *parts), query=query, body=body, headers=once
+            method, path("contexts", context, *parts), query=query, body=body, headers=once, again=again
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -13,10 +13,35 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from acms.core.policy import ResolvedPolicy
 from acms.core.wire import parts_from_json
 from acms.errors import ACMSError
-from acms.model import Job, Json
-from acms.projections import Certainty, Compaction, ContextItem, ContextItems, Ledger, Verdict
+from acms.model import Entry, Job, Json
+from acms.projections import (
+    Branch,
+    Certainty,
+    Change,
+    Compaction,
+    ContextItem,
+    ContextItems,
+    Delta,
+    Diff,
+    Ledger,
+    Tree,
+    Verdict,
+)
 
-__all__ = ["ContextInfo", "camel", "compaction", "items", "job", "noun", "nouns", "policy"]
+__all__ = [
+    "ContextInfo",
+    "branch",
+    "camel",
+    "compaction",
+    "diff",
+    "entry",
+    "items",
+    "job",
+    "noun",
+    "nouns",
+    "policy",
+    "tree",
+]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -162,7 +187,7 @@ def snake(name: str) -> str:
 # ── nouns whose shape on the wire is another one ────────────────────────────────────────────────────────────────────
 
 
-def items(written: Mapping[str, Any]) -> ContextItems:
+def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems:
     """Read recalled or windowed items, with the verdicts that came along."""
     verdicts = {one.id: one for one in nouns(Verdict, written.get("verdicts", ()))}
     certainty = written.get("certainty")
@@ -173,13 +198,77 @@ def items(written: Mapping[str, Any]) -> ContextItems:
         certainty=lambda: Certainty(0.0) if certainty is None else Certainty(**certainty),
     )
     return ContextItems(
-        nouns(ContextItem, written["items"]),
+        nouns(ContextItem, shown),
         budget=written["budget"],
         ledger=ledger,
-        context=written["contextId"],
+        context=context,
         version=written["version"],
         coverage=written.get("coverage", 1.0),
     )
+
+
+_UNSHOWN: Mapping[str, Json] = {"batch": 0, "total": 0, "salt": None, "digest": ""}
+"""What the service keeps for itself of an entry."""
+
+
+def entry(written: Mapping[str, Any]) -> Entry:
+    """Read an entry of a log."""
+    episode = (written.get("episodeId") or "_0").rpartition("_")[2]  # its ordinal
+    said = {"actor": written["actorId"], "chain": written["chainHash"], "episode": int(episode)}
+    return noun(Entry, {**_UNSHOWN, **said, **written})
+
+
+def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
+    """Read a difference between two sides with these names."""
+
+    def delta(kind: str) -> Delta:
+        found = written[kind]
+        return Delta(
+            added=tuple(map(entry, found["added"])),
+            removed=tuple(map(entry, found["removed"])),
+            changed=tuple(
+                Change(before=entry(one["before"]), after=entry(one["after"])) for one in found["changed"]
+            ),
+        )
+
+    def side(name: str, shown: str) -> str:
+        return f"{name} {shown.rpartition(' ')[2]}"  # the service knows it by its id
+
+    return Diff(
+        left=side(left, written["left"]),
+        right=side(right, written["right"]),
+        common=written["common"],
+        messages=delta("messages"),
+        facts=delta("facts"),
+        summaries=delta("summaries"),
+    )
+
+
+def branch(written: Mapping[str, Any]) -> Branch:
+    """Read a branch, or a context as one."""
+    return noun(
+        Branch,
+        {
+            "contextId": written["id"],
+            "sessionId": written["key"] or written["id"],
+            "parent": written["parentId"],
+            "fork": written["forkVersion"],
+            "version": written["latestVersion"],
+            "createdAt": written["createdAt"],
+            "deleted": written.get("deleted", False),
+        },
+    )
+
+
+def tree(written: Sequence[Mapping[str, Any]]) -> Tree:
+    """Read a tree from its branches, each with its depth, parents before their forks."""
+    below: dict[int, list[Tree]] = {}
+    for one in reversed(written):
+        depth = one["depth"]
+        forks = tuple(reversed(below.pop(depth + 1, [])))
+        below.setdefault(depth, []).append(Tree(branch=branch(one), forks=forks))
+    (found,) = below[0]
+    return found
 
 
 def job(written: Json) -> Job:

@@ -147,7 +147,9 @@ class RemoteSession(RemoteView):
         context = await self.log.find()
         if context is None:
             raise EpisodeNotFoundError(f"the session {self.session_id!r} has no episode")
-        answer = await self.log.change("POST", context, "episodes", "close", body={"reason": reason})
+        answer = await self.log.change(
+            "POST", context, "episodes", "close", body={"reason": reason}, again=False
+        )
         return answer.data["episodeId"]
 
     async def retract(self, message_id: str, *, reason: str = "retracted", alone: bool = False) -> int:
@@ -166,12 +168,19 @@ class RemoteSession(RemoteView):
         context = await self.log.find()
         if context is None:
             return 0
-        return (await self.log.change("POST", context, "clear", body={"reason": reason})).data["version"]
+        return (await self.log.change("POST", context, "clear", body={"reason": reason}, again=False)).data[
+            "version"
+        ]
 
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry; see `acms.ACMS.replace`."""
         answer = await self.log.change(
-            "PUT", await self._entry(message_id), "entries", message_id, body={"content": content}
+            "PATCH",
+            await self._entry(message_id),
+            "entries",
+            message_id,
+            body={"content": content},
+            again=False,
         )
         return answer.data["id"]
 
@@ -209,22 +218,23 @@ class RemoteSession(RemoteView):
 
         A fork knows the tags it inherited. With `move` a name may be given to another version.
         """
-        body = given({"version": version, "move": move})
+        body = given({"at_version": version, "move": move})
         answer = await self.log.change("PUT", await self.log.known(), "tags", name, body=body)
         return answer.data["version"]
 
     async def untag(self, name: str) -> None:
         """Take a name off its version; `NotFoundError` when this session did not give it."""
-        await self.log.change("DELETE", await self.log.known(), "tags", name)
+        await self.log.change("DELETE", await self.log.known(), "tags", name, again=False)
 
     async def delete(self) -> list[Branch]:
         """Hide the session and return the live forks that keep on reading what they share with it.
 
         See `acms.ACMS.delete`.
         """
-        answer = await self.log.change("DELETE", await self.log.known())
+        answer = await self.log.change("DELETE", await self.log.known(), again=False)
         self.log.id = None
-        return nouns.nouns(Branch, answer.data["liveForks"])
+        live = [one["id"] for one in answer.data["liveForks"]]
+        return [nouns.branch(await self.log.get(id)) for id in live]
 
     # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
 

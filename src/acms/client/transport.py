@@ -24,6 +24,7 @@ from acms.errors import (
     DeadlineError,
     HandleError,
     RateLimitError,
+    StorageBusyError,
     StorageUnavailableError,
     ValidationError,
 )
@@ -42,6 +43,14 @@ _LONG = 256 * 1024
 """Bytes of an answer that are parsed without leaving the event loop, about 5 ms."""
 _DOWN = frozenset({502, 503, 504})
 """What something between here and the service answers when nobody is there."""
+
+
+class _UnreachableError(StorageUnavailableError):
+    """Nobody answers; nothing was sent."""
+
+
+_UNSENT = (_UnreachableError, RateLimitError, StorageBusyError)
+"""After these it is sure that nothing was done."""
 
 
 class _Secret:
@@ -115,10 +124,12 @@ class Transport:
         query: Mapping[str, object] | None = None,
         body: Json = None,
         headers: Mapping[str, str] | None = None,
+        again: bool = True,
     ) -> Answer:
         """Ask, and try again while the reason to fail is a passing one and `retry` allows.
 
-        Whoever changes something gives an `Idempotency-Key` among `headers`: it is the same at every attempt.
+        Whoever changes something gives an `Idempotency-Key` among `headers`: it is the same at every attempt. Without
+        `again`, for what would do something else the second time, only when the first time surely did nothing.
         """
         content = None
         sent = dict(headers or {})
@@ -131,7 +142,7 @@ class Transport:
             try:
                 return await self._attempt(method, path, params, content, sent)
             except ACMSError as error:
-                wait = self._wait(error, attempt)
+                wait = self._wait(error, attempt) if again or isinstance(error, _UNSENT) else None
                 if wait is None:
                     raise
             await self._sleep(wait)
@@ -267,7 +278,7 @@ class Transport:
         import httpx2
 
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return StorageUnavailableError(
+            return _UnreachableError(
                 f"{self.url} cannot be reached", options=("acms serve", "check the address")
             )
         if isinstance(error, httpx2.TimeoutException | TimeoutError):

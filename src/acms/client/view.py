@@ -61,8 +61,9 @@ class RemoteView:
         """
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
+        context = await self._around()
         written = await self.log.ask(
-            await self._around(),
+            context,
             "recall",
             query=query,
             token_budget=token_budget,
@@ -75,7 +76,7 @@ class RemoteView:
             at_version=self._at,
             why=True,
         )
-        return nouns.items(written)
+        return nouns.items(context, written, written["items"])
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget; see `acms.View.window`."""
@@ -84,9 +85,9 @@ class RemoteView:
             self._nothing()
             return ContextItems((), budget=budget, ledger=Ledger(lambda: {}), context="", version=0)
         roles = ",".join(str(role) for role in keep) or None
-        return nouns.items(
-            await self.log.get(context, "window", budget=budget, keep=roles, atVersion=self._at)
-        )
+        query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": True}
+        body = (await self.log.transport.call("GET", path("contexts", context, "window"), query=query)).body
+        return nouns.items(context, body, body["data"])
 
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
         """Return chat messages ready for a provider: the window, and what the past says; see `acms.View.messages`."""
@@ -145,43 +146,47 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             raise EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
-        return noun(Entry, await self.log.get(context, "entries", id, atVersion=self._at))
+        return nouns.entry(await self.log.get(context, "entries", id, atVersion=self._at))
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
         context = await self.log.find()
         if context is None:
             return []
-        return nouns.nouns(Branch, await self.log.get(context, "forks", atVersion=self._at))
+        found = [nouns.branch(one) for one in await self.log.all(context, "forks")]
+        return [one for one in reversed(found) if self._at is None or (one.fork or 0) <= self._at]
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
         context = await self.log.find()
-        return [] if context is None else nouns.nouns(Branch, await self.log.get(context, "ancestry"))
+        if context is None:
+            return []
+        return [nouns.branch(one) for one in await self.log.get(context, "ancestry")]
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
         context = await self.log.find()
-        return None if context is None else noun(Tree, await self.log.get(context, "tree"))
+        return None if context is None else nouns.tree(await self.log.get(context, "tree"))
 
     async def tags(self) -> dict[str, int]:
         """Return the named versions, inherited ones too, oldest first."""
         context = await self.log.find()
         if context is None:
             return {}
-        return dict(await self.log.get(context, "tags", atVersion=self._at))
+        found = {one["name"]: one["version"] for one in await self.log.get(context, "tags")}
+        return {name: at for name, at in found.items() if self._at is None or at <= self._at}
 
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
         context = await self.log.known()
         query: dict[str, object] = {"atVersion": self._at}
         if isinstance(other, RemoteView):
-            query |= {"context": await other.log.known(), "version": other._at}
-        elif isinstance(other, str):
-            query["tag"] = other
+            query |= {"other": await other.log.known(), "otherVersion": other._at}
         else:
-            query["version"] = other
-        return noun(Diff, await self.log.get(context, "diff", **query))
+            query["otherTag" if isinstance(other, str) else "otherVersion"] = other
+        found = await self.log.get(context, "diff", **query)
+        right = other.session_id if isinstance(other, RemoteView) else self.session_id
+        return nouns.diff(found, self.session_id, right)
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
