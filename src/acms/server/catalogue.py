@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acms.server import contexts, messages, service
+from acms.server import contexts, forking, history, messages, service
 from acms.server.operation import Operation
 
 __all__ = ["OPERATIONS"]
@@ -10,5 +10,7 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
+    *history.operations.all,
+    *forking.operations.all,
     *service.operations.all,
 )

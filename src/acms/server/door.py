@@ -251,6 +251,8 @@ class Door:
             headers["WWW-Authenticate"] = "Bearer"
         if isinstance(error, MethodError):
             headers["Allow"] = ", ".join(error.options)
+        if isinstance(error, ValidationError):
+            error = wire.told(error)
         written = problems.problem(error, request_id=request_id)
         await answer.reply(
             Reply(body=written, status=written["status"], headers=headers, media=problems.MEDIA), 500

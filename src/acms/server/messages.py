@@ -42,6 +42,7 @@ operations = Operations("messages")
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
 _PASSED = frozenset(("actor_id", "metadata", "markers", "privacy", "origin", "key", "tool_call_id"))
 """What is handed to the session as it was sent."""
+_PLAIN = frozenset(("role", "content"))
 _STRUCTURED = frozenset(("parts", "tool_calls", "tool_call_id"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
@@ -318,7 +319,9 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
     seen = _seen(call.headers)
     session = await call.tenant.session(context)
-    receipts = await session.ingest_many(drafts, idempotency_key=call.idempotency_key, last_message=seen)
+    receipts = await session.ingest_many(
+        drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
+    )
     if receipts[0].repeated:
         return await _repeated(call.tenant, receipts)
     data = [_stored(context, draft, receipt) for draft, receipt in zip(drafts, receipts, strict=True)]
@@ -329,7 +332,7 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
     """Return the arguments of `ingest`; what they hold is checked there."""
     draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
     given, size = one.model_fields_set, _bytes(one.content)
-    if len(given) > 2:  # more than role and content
+    if not given <= _PLAIN:
         for name in given & _PASSED:
             draft[name] = getattr(one, name)
         if one.created_at is not None:
@@ -352,6 +355,15 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _key(given: str | None) -> str | None:
+    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
+    if given is not None and len(given) > validate.NAME_CHARS - 8:
+        raise ValidationError(
+            f"has {len(given)} characters, the limit is {validate.NAME_CHARS - 8}", field="Idempotency-Key"
+        )
+    return given
 
 
 def _seen(headers: Mapping[str, str]) -> Seen:
