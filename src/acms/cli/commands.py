@@ -22,8 +22,8 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
-    serving,
     scanning,
+    serving,
 )
 from acms.cli.base import app
 
@@ -43,8 +43,8 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
-    "serving",
     "scanning",
+    "serving",
 ]
 
 
