@@ -107,7 +107,7 @@ def serving(
         assert server.listens.wait(30)
         assert server.started, "the service did not start"
         at = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30) as client:
+        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30, verify=False) as client:
             yield Service(app=app, url=at, client=client, loop=server.loop)
     finally:
         server.should_exit = True

@@ -242,13 +242,10 @@ def test_eight_clients_append_at_once_without_gap_or_loss(service: Service) -> N
 
     def write(who: int) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
-        with httpx2.Client(base_url=service.client.base_url, timeout=30) as client:
-            for n in range(6):
-                texts = [f"{who}.{n}.{k}" for k in range(1 + who % 2)]
-                body = {"messages": [{"role": "user", "content": text} for text in texts]}
-                stored = client.post(f"/contexts/{context}/messages", json=body).json()["data"]
-                assert [one["version"] - stored[0]["version"] for one in stored] == list(range(len(stored)))
-                found += [(one["version"], one["content"]) for one in stored]
+        for n in range(6):
+            stored = service.say(context, *(f"{who}.{n}.{k}" for k in range(1 + who % 2)))
+            assert [one["version"] - stored[0]["version"] for one in stored] == list(range(len(stored)))
+            found += [(one["version"], one["content"]) for one in stored]
         return found
 
     with ThreadPoolExecutor(8) as pool:

@@ -362,11 +362,13 @@ def _bytes(text: str) -> int:
 
 def _key(given: str | None) -> str | None:
     """Return the name under which a batch is appended once; each of its messages gets it with a number."""
-    if given is not None and len(given) > validate.NAME_CHARS - 8:
+    if given is None:
+        return None
+    if len(given) > validate.NAME_CHARS - 8:
         raise ValidationError(
             f"has {len(given)} characters, the limit is {validate.NAME_CHARS - 8}", field="Idempotency-Key"
         )
-    return given
+    return validate.name(given, "Idempotency-Key")
 
 
 def _seen(headers: Mapping[str, str]) -> Seen:
