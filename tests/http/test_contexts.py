@@ -128,6 +128,20 @@ def test_a_list_that_makes_no_sense_is_refused(service: Service, query: dict[str
     problem(service.client.get("/contexts", params=query), 400, field)
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/contexts/a%00b", "contextId"),
+        ("/contexts/a%00b/messages", "contextId"),
+        ("/contexts?key=a%00b", "key"),
+        ("/contexts?namespace=a%00b", "namespace"),
+        ("/contexts?cursor=a%00b", "cursor"),
+    ],
+)
+def test_a_nul_is_refused_wherever_it_stands(service: Service, path: str, field: str) -> None:
+    problem(service.client.get(path), 400, field)
+
+
 def test_a_parameter_that_comes_twice_is_refused(sqlite_service: Service) -> None:
     problem(sqlite_service.client.get("/contexts?limit=1&limit=2"), 400, "limit")
 
