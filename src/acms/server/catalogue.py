@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from acms.server import contexts, messages, service
+from acms.server import (
+    compacting,
+    contexts,
+    entries,
+    facts,
+    jobs,
+    messages,
+    moving,
+    pins,
+    prompting,
+    recalling,
+    render,
+    service,
+)
 from acms.server.operation import Operation
 
 __all__ = ["OPERATIONS"]
@@ -10,5 +23,14 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
+    *recalling.operations.all,
+    *prompting.operations.all,
+    *facts.operations.all,
+    *entries.operations.all,
+    *compacting.operations.all,
+    *jobs.operations.all,
+    *pins.operations.all,
+    *moving.operations.all,
+    *render.operations.all,
     *service.operations.all,
 )
