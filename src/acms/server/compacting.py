@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -11,25 +10,20 @@ from pydantic.alias_generators import to_camel
 from acms.core import validate
 from acms.core.policy import FIELDS, ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.model import Job, JobQuery, Json, Kind
-from acms.projections import Compaction
+from acms.model import Json, Kind
 from acms.server.contexts import PolicyBody
-from acms.server.jobs import CompactionShape, JobShape, compaction_shown, job_shown
+from acms.server.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
 from acms.server.moments import view
-from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
-from acms.session import ACMS
+from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
 
 __all__ = ["OneVersion", "operations", "version_of"]
 
 operations = Operations("compaction")
 
 _CONTEXT = "/contexts/{context_id}"
-_WAIT = re.compile(r"wait=(\d{1,6})", re.IGNORECASE)
-_MARGIN = 1.0
-"""Seconds before the deadline of a request that its waiting ends."""
 
 
-class Asked(Shape):
+class AskedShape(Shape):
     """A compaction that was asked for."""
 
     job: JobShape
@@ -40,7 +34,7 @@ class Asked(Shape):
 class OneAsked(Shape):
     """A compaction that was asked for."""
 
-    data: Asked
+    data: AskedShape
 
 
 class ManyCompactions(Shape):
@@ -135,37 +129,10 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
     """
     session = await call.tenant.session(call.path["context_id"])
-    job = await session.compact(**call.body.given())
-    seconds = _wait(call)
-    headers = {"Location": f"{BASE}/jobs/{job.id}"}
-    made: Compaction | None = None
-    ended = False
-    if seconds is not None:
-        headers["Preference-Applied"] = f"wait={seconds}"
-        try:
-            made = await _waited(call, session, job, seconds)
-            ended = True
-        except TimeoutError:
-            pass
-        job = (await call.tenant.handle.jobs(JobQuery(ids=(job.id,)))).items[0]
-    if not ended:
-        headers["Retry-After"] = "1"
-    data = {"job": job_shown(job), "compaction": None if made is None else compaction_shown(made)}
-    return Reply(body={"data": data}, status=200 if ended else 202, headers=headers)
-
-
-def _wait(call: Call[None, PolicyBody]) -> int | None:
-    """Return the seconds a caller would wait; a preference that is not understood is none (RFC 7240)."""
-    for one in re.split("[,;]", call.headers.get("prefer", "")):
-        found = _WAIT.fullmatch(one.strip())
-        if found:
-            return int(found[1])
-    return None
-
-
-async def _waited(call: Call[None, PolicyBody], session: ACMS, job: Job, seconds: int) -> Compaction | None:
-    most = max(0.0, call.config.limits.deadline_seconds - _MARGIN)
-    return await session.wait(job, timeout=min(float(seconds), most))
+    done = await asked(call, session, await session.compact(**call.body.given()))
+    made = done.compaction
+    data = {"job": job_shown(done.job), "compaction": None if made is None else compaction_shown(made)}
+    return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)
 
 
 @operations("GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=ManyCompactions)

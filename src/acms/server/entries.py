@@ -11,7 +11,7 @@ from acms.errors import TooLargeError
 from acms.model import Json
 from acms.server.compacting import OneVersion
 from acms.server.messages import EntryShape, entry_shown
-from acms.server.moments import view
+from acms.server.moments import moment
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.wire import plain
 
@@ -53,10 +53,11 @@ async def _shown(
     call: Call[Any, Any], id: str, at_version: int | None = None, at_message: int | None = None
 ) -> dict[str, Json]:
     context, storage = call.path["context_id"], call.tenant.handle
-    entry = await (await view(call.tenant, context, at_version, at_message)).get(id)
+    session = await call.tenant.session(context)
+    at = await moment(storage, context, at_version, at_message)
+    entry = await (session if at is None else session.at(at)).get(id)
     head = await storage.head(context)
-    version = head.version if at_version is None else at_version
-    cover = await cover_at(storage, context, head, version)
+    cover = await cover_at(storage, context, head, head.version if at is None else at)
     return {
         **entry_shown(entry),
         "inForce": cover.by(entry.version) is None,

@@ -9,9 +9,9 @@ from pydantic import Field
 from acms.knowledge import Fact
 from acms.model import Json
 from acms.projections import Episode
-from acms.server.jobs import OneJob, job_shown
+from acms.server.jobs import OneJob, asked, job_shown
 from acms.server.moments import view
-from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.wire import instant
 
 __all__ = ["operations"]
@@ -242,13 +242,21 @@ async def close_episode(call: Call[None, CloseBody]) -> Reply:
     return Reply(body={"data": {"episodeId": await session.close_episode(call.body.reason)}})
 
 
-@operations("POST", f"{_CONTEXT}/reflect", scope=Scope.MEMORY_WRITE, reply=OneJob, status=202)
+@operations(
+    "POST",
+    f"{_CONTEXT}/reflect",
+    scope=Scope.MEMORY_WRITE,
+    reply=OneJob,
+    status=202,
+    takes=("Prefer",),
+    also={200: "It ended while it was waited for."},
+)
 async def reflect_context(call: Call[None, None]) -> Reply:
     """Ask for everything closed to be reflected on now.
 
-    Facts appear once the job is done, which `GET /jobs/{id}` tells. The open episode is not read: close it first.
+    Facts appear once the job is done, which `GET /jobs/{id}` tells; with `Prefer: wait=n` the answer comes when it has
+    ended, or after n seconds. The open episode is not read: close it first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    job = await session.reflect()
-    headers = {"Location": f"{BASE}/jobs/{job.id}", "Retry-After": "1"}
-    return Reply(body={"data": job_shown(job)}, headers=headers)
+    done = await asked(call, session, await session.reflect())
+    return Reply(body={"data": job_shown(done.job)}, status=200 if done.ended else 202, headers=done.headers)

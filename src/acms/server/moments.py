@@ -14,22 +14,18 @@ __all__ = ["moment", "view"]
 async def view(tenant: Tenant, context: str, at_version: int | None, at_message: int | None) -> View:
     """Return the session of a context, or what it was at a version or right after a message."""
     session = await tenant.session(context)
-    if at_version is None and at_message is None:
-        return session
-    return session.at(await moment(tenant.handle, context, at_version, at_message))
+    at = await moment(tenant.handle, context, at_version, at_message)
+    return session if at is None else session.at(at)
 
 
 async def moment(
     storage: StorageBackend, context: str, at_version: int | None, at_message: int | None
-) -> int:
-    """Return the version that is meant; `ValidationError` when both are given, or the log does not go that far."""
-    if at_version is not None:
-        if at_message is not None:
-            raise ValidationError("give atVersion or atMessage, not both", field="atMessage")
-        return at_version
-    assert at_message is not None
-    if at_message == 0:
-        return 0
+) -> int | None:
+    """Return the version that is meant, None for now; `ValidationError` for two, or a message that was never said."""
+    if at_version is not None and at_message is not None:
+        raise ValidationError("give atVersion or atMessage, not both", field="atMessage")
+    if not at_message:
+        return at_version if at_message is None else 0
     head = await storage.head(context)
     if at_message > head.messages:
         raise ValidationError(f"the log has {head.messages} messages", field="atMessage")

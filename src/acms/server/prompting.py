@@ -45,7 +45,7 @@ class HintPart(Body):
 
 
 class PromptBody(Body):
-    """What a prompt is made of; its parts stand in this order."""
+    """What a prompt is made of; its parts stand in this order, and what is recalled behind all that stays."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic"] = "openai-chat"
     #: Which model it is counted for; a current one of the format when it is left out.
@@ -164,7 +164,7 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     """Return the request for a model: rules, pins, history, what the past says, the user's text and tools.
 
     The whole request is within the budget by the format's own count; what is written here is required, history,
-    recall and pins shrink. What is recalled stands behind the last message that stays, so that all before it can be
+    recall and pins shrink. What is recalled is new every turn: it stands at the end, so that all before it can be
     cached. 422 when what is required does not fit: the answer says where, and what was tried.
     """
     body = call.body
@@ -226,5 +226,5 @@ def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
         "manifest": found.manifest.to_json(),
     }
     if ledger:
-        shown["verdicts"] = [verdict_shown(one) for one in found.ledger]
+        shown["verdicts"] = [verdict_shown(one) for one in found.ledger.candidates.values()]
     return shown
