@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from acms.client.log import Log
 from acms.client.nouns import ContextInfo, noun, nouns
@@ -13,6 +13,9 @@ from acms.config import RetryConfig
 from acms.contract import RenderRequest
 from acms.errors import ValidationError
 from acms.model import Json
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Client"]
 
@@ -64,7 +67,7 @@ class Client:
 
     async def contexts(
         self, *, namespace: str | None = None, parent: str | None = None
-    ) -> AsyncIterator[ContextInfo]:
+    ) -> AsyncGenerator[ContextInfo]:
         """Yield every live context, newest first: of a namespace, or the forks of one by its id."""
         cursor: str | None = None
         while True:
@@ -104,7 +107,7 @@ class Client:
         answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
         return answer.body
 
-    async def export(self, context: RemoteSession | str) -> AsyncIterator[str]:
+    async def export(self, context: RemoteSession | str) -> AsyncGenerator[str]:
         """Yield a context, by its session or its id, and its own entries as lines of JSON: what `acms restore` reads.
 
         Sent as it is read: a break in the middle is raised, and the first line says where the last one should be.

@@ -207,15 +207,11 @@ def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems
     )
 
 
-_UNSHOWN: Mapping[str, Json] = {"batch": 0, "total": 0, "salt": None, "digest": ""}
-"""What the service keeps for itself of an entry."""
-
-
 def entry(written: Mapping[str, Any]) -> Entry:
     """Read an entry of a log."""
     episode = (written.get("episodeId") or "_0").rpartition("_")[2]  # its ordinal
     said = {"actor": written["actorId"], "chain": written["chainHash"], "episode": int(episode)}
-    return noun(Entry, {**_UNSHOWN, **said, **written})
+    return noun(Entry, {**written, **said})
 
 
 def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
