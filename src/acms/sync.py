@@ -517,12 +517,15 @@ class Client:
             )
         )
 
-    def export(self, context: RemoteSession | str) -> Iterator[str]:
-        """Yield a context and its own entries as lines of JSON; see `acms.client.Client.export`."""
-        return _stepping(self.inner.export(context.inner if isinstance(context, RemoteSession) else context))
+    def export(
+        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+    ) -> Iterator[str]:
+        """Yield contexts and their own entries as lines of JSON; see `acms.client.Client.export`."""
+        inner = context.inner if isinstance(context, RemoteSession) else context
+        return _stepping(self.inner.export(inner, namespace=namespace))
 
-    def restore(self, lines: Iterable[str]) -> ContextInfo:
-        """Write an exported context verbatim; see `acms.client.Client.restore`."""
+    def restore(self, lines: Iterable[str]) -> list[ContextInfo]:
+        """Write exported contexts verbatim; see `acms.client.Client.restore`."""
         return _portal.run(self.inner.restore(lines))
 
 

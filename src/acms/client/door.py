@@ -107,22 +107,30 @@ class Client:
         answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
         return answer.body
 
-    async def export(self, context: RemoteSession | str) -> AsyncGenerator[str]:
-        """Yield a context, by its session or its id, and its own entries as lines of JSON: what `acms restore` reads.
+    async def export(
+        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+    ) -> AsyncGenerator[str]:
+        """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
 
-        Sent as it is read: a break in the middle is raised, and the first line says where the last one should be.
+        They come as they are read: a break in the middle is raised, and the first line of a context says at which
+        version it ends.
         """
-        id = context if isinstance(context, str) else await context.log.known()
-        async for line in self._transport.lines(path("contexts", id, "export")):
+        id = await context.log.known() if isinstance(context, RemoteSession) else context
+        async for line in self._transport.lines(
+            path("export"), query={"contextId": id, "namespace": namespace}
+        ):
             yield line
 
-    async def restore(self, lines: Iterable[str] | AsyncIterable[str]) -> ContextInfo:
-        """Write an exported context verbatim; the same lines again go on where an interrupted one stopped.
+    async def restore(self, lines: Iterable[str] | AsyncIterable[str]) -> list[ContextInfo]:
+        """Write exported contexts verbatim; the same lines again go on where an interrupted one stopped.
 
         They are sent once: what breaks on the way is raised, not tried again.
         """
         answer = await self._transport.send(path("import"), _later(lines))
-        return noun(ContextInfo, answer.data)
+        made = [one["id"] for one in answer.data["contexts"]]
+        return [
+            noun(ContextInfo, (await self._transport.call("GET", path("contexts", id))).data) for id in made
+        ]
 
 
 async def _later(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:

@@ -10,7 +10,7 @@ from acms.assembly import cover_at
 from acms.errors import TooLargeError
 from acms.model import Json
 from acms.server.compacting import OneVersion
-from acms.server.messages import EntryShape, entry_shown
+from acms.server.messages import WholeShape, whole_shown
 from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.wire import plain
@@ -23,17 +23,11 @@ _CONTEXT = "/contexts/{context_id}"
 _ENTRY = f"{_CONTEXT}/entries/{{entry_id}}"
 
 
-class WholeEntry(EntryShape):
-    """An entry with all that it says about others."""
+class WholeEntry(WholeShape):
+    """An entry with all that it says."""
 
     #: Whether it is neither replaced nor retracted, at the version that was asked for.
     in_force: bool
-    #: What is out of force from its version on: first and last version of each stretch.
-    replaces: list[tuple[int, int]]
-    #: Ids of the entries it was made from.
-    sources: list[str]
-    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
-    data: dict[str, Any]
 
 
 class OneEntry(Shape):
@@ -57,13 +51,7 @@ async def _shown(
     head = await storage.head(context)
     version = head.version if at_version is None else at_version
     cover = await cover_at(storage, context, head, version)
-    return {
-        **entry_shown(entry),
-        "inForce": cover.by(entry.version) is None,
-        "replaces": [list(span) for span in entry.replaces],
-        "sources": list(entry.sources),
-        "data": dict(entry.data),
-    }
+    return {**whole_shown(entry), "inForce": cover.by(entry.version) is None}
 
 
 @operations("GET", _ENTRY, scope=Scope.READ, query=GetEntry, reply=OneEntry)

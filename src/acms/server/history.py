@@ -16,6 +16,7 @@ from acms.protocols import StorageBackend
 from acms.server.contexts import etag
 from acms.server.messages import EntryShape, RoleName, entry_shown
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.server.recalling import VerdictShape, verdicts_shown
 from acms.server.wire import instant, plain
 from acms.session import ACMS
 from acms.view import View
@@ -72,6 +73,8 @@ class WindowShape(Shape):
     #: In force and not shown.
     omitted: int
     warnings: list[str]
+    #: With `why` only.
+    verdicts: list[VerdictShape] | None = None
 
 
 class WindowQuery(Place):
@@ -80,6 +83,8 @@ class WindowQuery(Place):
     budget: Annotated[int, Field(ge=1)]
     #: Roles, separated by commas, whose leading messages stay in front: "system".
     keep: str = ""
+    #: Say of every candidate why it is shown or not.
+    why: bool = False
 
 
 class LineShape(Shape):
@@ -229,17 +234,17 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     view = await _view(call)
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
     head = await view.storage.head(call.path["context_id"])
-    return Reply(
-        body={
-            "data": [plain(item) for item in window],
-            "tokens": window.tokens,
-            "budget": window.budget,
-            "version": window.version,
-            "omitted": window.ledger.omitted,
-            "warnings": list(window.ledger.warnings),
-        },
-        headers=etag(head),
-    )
+    body: dict[str, Json] = {
+        "data": [plain(item) for item in window],
+        "tokens": window.tokens,
+        "budget": window.budget,
+        "version": window.version,
+        "omitted": window.ledger.omitted,
+        "warnings": list(window.ledger.warnings),
+    }
+    if query.why:
+        body["verdicts"] = verdicts_shown(window)
+    return Reply(body=body, headers=etag(head))
 
 
 @operations("GET", "/contexts/{context_id}/history", scope=Scope.READ, query=HistoryQuery, reply=HistoryShape)

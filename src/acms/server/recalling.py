@@ -16,7 +16,7 @@ from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.wire import instant, plain
 
-__all__ = ["VerdictShape", "operations", "verdict_shown", "within"]
+__all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
 
 operations = Operations("memory")
 
@@ -41,6 +41,8 @@ class RecallBody(Body):
     scope: Literal["session", "namespace"] = "session"
     #: Also show what a newer fact has replaced.
     include_superseded: bool = False
+    #: The current episode has no part of its own: its messages compete like all others.
+    relevant_only: bool = False
     #: Look at the log as it was at a version, or right after a message.
     at_version: Annotated[int, Field(ge=0)] | None = None
     at_message: Annotated[int, Field(ge=0)] | None = None
@@ -91,6 +93,20 @@ class VerdictShape(Shape):
     reason: str
 
 
+class CertaintyShape(Shape):
+    """How sure it is that memory holds an answer, and what that was read off."""
+
+    confidence: float
+    #: Share of what was asked for that the best places hold.
+    reach: float
+    #: How much more of it the speaker whom the query names has said than anybody else.
+    lead: float
+    #: How well the best entry answers by meaning.
+    rise: float
+    #: Whether a fact says what was asked.
+    says: bool
+
+
 class Recalled(Shape):
     """What the model should see for a query."""
 
@@ -107,8 +123,11 @@ class Recalled(Shape):
     #: Share of the entries in force that could be compared by meaning.
     coverage: float
     warnings: list[str]
+    #: Candidates that are not shown.
+    omitted: int
     #: With `why` only: best first.
     verdicts: list[VerdictShape] | None = None
+    certainty: CertaintyShape | None = None
 
 
 class OneRecall(Shape):
@@ -162,6 +181,14 @@ def verdict_shown(one: Verdict) -> dict[str, Json]:
     }
 
 
+def verdicts_shown(found: ContextItems) -> list[Json]:
+    """Write why each candidate is shown or not, best first."""
+    verdicts = sorted(
+        found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
+    )
+    return [verdict_shown(one) for one in verdicts]
+
+
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
         "items": [_item(item) for item in found],
@@ -172,12 +199,11 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
         "band": found.band,
         "coverage": found.coverage,
         "warnings": list(found.ledger.warnings),
+        "omitted": found.ledger.omitted,
     }
     if why:
-        verdicts = sorted(
-            found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
-        )
-        shown["verdicts"] = [verdict_shown(one) for one in verdicts]
+        shown["verdicts"] = verdicts_shown(found)
+        shown["certainty"] = found.ledger.certainty._asdict()
     return shown
 
 
@@ -208,6 +234,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         exclude=body.exclude,
         scope=body.scope,
         include_superseded=body.include_superseded,
+        relevant_only=body.relevant_only,
     )
     return Reply(body={"data": _recalled(found, why=body.why)})
 
