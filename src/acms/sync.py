@@ -466,9 +466,12 @@ class Client:
         api_key: str | None = None,
         timeout: float = 60.0,
         retry: RetryConfig | None = None,
+        why: bool = True,
         verify: ssl.SSLContext | None = None,
     ) -> None:
-        self.inner = _client.Client(base_url, api_key=api_key, timeout=timeout, retry=retry, verify=verify)
+        self.inner = _client.Client(
+            base_url, api_key=api_key, timeout=timeout, retry=retry, why=why, verify=verify
+        )
 
     def __repr__(self) -> str:
         return repr(self.inner)

@@ -27,7 +27,8 @@ class Client:
     attempt. What fails for a passing reason (nobody answers, the connection breaks, 429, 503) is tried again as `retry`
     says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
     are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
-    Redirects are not followed. A client belongs to one event loop; close it, or use it in a block.
+    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out, which
+    are as many bytes again. A client belongs to one event loop; close it, or use it in a block.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Client:
         api_key: str | None = None,
         timeout: float = 60.0,
         retry: RetryConfig | None = None,
+        why: bool = True,
         verify: ssl.SSLContext | None = None,
     ) -> None:
         self._transport = Transport(
-            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), verify=verify
+            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), why=why, verify=verify
         )
 
     def __repr__(self) -> str:

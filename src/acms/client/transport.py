@@ -94,6 +94,7 @@ class Transport:
         *,
         timeout: float,
         retry: RetryConfig,
+        why: bool,
         verify: ssl.SSLContext | None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         fraction: Callable[[], float] = random.random,
@@ -104,6 +105,8 @@ class Transport:
             raise ConfigurationError("timeout must be above 0")
         self._timeout = timeout
         self.retry = retry
+        #: Whether recalls and windows are asked for their reasons.
+        self.why = why
         self._verify = verify
         self._sleep = sleep
         self._fraction = fraction
