@@ -455,6 +455,10 @@ class RemoteSession(RemoteView):
         """Return a new session that shares everything up to a version with this one; see `acms.ACMS.fork`."""
         return RemoteSession(_portal.run(self.inner.fork(at, session_id)))
 
+    def copy(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
+        """Return a new session with everything this one reads up to a version; see `acms.ACMS.copy`."""
+        return RemoteSession(_portal.run(self.inner.copy(at, session_id)))
+
 
 class Client:
     """The service at an address, for blocking code; see `acms.client.Client`."""

@@ -27,8 +27,8 @@ class Client:
     attempt. What fails for a passing reason (nobody answers, the connection breaks, 429, 503) is tried again as `retry`
     says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
     are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
-    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out, which
-    are as many bytes again. A client belongs to one event loop; close it, or use it in a block.
+    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out: half
+    the bytes. A client belongs to one event loop; close it, or use it in a block.
     """
 
     def __init__(
