@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,9 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any) -> Iterator[Service]:
+def serving(
+    url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any
+) -> Generator[Service]:
     """Serve a store on a free port until the block ends; `given` are the engine, the embedder… of `create_app`.
 
     Unless an engine is given, episodes end only by hand and what fails is tried again at once.

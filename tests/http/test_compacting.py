@@ -106,7 +106,7 @@ def test_compactions_come_in_pages(one: Service) -> None:
     ("body", "field"),
     [
         ({"threshold": "much"}, "threshold"),
-        ({"preserveRecentCount": -1}, "preserve_recent_count"),
+        ({"preserveRecentCount": -1}, "preserveRecentCount"),
         ({"keep": 2}, "keep"),
         ({"strategy": "model"}, "strategy"),
     ],

@@ -80,9 +80,9 @@ def test_the_past_is_asked_at_a_version_or_a_message(one: Service) -> None:
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ({"atVersion": 9}, "at"),
+        ({"atVersion": 9}, "atVersion"),
         ({"atMessage": 9}, "atMessage"),
-        ({"atVersion": 1, "atMessage": 1}, "atMessage"),
+        ({"atVersion": 1, "atMessage": 1}, "atVersion"),
         ({"tokenBudget": 0}, "tokenBudget"),
         ({"tokenBudget": "many"}, "tokenBudget"),
         ({"tokenBudget": 2_000_001}, "tokenBudget"),

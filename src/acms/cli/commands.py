@@ -22,6 +22,7 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
+    scanning,
     serving,
 )
 from acms.cli.base import app
@@ -42,6 +43,7 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
+    "scanning",
     "serving",
 ]
 

@@ -13,8 +13,8 @@ from acms.errors import EntryNotFoundError, ValidationError
 from acms.model import Json, Kind
 from acms.server.contexts import PolicyBody
 from acms.server.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
-from acms.server.moments import view
-from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import Call, Operations, Reply, Scope, Shape
+from acms.server.places import Place, view_at
 
 __all__ = ["OneVersion", "operations", "version_of"]
 
@@ -45,11 +45,9 @@ class ManyCompactions(Shape):
     has_more: bool
 
 
-class ListCompactions(Query):
+class ListCompactions(Place):
     """Which compactions to list."""
 
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
     #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 50
@@ -139,7 +137,7 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     """List the compactions of a context, oldest first, also those that were undone."""
     query = call.query
-    session = await view(call.tenant, call.path["context_id"], query.at_version, query.at_message)
+    session = await view_at(call, query)
     found = [one for one in await session.compactions() if one.version > query.cursor]
     page = found[: query.limit]
     more = len(found) > len(page)

@@ -35,13 +35,14 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, S
 from acms.server.stores import Tenant
 from acms.server.wire import instant, plain
 
-__all__ = ["EntryShape", "StoredShape", "entry_shown", "operations"]
+__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
 
 operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
 _PASSED = frozenset(("actor_id", "metadata", "markers", "privacy", "origin", "key", "tool_call_id"))
 """What is handed to the session as it was sent."""
+_PLAIN = frozenset(("role", "content"))
 _STRUCTURED = frozenset(("parts", "tool_calls", "tool_call_id"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
@@ -213,6 +214,33 @@ class EntryShape(Shape):
     state: Literal["live", "expired", "erased"]
 
 
+class WholeShape(EntryShape):
+    """An entry with all that it says, also about others."""
+
+    #: The caller's id for it.
+    key: str | None
+    #: Whether the markers were found in the text.
+    detected: bool
+    #: On the message that ends an episode: why.
+    closes: str | None
+    #: Shared by a message with tool calls and the answers to them.
+    group: str | None
+    #: First and last version of what a summary or an episode stands for, and of each stretch that is out of force
+    #: from this entry's version on.
+    covers: tuple[int, int] | None
+    replaces: list[tuple[int, int]]
+    #: Ids of the entries it was made from.
+    sources: list[str]
+    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
+    data: dict[str, Any]
+    #: First version of the append that wrote it; tokens of all messages up to it.
+    batch: int
+    total: int
+    #: What its hash is made of.
+    digest: str
+    salt: str | None
+
+
 class ListedShape(EntryShape):
     """A message of the log."""
 
@@ -282,6 +310,25 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
     }
 
 
+def whole_shown(entry: Entry) -> dict[str, Json]:
+    """Write an entry of the log with all that it says."""
+    return {
+        **entry_shown(entry),
+        "key": entry.key,
+        "detected": entry.detected,
+        "closes": entry.closes,
+        "group": entry.group,
+        "covers": plain(entry.covers),
+        "replaces": plain(entry.replaces),
+        "sources": list(entry.sources),
+        "data": dict(entry.data),
+        "batch": entry.batch,
+        "total": entry.total,
+        "digest": entry.digest.hex(),
+        "salt": None if entry.salt is None else entry.salt.hex(),
+    }
+
+
 def _answers(parts: Sequence[Part]) -> str | None:
     return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
 
@@ -318,7 +365,9 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
     seen = _seen(call.headers)
     session = await call.tenant.session(context)
-    receipts = await session.ingest_many(drafts, idempotency_key=call.idempotency_key, last_message=seen)
+    receipts = await session.ingest_many(
+        drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
+    )
     if receipts[0].repeated:
         return await _repeated(call.tenant, receipts)
     data = [_stored(context, draft, receipt) for draft, receipt in zip(drafts, receipts, strict=True)]
@@ -329,7 +378,7 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
     """Return the arguments of `ingest`; what they hold is checked there."""
     draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
     given, size = one.model_fields_set, _bytes(one.content)
-    if len(given) > 2:  # more than role and content
+    if not given <= _PLAIN:
         for name in given & _PASSED:
             draft[name] = getattr(one, name)
         if one.created_at is not None:
@@ -352,6 +401,15 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _key(given: str | None) -> str | None:
+    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
+    if given is not None and len(given) > validate.NAME_CHARS - 8:
+        raise ValidationError(
+            f"has {len(given)} characters, the limit is {validate.NAME_CHARS - 8}", field="Idempotency-Key"
+        )
+    return given
 
 
 def _seen(headers: Mapping[str, str]) -> Seen:

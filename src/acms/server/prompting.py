@@ -12,8 +12,8 @@ from acms.manifest import Manifest
 from acms.model import Json
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Version, view_at
 from acms.server.recalling import Budget, Excluded, VerdictShape, verdict_shown, within
 from acms.server.wire import plain
 
@@ -68,9 +68,10 @@ class PromptBody(Body):
     after: dict[str, Any] | None = None
     #: Say of everything why it is in the prompt or not.
     ledger: bool = False
-    #: Look at the log as it was at a version, or right after a message.
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
 
 
 class CountShape(Shape):
@@ -170,7 +171,7 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     body = call.body
     within(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     made = Prompt(_codec(body.codec, body.model))
     if body.system is not None:
         made = made.system(body.system)

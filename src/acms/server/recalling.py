@@ -12,11 +12,11 @@ from acms.model import Json
 from acms.projections import ContextItem, ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.messages import RoleName
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Version, view_at
 from acms.server.wire import instant, plain
 
-__all__ = ["VerdictShape", "operations", "verdict_shown", "within"]
+__all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
 
 operations = Operations("memory")
 
@@ -41,9 +41,12 @@ class RecallBody(Body):
     scope: Literal["session", "namespace"] = "session"
     #: Also show what a newer fact has replaced.
     include_superseded: bool = False
-    #: Look at the log as it was at a version, or right after a message.
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    #: The current episode has no part of its own: its messages compete like all others.
+    relevant_only: bool = False
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
     #: Say of every candidate why it is shown or not.
     why: bool = False
 
@@ -91,6 +94,20 @@ class VerdictShape(Shape):
     reason: str
 
 
+class CertaintyShape(Shape):
+    """How sure it is that memory holds an answer, and what that was read off."""
+
+    confidence: float
+    #: Share of what was asked for that the best places hold.
+    reach: float
+    #: How much more of it the speaker whom the query names has said than anybody else.
+    lead: float
+    #: How well the best entry answers by meaning.
+    rise: float
+    #: Whether a fact says what was asked.
+    says: bool
+
+
 class Recalled(Shape):
     """What the model should see for a query."""
 
@@ -107,8 +124,11 @@ class Recalled(Shape):
     #: Share of the entries in force that could be compared by meaning.
     coverage: float
     warnings: list[str]
+    #: Candidates that are not shown.
+    omitted: int
     #: With `why` only: best first.
     verdicts: list[VerdictShape] | None = None
+    certainty: CertaintyShape | None = None
 
 
 class OneRecall(Shape):
@@ -162,6 +182,14 @@ def verdict_shown(one: Verdict) -> dict[str, Json]:
     }
 
 
+def verdicts_shown(found: ContextItems) -> list[Json]:
+    """Write why each candidate is shown or not, best first."""
+    verdicts = sorted(
+        found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
+    )
+    return [verdict_shown(one) for one in verdicts]
+
+
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
         "items": [_item(item) for item in found],
@@ -172,12 +200,11 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
         "band": found.band,
         "coverage": found.coverage,
         "warnings": list(found.ledger.warnings),
+        "omitted": found.ledger.omitted,
     }
     if why:
-        verdicts = sorted(
-            found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
-        )
-        shown["verdicts"] = [verdict_shown(one) for one in verdicts]
+        shown["verdicts"] = verdicts_shown(found)
+        shown["certainty"] = found.ledger.certainty._asdict()
     return shown
 
 
@@ -199,7 +226,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     """
     body = call.body
     within(body.token_budget, call.config.limits, "tokenBudget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     found = await session.recall(
         body.query,
         token_budget=body.token_budget,
@@ -208,6 +235,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         exclude=body.exclude,
         scope=body.scope,
         include_superseded=body.include_superseded,
+        relevant_only=body.relevant_only,
     )
     return Reply(body={"data": _recalled(found, why=body.why)})
 
@@ -217,8 +245,9 @@ class ChatBody(Body):
 
     query: str
     budget: Budget
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
 
 
 class ChatShape(Shape):
@@ -260,7 +289,7 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     """
     body = call.body
     within(body.budget, call.config.limits, "budget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
     tokens = chat.tokens(messages, session.counter)
     return Reply(body={"data": {"messages": messages, "tokens": tokens, "budget": body.budget}})

@@ -16,7 +16,7 @@ from acms.errors import ValidationError
 from acms.model import Json, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.server.operation import Body, Operation, Query
 
-__all__ = ["body", "instant", "parameters", "plain", "written"]
+__all__ = ["body", "instant", "parameters", "plain", "told", "written"]
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
@@ -139,6 +139,21 @@ def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> Val
     elif kind == "missing":
         said = "is required"
     return ValidationError(said[:1].lower() + said[1:], field=field or where)
+
+
+def told(error: ValidationError) -> ValidationError:
+    """Return an error whose field has its name on the wire; names that are the caller's own stay as they are."""
+    steps = error.field.split(".")
+    for index, step in enumerate(steps):
+        name = step.partition("[")[0]
+        if "_" in name:
+            steps[index] = to_camel(name) + step[len(name) :]
+        if name in _OPAQUE:
+            break
+    field = ".".join(steps)
+    if field == error.field:
+        return error
+    return type(error)(str(error).removeprefix(f"{error.field}: "), field=field, options=error.options)
 
 
 def _json(data: bytes) -> Json:
