@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acms.server import contexts, messages, service
+from acms.server import contexts, messages, service, trail
 from acms.server.operation import Operation
 
 __all__ = ["OPERATIONS"]
@@ -10,5 +10,6 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
+    *trail.operations.all,
     *service.operations.all,
 )

@@ -145,6 +145,8 @@ class Operation:
     reply_example: Json = None
     #: Whether it writes; then a deadline does not end it halfway.
     writes: bool = False
+    #: Whether the audit trail has it.
+    audited: bool = False
 
 
 class Operations:
@@ -160,6 +162,7 @@ class Operations:
         def add(handler: Handler) -> Handler:
             summary, _, description = (handler.__doc__ or "").strip().partition("\n")
             lines = [line.strip() for line in description.strip().splitlines()]
+            writes = given.pop("writes", method not in ("GET", "HEAD"))
             self.all.append(
                 Operation(
                     name=to_camel(handler.__name__),
@@ -169,7 +172,9 @@ class Operations:
                     description="\n".join(lines),
                     tag=self.tag,
                     handler=handler,
-                    writes=given.pop("writes", method not in ("GET", "HEAD")),
+                    writes=writes,
+                    # The log itself says what was appended to it.
+                    audited=given.pop("audited", writes and not path.endswith("/messages")),
                     **given,
                 )
             )
