@@ -37,7 +37,9 @@ async def test_of_many_appends_after_the_same_message_one_is_stored(storage: Sto
         assert sum(isinstance(one, PreconditionError) for one in found) == 15
 
 
-async def test_a_repeated_append_is_answered_though_its_own_message_came_since(storage: StorageBackend) -> None:
+async def test_a_repeated_append_is_answered_though_its_own_message_came_since(
+    storage: StorageBackend,
+) -> None:
     async with ACMS("s", storage) as session:
         (first,) = await session.ingest_many(said("one"))
         before = await session.ingest_many(said("two"), last_message=first.message_id, idempotency_key="k")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
+from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
 
 from acms.config import ACMSConfig
+from acms.core.validate import PAGE
 from acms.errors import ConfigurationError
 from acms.logs import log, shown
-from acms.model import Json
+from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
 from acms.server.audit import Audit
 from acms.server.catalogue import OPERATIONS
@@ -22,9 +25,14 @@ from acms.server.gate import Gate
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.openapi import document
-from acms.server.stores import Engine, Stores, working
+from acms.server.stores import OWN, Engine, Stores, working
 
 __all__ = ["App", "create_app"]
+
+LOOK_SECONDS = 15.0
+"""How often jobs are looked for that nobody in this process asked for."""
+READY_SECONDS = 2.0
+"""How long the store may take to answer before the service counts as unable to serve."""
 
 
 class App:
@@ -32,10 +40,14 @@ class App:
 
     def __init__(self, url: str, config: ServerConfig, engine: Engine) -> None:
         self.config = config
-        self.stores = Stores(
-            url, working(engine, config.works), most=config.open_tenants, ready=config.ready_sessions
-        )
         self.metrics = Metrics()
+        told = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
+        self.stores = Stores(
+            url,
+            working(replace(engine, config=told), config.works),
+            most=config.open_tenants,
+            ready=config.ready_sessions,
+        )
         self.audit = Audit(self.stores)
         self.keys = Keys(self.stores, self.audit)
         self.gate = Gate(config, self.keys)
@@ -44,6 +56,7 @@ class App:
         self._door = Door(self, OPERATIONS)
         #: Requests under way.
         self._open = 0
+        self._looking: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -88,6 +101,33 @@ class App:
                 "a key is required, and none was ever made: acms keys create --tenant NAME",
                 options=("App.keys.create(tenant), before it starts", "auth='off' on this machine"),
             )
+        if self.config.works:
+            self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
+
+    async def _look(self) -> None:
+        """Look for jobs that others left: of processes that died, or that put something off."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for tenant in self.stores.open():
+                tenant.work()
+
+    async def ready(self) -> float:
+        """Return how many seconds the store takes to answer; raises what is wrong with it."""
+        began = perf_counter()
+        async with asyncio.timeout(READY_SECONDS):
+            tenant = await self.stores.of(OWN if self.config.auth == "required" else self.config.tenant)
+            await tenant.handle.contexts(ContextQuery(limit=1))
+        return perf_counter() - began
+
+    async def numbers(self) -> bytes:
+        """Return what was counted, as Prometheus reads it."""
+        tenants = self.stores.open()
+        self.metrics.tenants.set(len(tenants))
+        self.metrics.open.set(self._open)
+        due = JobQuery(states=(JobState.READY,), limit=PAGE)
+        pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
+        self.metrics.waiting.set(sum(len(page.items) for page in pages))
+        return await asyncio.to_thread(self.metrics.written)
 
     async def stop(self) -> None:
         """Wait for what is under way, for at most `grace_seconds`, and close the stores."""
@@ -96,6 +136,8 @@ class App:
                 await self._idle.wait()
         except TimeoutError:
             log(logging.WARNING, "stopped_with_requests", open=self._open)
+        if self._looking is not None:
+            self._looking.cancel()
         await self.stores.aclose()
 
 

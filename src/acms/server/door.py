@@ -35,6 +35,7 @@ from acms.errors import (
 from acms.logs import correlation, log, shown
 from acms.server import wire
 from acms.server.operation import BASE, Call, Operation, Reply
+from acms.telemetry import request_span
 
 if TYPE_CHECKING:
     from acms.server.app import App
@@ -95,7 +96,7 @@ class Door:
         answer.add((b"x-request-id", request_id.encode("latin-1")), *_HEADERS)
         operation: Operation | None = None
         code = ""
-        with correlation(request_id):
+        with correlation(request_id), request_span(scope["method"], headers) as span:
             try:
                 answer.add(*self._app.gate.visit(scope["method"], headers))
                 if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -116,8 +117,19 @@ class Door:
                 log(logging.ERROR, "request_broke", error=shown(error))
                 await self._fail(ACMSError(), request_id, answer)
             finally:
-                name = operation.name if operation is not None else "unknown"
-                self._app.metrics.request(name, scope["method"], answer.status, code, perf_counter() - began)
+                seconds = perf_counter() - began
+                name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
+                self._app.metrics.request(name, scope["method"], answer.status, code, seconds)
+                span.done(operation=name, route=route, status=answer.status, code=code)
+                log(
+                    logging.INFO,
+                    "request",
+                    operation=name,
+                    status=answer.status,
+                    code=code,
+                    ms=round(1000 * seconds, 3),
+                    **answer.who,
+                )
 
     def _find(self, scope: Scope) -> tuple[Operation, Mapping[str, str]]:
         path: str = scope["path"]
@@ -152,6 +164,7 @@ class Door:
     ) -> None:
         client = scope.get("client")
         principal = await self._app.gate.admit(operation, headers, client[0] if client else "")
+        answer.who = {"tenant": principal.tenant, "key": principal.key}
         query = wire.parameters(operation, _pairs(scope["query_string"]))
         limits = self._app.config.limits
         streamed = operation.streams is not None
@@ -171,25 +184,27 @@ class Door:
                     f"the body did not arrive within {limits.deadline_seconds:g} seconds"
                 ) from None
             body = wire.body(operation, data)
-        tenant = await self._app.stores.of(principal.tenant)
+        call: Call[Any, Any] = Call(
+            app=self._app,
+            operation=operation,
+            principal=principal,
+            config=self._app.config,
+            path=path,
+            query=query,
+            body=body,
+            headers=headers,
+            request_id=request_id,
+            stream=_pieces(receive, limits.import_bytes) if streamed else None,
+        )
+        long = streamed or operation.media == "application/x-ndjson"
+        seconds = None if long else limits.deadline_seconds
+        if operation.scope is None:  # nobody's data: answered also while no store does
+            await answer.reply(await self._within(call, seconds), operation.status)
+            return
+        tenant = call.tenant = await self._app.stores.of(principal.tenant)
         tenant.users += 1
         try:
-            call: Call[Any, Any] = Call(
-                app=self._app,
-                operation=operation,
-                principal=principal,
-                tenant=tenant,
-                config=self._app.config,
-                path=path,
-                query=query,
-                body=body,
-                headers=headers,
-                request_id=request_id,
-                stream=_pieces(receive, limits.import_bytes) if streamed else None,
-            )
-            long = streamed or operation.media != "application/json"
-            reply = await self._within(call, None if long else limits.deadline_seconds)
-            await answer.reply(reply, operation.status)
+            await answer.reply(await self._within(call, seconds), operation.status)
         finally:
             tenant.users -= 1
 
@@ -252,6 +267,8 @@ class _Answer:
         self._headers: list[tuple[bytes, bytes]] = []
         self.status = 0
         self.started = False
+        #: Who asked, for the log.
+        self.who: Mapping[str, str] = {}
 
     def add(self, *headers: tuple[bytes, bytes]) -> None:
         """Send these header fields too."""

@@ -75,7 +75,6 @@ class Call(Generic[Q, B]):
     app: App
     operation: Operation
     principal: Principal
-    tenant: Tenant
     config: ServerConfig
     #: Parameters of the path by name.
     path: Mapping[str, str]
@@ -86,6 +85,8 @@ class Call(Generic[Q, B]):
     request_id: str
     #: Of an operation that reads its body as a stream: the pieces of it.
     stream: AsyncIterator[bytes] | None = None
+    #: The data of whoever asks; unset for an operation that needs nobody to be known.
+    tenant: Tenant = field(init=False)
 
     @property
     def idempotency_key(self) -> str | None:

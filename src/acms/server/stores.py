@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from acms import handles, jobs
 from acms.acs import ACS
+from acms.background import background
 from acms.config import ACMSConfig
 from acms.core import validate
 from acms.errors import ConfigurationError, SessionNotFoundError
@@ -55,6 +57,7 @@ class Tenant:
         self._leaving: set[asyncio.Future[None]] = set()
         #: Requests under way: a store in use is not closed.
         self.users = 0
+        self._works = False
 
     async def context(self, id: str) -> Context:
         """Return a live context by its id; `SessionNotFoundError` also for one of the service's own."""
@@ -132,6 +135,29 @@ class Tenant:
     async def open(self) -> None:
         """Open the store."""
         await self.handle.__aenter__()
+        self.work()
+
+    def work(self) -> None:
+        """Work off what is due, also what another process left; nothing when workers run elsewhere."""
+        engine = self.engine
+        config = engine.config
+        if not config.worker.enabled:
+            return
+        one = background(self.handle, self.handle, config.worker, config.retry, config.on_event)
+        if not self._works:
+            self._works = True
+            summarizers = () if engine.summarizer is None else (engine.summarizer,)
+            reflectors = () if engine.reflector is None else (engine.reflector,)
+            found = jobs.handlers(
+                config,
+                summarizers,
+                handles.shared(self.handle).counters,
+                reflectors=reflectors,
+                handle=self.handle,
+            )
+            for kind, handler in found.items():
+                one.serve(kind, handler)
+        one.poke()
 
     async def close(self) -> None:
         """Close every session and the store."""
