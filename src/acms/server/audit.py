@@ -32,6 +32,7 @@ from acms.server.stores import OWN, Stores, Tenant
 
 __all__ = ["Audit", "Noted", "trail"]
 
+IDEMPOTENCY_KEY = "Idempotency-Key"
 KEY = "@audit"
 """The name of the log."""
 _LOOK = 10_000
@@ -83,7 +84,7 @@ class Audit:
         under it is an `IdempotencyMismatchError`. One that was not done, or of which nobody knows, is done.
         """
         tenant, context = call.tenant, call.path.get("context_id")
-        named = call.idempotency_key
+        named = call.idempotency_key if IDEMPOTENCY_KEY in call.operation.takes else None
         told: dict[str, Json] = {
             "operation": call.operation.name,
             "key": call.principal.key,
