@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from acms.config import ACMSConfig
 from acms.core.validate import PAGE
 from acms.errors import ConfigurationError
+from acms.layers import KnowledgeSource
 from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
@@ -150,10 +151,12 @@ def create_app(
     reflector: Reflector | None = None,
     reranker: Reranker | None = None,
     summarizer: Summarizer | None = None,
+    sources: Sequence[KnowledgeSource] = (),
 ) -> App:
     """Return the HTTP service over the store a URL names.
 
     Keys are required unless `config` says otherwise. Models are the operator's choice: no request can change them.
+    `sources` are asked by `/orchestration/render` for every tenant, beside the contexts that a request names.
     `ConfigurationError` when it would be open to the network without keys.
     """
     return App(
@@ -165,5 +168,6 @@ def create_app(
             reflector=reflector,
             reranker=reranker,
             summarizer=summarizer,
+            sources=tuple(sources),
         ),
     )

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from acms.server import contexts, messages, service, trail
+from acms.server import (
+    compacting,
+    contexts,
+    entries,
+    facts,
+    jobs,
+    messages,
+    moving,
+    pins,
+    prompting,
+    recalling,
+    render,
+    service,
+    trail,
+)
 from acms.server.operation import Operation
 
 __all__ = ["OPERATIONS"]
@@ -10,6 +24,15 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
+    *recalling.operations.all,
+    *prompting.operations.all,
+    *facts.operations.all,
+    *entries.operations.all,
+    *compacting.operations.all,
+    *jobs.operations.all,
+    *pins.operations.all,
+    *moving.operations.all,
+    *render.operations.all,
     *trail.operations.all,
     *service.operations.all,
 )

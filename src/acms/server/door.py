@@ -108,14 +108,14 @@ class Door:
                 code = "CLIENT_GONE"
             except ACMSError as error:
                 code = error.code
-                await self._fail(error, request_id, answer)
+                await self._fail(error, request_id, answer, operation)
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
             except Exception as error:
                 code = "ACMS"
                 log(logging.ERROR, "request_broke", error=shown(error))
-                await self._fail(ACMSError(), request_id, answer)
+                await self._fail(ACMSError(), request_id, answer, operation)
             finally:
                 seconds = perf_counter() - began
                 name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
@@ -238,7 +238,9 @@ class Door:
                 f"must be {wanted}" + (f", not {given[:64]}" if given else ""), field="content-type"
             )
 
-    async def _fail(self, error: ACMSError, request_id: str, answer: _Answer) -> None:
+    async def _fail(
+        self, error: ACMSError, request_id: str, answer: _Answer, operation: Operation | None
+    ) -> None:
         if problems.status_of(error) == 500:
             log(logging.ERROR, "request_failed", error=shown(error))
         if answer.started:  # a stream that breaks: the client sees that it is not whole
@@ -253,6 +255,10 @@ class Door:
         if isinstance(error, MethodError):
             headers["Allow"] = ", ".join(error.options)
         written = problems.problem(error, request_id=request_id)
+        if operation is not None and operation.contract:
+            written |= {"message": written["detail"], "request_id": request_id}
+            if error.retryable:
+                headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
         await answer.reply(
             Reply(body=written, status=written["status"], headers=headers, media=problems.MEDIA), 500
         )
@@ -281,8 +287,9 @@ class _Answer:
         body = reply.body
         if isinstance(body, AsyncIterator):
             await self._start(reply.status or status, reply.media, None)
-            async for piece in body:
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            if not self._bare:
+                async for piece in body:
+                    await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
             return
         data = body if isinstance(body, bytes) else b"" if body is None else wire.written(body)

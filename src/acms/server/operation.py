@@ -128,6 +128,8 @@ class Operation:
     query: type[Query] | None = None
     #: A `Body`; `dict` takes any JSON object as it is.
     body: type[Any] | None = None
+    #: JSON Schema of a body that is no `Body`.
+    schema: Json = None
     #: Whether the body may be left out.
     optional: bool = False
     reply: Any = None
@@ -144,6 +146,8 @@ class Operation:
     #: A request that can be sent as it stands, and the answer to it, for people who read the document.
     example: Json = None
     reply_example: Json = None
+    #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
+    contract: bool = False
     #: Whether it writes; then a deadline does not end it halfway.
     writes: bool = False
     #: Whether the audit trail has it.
