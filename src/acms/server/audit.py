@@ -38,8 +38,8 @@ KEY = "@audit"
 _LOOK = 10_000
 """Entries after an intent among which its outcome is looked for."""
 _PAGE = 500
-_KEPT = frozenset({Scope.COMPACT, Scope.ERASE})
-"""What the answers hold that are kept for repeats: ids and counts, nothing that was said."""
+_NAMES = ("namespace", "key", "version", "context_id")
+"""Fields of a body that say what is to be changed, not to what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Noted:
     #: Id of the request; of an intent under an Idempotency-Key it is with the outcomes.
     request: str | None
     context: str | None
-    #: What the operation names in its path.
+    #: What the request names: a tag, a pin, an entry.
     target: Mapping[str, Json]
     #: Of an outcome: where the log stood before and after, (version, chain value in hex).
     before: tuple[int, str] | None
@@ -88,7 +88,7 @@ class Audit:
         told: dict[str, Json] = {
             "operation": call.operation.name,
             "key": call.principal.key,
-            "target": dict(call.path),
+            "target": _target(call),
         }
         if context is not None:
             told["context"] = context
@@ -99,7 +99,7 @@ class Audit:
         else:
             receipt = await self._once(call, validate.name(named, "idempotency-key"), told)
             if receipt.repeated:
-                found = await self._answered(tenant, receipt)
+                found = await self._answered(call, receipt)
                 if found is not None:
                     return found
         told |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
@@ -115,7 +115,9 @@ class Audit:
         made = reply.headers.get("Location", "").partition("/contexts/")[2]
         if made and context is None:
             told["context"] = context = made
-        if named is not None and call.operation.scope in _KEPT and isinstance(reply.body, Mapping | None):
+        if call.operation.again is not None:
+            told["made"] = reply.headers.get("Location")
+        elif named is not None and call.operation.scope is Scope.ERASE:  # ids, nothing that was said
             told["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
         await self._outcome(tenant, told, context)
         return reply
@@ -154,15 +156,20 @@ class Audit:
                 options=("use a new key for a new request",),
             ) from None
 
-    async def _answered(self, tenant: Tenant, receipt: Receipt) -> Reply | None:
+    async def _answered(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
         """Return what the first request was answered with; None when it was not done, as far as anybody knows."""
+        tenant, again = call.tenant, call.operation.again
         intent = last = receipt.versions[0]
         log_id = await self._trail(tenant)
         while last < intent + _LOOK:
             entries = await tenant.handle.read(log_id, after=last, limit=_PAGE)
             for entry in entries:
                 data = entry.data
-                if data.get("intent") == intent and "reply" in data:
+                if data.get("intent") != intent:
+                    continue
+                if again is not None and "made" in data:
+                    return await again(call, data["made"])
+                if "reply" in data:
                     kept = data["reply"]
                     return Reply(body=kept["body"], status=data["status"], headers=kept["headers"])
             if len(entries) < _PAGE:
@@ -197,6 +204,16 @@ class Audit:
             draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
             found = self._trails[tenant] = (await tenant.handle.create(draft)).id
         return found
+
+
+def _target(call: Call[Any, Any]) -> dict[str, Json]:
+    """Return what a request names: its path, its query, and of its body what says where."""
+    found: dict[str, Json] = dict(call.path)
+    if isinstance(call.query, BaseModel):
+        found |= call.query.model_dump(mode="json", exclude_none=True)
+    if isinstance(call.body, BaseModel):
+        found |= call.body.model_dump(mode="json", include=set(_NAMES), exclude_none=True)
+    return found
 
 
 async def _stand(tenant: Tenant, context: str | None) -> list[Json] | None:

@@ -115,9 +115,17 @@ class OnePolicy(Shape):
 # ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
+    """Answer a request that was made before by the job it asked for."""
+    session = await call.tenant.session(call.path["context_id"])
+    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _asked(call, session, found[0]) if found else None
+
+
 @operations(
     "POST",
     f"{_CONTEXT}/compact",
+    again=_compact_again,
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
@@ -135,7 +143,10 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
     """
     session = await call.tenant.session(call.path["context_id"])
-    job = await session.compact(**call.body.given())
+    return await _asked(call, session, await session.compact(**call.body.given()))
+
+
+async def _asked(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     seconds = _wait(call)
     headers = {"Location": f"{BASE}/jobs/{job.id}"}
     made: Compaction | None = None

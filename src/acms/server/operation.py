@@ -152,6 +152,9 @@ class Operation:
     writes: bool = False
     #: Whether the audit trail has it.
     audited: bool = False
+    #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
+    #: by the Location of the first answer, or with None when that is gone.
+    again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
 
 
 class Operations:
