@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import httpx2
+import pytest
 import uvicorn
 
 from acms.config import ACMSConfig
@@ -19,6 +20,13 @@ from acms.server.operation import Scope
 
 GUARDED = ServerConfig(auth="required", limits=Limits(key_rate=1e6, key_burst=10**6, stranger_burst=1000))
 """A key is needed; limits are out of the way."""
+
+
+def home(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> str:
+    """Return the URL of a store of the kind that the fixture's parameter names, for all tenants."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_home"))
+    return "memory://" if request.param == "memory" else f"sqlite:///{folders.mktemp('service') / 'log.db'}"
 
 
 @dataclass(kw_only=True)
@@ -33,7 +41,9 @@ class Guarded:
         """Return a client with a key, or without; its paths begin below /api/v1."""
         if secret:
             headers = {"Authorization": f"Bearer {secret}", **headers}
-        made = httpx2.AsyncClient(base_url=f"{self.url}/api/v1", headers=headers, timeout=30)
+        made = httpx2.AsyncClient(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=30, verify=False, trust_env=False
+        )
         return await self.stack.enter_async_context(made)
 
     async def key(

@@ -22,7 +22,7 @@ from acms.server.stores import OWN, Engine, Stores
 from tests.http.guarded import GUARDED, Guarded, guarded
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def service() -> AsyncIterator[Guarded]:
     async with guarded("memory://") as running:
         yield running
