@@ -10,11 +10,12 @@ from pydantic.alias_generators import to_camel
 from acms.core import validate
 from acms.core.policy import FIELDS, ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.model import Json, Kind
+from acms.model import Job, JobQuery, Json, Kind
 from acms.server.contexts import PolicyBody
 from acms.server.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
 from acms.server.operation import Call, Operations, Reply, Scope, Shape
 from acms.server.places import Place, view_at
+from acms.session import ACMS
 
 __all__ = ["OneVersion", "operations", "version_of"]
 
@@ -107,9 +108,17 @@ class OnePolicy(Shape):
 # ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
+    """Answer a request that was made before by the job it asked for."""
+    session = await call.tenant.session(call.path["context_id"])
+    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _told(call, session, found[0]) if found else None
+
+
 @operations(
     "POST",
     f"{_CONTEXT}/compact",
+    again=_compact_again,
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
@@ -127,7 +136,12 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
     """
     session = await call.tenant.session(call.path["context_id"])
-    done = await asked(call, session, await session.compact(**call.body.given()))
+    return await _told(call, session, await session.compact(**call.body.given()))
+
+
+async def _told(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
+    """Answer with a job, and with what came of it while it was waited for."""
+    done = await asked(call, session, job)
     made = done.compaction
     data = {"job": job_shown(done.job), "compaction": None if made is None else compaction_shown(made)}
     return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)

@@ -210,7 +210,8 @@ class Door:
 
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
         """Run a handler within the deadline; a write that takes longer goes on, as half of it must not be told."""
-        running = asyncio.ensure_future(call.operation.handler(call))
+        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
+        running = asyncio.ensure_future(work)
         try:
             done, _ = await asyncio.wait([running], timeout=seconds)
             if done:
