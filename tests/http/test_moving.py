@@ -11,8 +11,10 @@ import pytest
 from acms.server import ServerConfig
 from acms.server.config import Limits
 from acms.server.moving import LINE_BYTES
+from acms.server.operation import Scope
 from acms.server.stores import OWN
 from tests.http.document import documented
+from tests.http.guarded import guarded
 from tests.http.serving import Service, serving
 
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -62,16 +64,23 @@ def test_what_was_exported_is_the_same_elsewhere(service: Service, other: Servic
 def test_a_namespace_moves_with_its_forks_parents_first(one: Service, other: Service) -> None:
     root = one.talk("a", "b", namespace="tree")
     fork = one.client.post(f"/contexts/{root}/fork", json={"atVersion": 1})
-    if fork.status_code == 404:
-        pytest.skip("there is no fork over HTTP yet")
     child = fork.json()["data"]["id"]
     one.say(child, "c")
+    one.client.post(f"/contexts/{child}/fork")
     one.talk("d", namespace="tree")
     written = _export(one, namespace="tree")
     reply = _import(other, written)
     assert reply.status_code == 200, reply.text
-    assert len(reply.json()["data"]["contexts"]) == 3
+    assert len(reply.json()["data"]["contexts"]) == 4
     assert _export(other, namespace="tree") == written
+
+
+def test_a_fork_of_what_was_deleted_cannot_be_moved_alone(one: Service) -> None:
+    root = one.talk("a", namespace="orphans")
+    one.client.post(f"/contexts/{root}/fork")
+    one.client.delete(f"/contexts/{root}")
+    reply = one.client.get("/export", params={"namespace": "orphans"})
+    assert (reply.status_code, reply.json()["code"]) == (409, "CONFLICT")
 
 
 def test_a_cut_off_export_is_found_out_and_continued(one: Service, other: Service) -> None:
@@ -199,3 +208,17 @@ def test_an_import_has_an_end() -> None:
 
         reply = _import(service, endless(), contextId=context)
         assert reply.status_code == 413
+
+
+async def test_settings_come_only_with_a_key_that_may_change_them() -> None:
+    async with guarded("memory://") as service:
+        admin = await service.key("acme")
+        context = (await admin.post("/contexts")).json()["data"]["id"]
+        written = (await admin.get("/export", params={"contextId": context})).text
+        writer = await service.key("acme", [Scope.APPEND])
+        reply = await writer.post("/import", content=written, headers=LINES)
+        assert (reply.status_code, reply.json()["code"]) == (403, "FORBIDDEN")
+        chat = await writer.post("/import", content=_chat("a"), params={"contextId": context}, headers=LINES)
+        assert chat.status_code == 200
+        elsewhere = await (await service.key("other")).post("/import", content=written, headers=LINES)
+        assert elsewhere.status_code == 200, "ids are those of a tenant"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,37 +17,12 @@ from acms.server.contexts import etag
 from acms.server.messages import EntryShape, RoleName, entry_shown
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
 from acms.server.places import Place, Version, view_at
-from acms.server.recalling import VerdictShape, verdicts_shown
+from acms.server.recalling import ItemShape, VerdictShape, verdicts_shown
 from acms.server.wire import instant, plain
 
 __all__ = ["operations"]
 
 operations = Operations("history")
-
-
-class ItemShape(Shape):
-    """One thing the model should see."""
-
-    id: str
-    version: int
-    position: int | None
-    role: RoleName | None
-    content: str
-    source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Of what was asked for by a query; 0 in a window.
-    score: float
-    relevance: float
-    #: What it costs in the prompt, its frame included.
-    token_count: int
-    markers: list[str]
-    parts: list[dict[str, Any]]
-    group: str | None
-    actor_id: str | None
-    metadata: dict[str, Any]
-    created_at: str
-    #: Whether it was cut to fit.
-    truncated: bool
-    why: str
 
 
 class WindowShape(Shape):

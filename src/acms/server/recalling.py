@@ -9,12 +9,12 @@ from pydantic import Field
 from acms.core import chat
 from acms.errors import ValidationError
 from acms.model import Json
-from acms.projections import ContextItem, ContextItems, Verdict
+from acms.projections import ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.messages import RoleName
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.places import Version, view_at
-from acms.server.wire import instant, plain
+from acms.server.wire import plain
 
 __all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
 
@@ -51,7 +51,7 @@ class RecallBody(Body):
     why: bool = False
 
 
-class RecalledItem(Shape):
+class ItemShape(Shape):
     """One thing the model should see, and why."""
 
     #: Of the entry it shows.
@@ -60,18 +60,19 @@ class RecalledItem(Shape):
     position: int | None
     role: RoleName | None
     content: str
-    parts: list[dict[str, Any]]
     source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Relevance raised by the markers, and how well it answers, both in [0, 1].
+    #: Relevance raised by the markers, and how well it answers, both in [0, 1]; 0 in a window.
     score: float
     relevance: float
+    #: What it costs in the prompt, its frame included.
     token_count: int
     markers: list[str]
+    parts: list[dict[str, Any]]
     group: str | None
     actor_id: str | None
     metadata: dict[str, Any]
     created_at: str
-    #: True when the content was cut to fit.
+    #: Whether it was cut to fit.
     truncated: bool
     why: str
 
@@ -112,7 +113,7 @@ class Recalled(Shape):
     """What the model should see for a query."""
 
     #: In the order in which the model should see them: facts, past messages, the current episode.
-    items: list[RecalledItem]
+    items: list[ItemShape]
     #: What they cost together, frames included, and what they may cost.
     tokens: int
     budget: int
@@ -143,28 +144,6 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def _item(item: ContextItem) -> dict[str, Json]:
-    return {
-        "id": item.id,
-        "version": item.version,
-        "position": item.position,
-        "role": item.role,
-        "content": item.content,
-        "parts": plain(item.parts),
-        "source": item.source,
-        "score": item.score,
-        "relevance": item.relevance,
-        "tokenCount": item.token_count,
-        "markers": list(item.markers),
-        "group": item.group,
-        "actorId": item.actor_id,
-        "metadata": dict(item.metadata),
-        "createdAt": instant(item.created_at),
-        "truncated": item.truncated,
-        "why": item.why,
-    }
-
-
 def verdict_shown(one: Verdict) -> dict[str, Json]:
     """Write a verdict."""
     return {
@@ -192,7 +171,7 @@ def verdicts_shown(found: ContextItems) -> list[Json]:
 
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
-        "items": [_item(item) for item in found],
+        "items": [plain(item) for item in found],
         "tokens": found.tokens,
         "budget": found.budget,
         "version": found.version,
