@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -31,6 +29,8 @@ from acms.errors import (
 from acms.model import Json
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 __all__ = ["Answer", "Transport", "path"]
@@ -94,6 +94,7 @@ class Transport:
         *,
         timeout: float,
         retry: RetryConfig,
+        why: bool,
         verify: ssl.SSLContext | None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         fraction: Callable[[], float] = random.random,
@@ -104,6 +105,8 @@ class Transport:
             raise ConfigurationError("timeout must be above 0")
         self._timeout = timeout
         self.retry = retry
+        #: Whether recalls and windows are asked for their reasons.
+        self.why = why
         self._verify = verify
         self._sleep = sleep
         self._fraction = fraction
@@ -253,6 +256,8 @@ class Transport:
     def _open(self) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
         if self._client is None:
+            from importlib.metadata import version
+
             import httpx2
 
             headers = {"accept": "application/json", "user-agent": f"acms-python/{version('acms-engine')}"}

@@ -74,7 +74,7 @@ class RemoteView:
             include_superseded=include_superseded,
             relevant_only=relevant_only,
             at_version=self._at,
-            why=True,
+            why=self.log.transport.why,
         )
         return nouns.items(context, written, written["items"])
 
@@ -85,7 +85,7 @@ class RemoteView:
             self._nothing()
             return ContextItems((), budget=budget, ledger=Ledger(lambda: {}), context="", version=0)
         roles = ",".join(str(role) for role in keep) or None
-        query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": True}
+        query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": self.log.transport.why}
         body = (await self.log.transport.call("GET", path("contexts", context, "window"), query=query)).body
         return nouns.items(context, body, body["data"])
 
