@@ -74,7 +74,14 @@ class Tenant:
         found = self._sessions.get(id)
         if found is None:
             found = self.over(await self.context(id))
-            await found.tags()  # finds its context
+            try:
+                await found.tags()  # finds its context
+            except BaseException:  # also of a request that is given up: a session counts as a user of its store
+                self._leave(found)
+                raise
+            if id in self._sessions:  # another request was faster
+                self._leave(found)
+                return self._sessions[id]
             self._sessions[id] = found
             while len(self._sessions) > self._ready:
                 _, oldest = self._sessions.popitem(last=False)
