@@ -141,7 +141,7 @@ class Door:
                 if match is Match.FULL:
                     found, values = route.app, child["path_params"]
                     break
-        if not isinstance(found, _Path):
+        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
