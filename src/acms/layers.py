@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from acms.aside import Quiet
 from acms.contract import Candidate, Code, Layer, Notice, ProviderRequest, ProviderResponse, Variant
+from acms.core.privacy import redact
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
-from acms.logs import log, shown
+from acms.logs import shown
 from acms.model import Json, Privacy
 from acms.reading import ITEMS, one_of
 from acms.view import View
@@ -113,6 +113,12 @@ class Answer:
     disobeyed: int = 0
     #: Asking again at once may help.
     passing: bool = False
+    #: What may be kept of the error it ended with.
+    error: str | None = None
+    #: It would not end, whatever was done.
+    abandoned: bool = False
+    #: Milliseconds until it answered, or was given up.
+    took_ms: float = 0.0
 
 
 class Desk:
@@ -128,7 +134,7 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
     found: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
-            name = source.session_id
+            name = redact(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
             found.append(Provider(name=name, layer=Layer.L2, source=source, own=True))
             found.append(Provider(name=name, layer=Layer.L4, source=source, own=True))
             continue
@@ -151,7 +157,9 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
             raise ConfigurationError("layer of a source must be L1, L2 or L4")
         found.append(
             Provider(
-                name=name if isinstance(name, str) and name else type(source).__name__,
+                name=redact(name, Privacy.REDACT).text
+                if isinstance(name, str) and name
+                else type(source).__name__,
                 layer=layer,
                 source=source,
                 deadline_ms=deadline,
@@ -176,6 +184,7 @@ async def ask(
     begin = loop.time()
     tasks = [asyncio.create_task(_answer(call, memories, desk)) for call in calls]
     ends = {task: begin + call.slice_ms / 1000 for task, call in zip(tasks, calls, strict=True)}
+    took = dict.fromkeys(tasks, 0.0)
     waiting, late = set(tasks), set[asyncio.Task[Answer]]()
     try:
         while waiting:
@@ -183,6 +192,7 @@ async def ask(
             await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
             now = loop.time()
             for task in tuple(waiting):
+                took[task] = 1000 * (now - begin)
                 if task.done():
                     waiting.discard(task)
                 elif ends[task] <= now:
@@ -191,7 +201,10 @@ async def ask(
                     late.add(task)
     finally:
         await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
-    return [_outcome(task, call, task in late) for task, call in zip(tasks, calls, strict=True)]
+    return [
+        replace(_outcome(task, call, task in late), took_ms=took[task])
+        for task, call in zip(tasks, calls, strict=True)
+    ]
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
@@ -211,8 +224,6 @@ async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
                 coroutine.close()  # ends also what catches the cancellation and goes on
             task.cancel()
         _, left = await asyncio.wait(left, timeout=KILL)
-    if left:
-        log(logging.ERROR, "provider_abandoned", tasks=len(left))
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
@@ -223,7 +234,7 @@ def _forget(task: asyncio.Task[Any]) -> None:
 
 def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     if not task.done():
-        return Answer(call=call, code=Code.PROVIDER_TIMEOUT)
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=True)
     if task.cancelled():
         return Answer(call=call, code=Code.PROVIDER_TIMEOUT if late else Code.PROVIDER_ERROR)
     error = task.exception()
@@ -232,18 +243,11 @@ def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     if error is None:
         return task.result()
     code = _code(error)
-    log(
-        logging.WARNING,
-        "provider_failed",
-        provider=call.provider.name,
-        request_id=call.request.request_id,
-        code=code.value,
-        error=shown(error) if call.provider.own else type(error).__name__,
-    )
     passing = isinstance(error, ConnectionError) or (
         isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
     )
-    return Answer(call=call, code=code, passing=passing)
+    told = shown(error) if call.provider.own else type(error).__name__
+    return Answer(call=call, code=code, passing=passing, error=told)
 
 
 def _code(error: BaseException) -> Code:

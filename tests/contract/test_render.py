@@ -1,10 +1,9 @@
-"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26, 30, 38)."""
+"""Rendering: what each source is asked, and what comes out (checks 1 to 6, 11 to 14, 21, 23, 26, 30)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -438,21 +437,6 @@ async def test_nothing_is_advised_where_there_is_nothing() -> None:
         assert reply.kv_policy == KVPolicy()
     with pytest.raises(ValidationError):
         await engine(Source("L2")).render(request(), cache="keys")
-
-
-async def test_check_38_records_carry_the_request_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
-    said = "The orders of jane.doe@example.com are moved by night."
-    sources = Source("L2", [item("a", said, "orders")]), Source("L4", RuntimeError(said))
-    with caplog.at_level(logging.DEBUG, logger="acms"):
-        await engine(*sources).render(request("move the orders of jane.doe@example.com"))
-    told = [(record.getMessage(), record.__dict__["acms"]) for record in caplog.records]
-    assert {"render_received", "provider_called", "provider_replied", "render_replied"} <= {
-        name for name, _ in told
-    }
-    assert all(fields["request_id"] == "req-1" for _, fields in told)
-    assert next(fields["ms"] for name, fields in told if name == "render_replied") >= 0
-    assert "jane" not in str(told)
-    assert "night" not in str(told)
 
 
 # ── our own memory ──────────────────────────────────────────────────────────────────────────────────────────────────
