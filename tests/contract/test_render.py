@@ -14,6 +14,7 @@ from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
 from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse
+from acms.core.kv_policy import Held
 from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
@@ -158,32 +159,53 @@ def _crowd(rng: random.Random, prefix: str, many: int, source: str) -> list[dict
     ]
 
 
-@pytest.mark.parametrize("profile", ["quality", "published"])
-async def test_check_11_the_order_of_arrival_changes_no_byte(profile: Any) -> None:
+async def _shuffled(profile: Any, turns: int) -> set[bytes]:
+    """Return what is replied, byte for byte, over shuffled candidates that arrive in another order each time."""
     rng = random.Random(7)
     project, past = _crowd(rng, "proj", 40, "L2"), _crowd(rng, "exp", 15, "L4")
+    held = [Held("proj:1", turns=9, cost=300), Held("exp:2", cost=400, benefit=0.4), Held("old", turns=3)]
     seen: set[bytes] = set()
-    for turn in range(40):
+    for _ in range(turns):
         rng.shuffle(project)
         rng.shuffle(past)
-        said = Said([*project], asyncio.Event()), Said([*past], asyncio.Event())
-        said[turn % 2].gate.set()
-        said[0].after, said[1].after = said[1].gate, said[0].gate
-        two = Source("L2", said[0].say, name="p"), Source("L4", said[1].say, name="e")
-        reply = await engine(*two, profile=profile).render(request(tokens=700, ms=20_000))
+        rng.shuffle(held)
+        parts = [project[::2], project[1::2], past]
+        gates = [asyncio.Event() for _ in parts]
+        order = rng.sample(range(3), 3)
+        said = [Said([*part], gates, order, place) for place, part in enumerate(parts)]
+        gates[order[0]].set()
+        two = [Source("L2", said[n].say, name=f"p{n}") for n in range(2)]
+        acs = engine(*two, Source("L4", said[2].say, name="e"), profile=profile)
+        reply = await acs.render(request(tokens=700, ms=20_000), cache=held)
         assert reply.metrics is not None
         assert reply.metrics.used_tokens <= 700
-        seen.add(strict(checked(reply)))
-    assert len(seen) == 1
+        why = sorted(repr(one) for one in reply.ledger)
+        seen.add(strict({**checked(reply), "ledger": why}))
+    return seen
+
+
+@pytest.mark.parametrize("profile", ["quality", "published"])
+async def test_check_11_the_order_of_arrival_changes_no_byte(profile: str) -> None:
+    """The first 40 runs; all 1,000: `pytest -m slow tests/contract/test_render.py`."""
+    assert len(await _shuffled(profile, 40)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["quality", "published"])
+async def test_check_11_the_order_of_arrival_changes_no_byte_in_a_thousand_runs(profile: str) -> None:
+    assert len(await _shuffled(profile, 1_000)) == 1
 
 
 class Said:
-    """Waits for its gate, says something, and opens the next gate."""
+    """Waits for its gate, says something, and opens the gate of whoever is next."""
 
-    def __init__(self, found: list[dict[str, Any]], gate: asyncio.Event) -> None:
+    def __init__(
+        self, found: list[dict[str, Any]], gates: list[asyncio.Event], order: list[int], place: int
+    ) -> None:
         self.found = found
-        self.gate = gate
-        self.after = gate
+        self.gate = gates[place]
+        turn = order.index(place) + 1
+        self.after = gates[order[turn]] if turn < len(order) else asyncio.Event()
 
     async def say(self, asked: Any) -> Any:
         await self.gate.wait()
