@@ -515,6 +515,7 @@ class ACS:
                 risk=request.risk,
                 cache=now.cache,
                 capacity=now.capacity,
+                unread=tuple(text for answer in pile for text in answer.unread),
             )
             chosen = choose(candidates, terms)
             pile.let_go()

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from acms.aside import Quiet
-from acms.contract import Candidate, Code, Layer, Notice, ProviderRequest, ProviderResponse, Variant
+from acms.contract import SNIPPET, Candidate, Code, Layer, Notice, ProviderRequest, ProviderResponse, Variant
 from acms.core.privacy import redact
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.logs import shown
@@ -109,6 +109,8 @@ class Answer:
     partial: bool = False
     #: Candidates that could not be read or were not allowed.
     dropped: int = 0
+    #: Texts of those, where none was allowed.
+    unread: tuple[str, ...] = ()
     #: Candidates that came with a text although none was allowed.
     disobeyed: int = 0
     #: Asking again at once may help.
@@ -333,6 +335,7 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
     pile: list[object] = list(given)
     del said, body, given, stated
     found: list[Candidate] = []
+    unread: list[str] = []
     dropped = disobeyed = chars = done = 0
     if len(pile) >= MANY:
         desk.quiet.begin()
@@ -349,9 +352,11 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
                     ).candidates
                 except ValidationError:
                     dropped += 1
+                    unread += _text_of(one)
                     continue
                 if candidate.source is Layer.L1 and not call.request.expansion:
                     dropped += 1  # knowledge of the world by a back door: nobody asked for it
+                    unread += _text_of(one)
                     continue
                 if candidate.text is not None or candidate.variants:
                     chars += letters(candidate)
@@ -369,8 +374,15 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
         warnings=frozenset(one.code for one in frame.warnings),
         partial=frame.partial,
         dropped=dropped,
+        unread=tuple(unread) if call.request.privacy is Privacy.BLOCK else (),
         disobeyed=disobeyed,
     )
+
+
+def _text_of(value: object) -> list[str]:
+    """Return the text of a candidate that was passed over; others of the same answer must not tell it."""
+    said = value.get("text") if isinstance(value, Mapping) else None
+    return [said[:SNIPPET]] if isinstance(said, str) else []
 
 
 def size(one: Candidate) -> int:
