@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from acms import ACMS, ValidationError, open_storage
@@ -18,7 +19,7 @@ from acms.core.kv_policy import Held
 from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
-from tests.contract.sources import NOW, Source, checked, codes, engine, ids, item, request, strict
+from tests.contract.sources import NOW, Source, checked, codes, engine, ids, item, request, schema, strict
 
 SEED = {
     "version": "v0",
@@ -50,6 +51,60 @@ async def test_check_01_the_requests_of_the_seed_are_answered(body: dict[str, An
     wire = checked(await engine(project).render(body))
     assert wire["request_id"] == body["request_id"]
     assert [one["id"] for one in wire["fragments"]] == ["proj:search#architecture"]
+
+
+async def test_check_01_the_replies_of_the_seed_are_valid() -> None:
+    example = {
+        "request_id": "req-hyperbolic-001",
+        "fragments": [
+            {
+                "id": "global:hyperbolic-geometry-research#poincare-optimization",
+                "lod": "atomic",
+                "text": "Recent research (Nickel et al.) demonstrates that …",
+                "entities": ["research", "exponential_map", "taylor_expansion", "optimization"],
+                "cost_tokens": 220,
+            }
+        ],
+        "metrics": {"used_tokens": 220, "planner_ms": 12, "coverage_entities": 0.78},
+    }
+    timeout = {
+        "request_id": "req-debug-002",
+        "error": {
+            "code": "PROVIDER_TIMEOUT",
+            "message": "L2 provider exceeded deadline (350ms > 300ms budgeted)",
+            "retriable": True,
+            "attempt": 1,
+            "max_attempts": 2,
+            "options": [
+                {
+                    "action": "retry_with_reduced_scope",
+                    "hint": "Reduce L2 top_k from 50 to 20; increase time budget to 400ms",
+                },
+                {
+                    "action": "explicit_l1_expansion",
+                    "hint": "Skip L2; expand directly to L1 with debug context",
+                },
+                {"action": "return_l4_only", "hint": "Return experience-based context only"},
+            ],
+        },
+    }
+    redacted = {
+        "request_id": "req-privacy-003",
+        "fragments": [
+            {
+                "id": "proj:auth-implementation#oauth-flow",
+                "lod": "macro",
+                "text": "OAuth implementation uses [REDACTED: client_secret] for token exchange.",
+                "entities": ["oauth", "authentication", "token_exchange"],
+                "cost_tokens": 180,
+            }
+        ],
+        "metrics": {"used_tokens": 180, "planner_ms": 15},
+    }
+    for body in (example, timeout, redacted):
+        jsonschema.Draft7Validator(schema("render_context_reply")).validate(body)
+    for body in (SEED, DEBUG):
+        jsonschema.Draft7Validator(schema("render_request")).validate(body)
 
 
 @pytest.mark.parametrize("field", ["version", "id", "intent", "budgets", "request_id"])
