@@ -38,6 +38,7 @@ from typing import ClassVar
 
 import privacy_logs
 import privacy_second
+
 from acms.core import detectors_rules
 from acms.core.privacy import redact, spans
 from acms.model import Privacy
@@ -497,7 +498,9 @@ def logged(count: int, seed: int) -> Iterator[Case]:
         made = {True: 0, False: 0}
         while min(made.values()) * 2 < count:
             hard = made[False] <= made[True]
-            texts = source.negatives(make) if hard else (("positive", text) for text in source.positives(make))
+            texts = (
+                source.negatives(make) if hard else (("positive", text) for text in source.positives(make))
+            )
             for what, marked in texts:
                 text, gold = privacy_logs.unmarked(marked)
                 yield Case(text=text, gold=gold, part=part, source=what)

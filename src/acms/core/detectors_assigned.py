@@ -19,17 +19,19 @@ from acms.core.detectors import Found, entropy
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
-    "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi", "connect.sid",
+    "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
+    "connect.sid",
 )  # fmt: skip
 _STEMS_BEYOND = (
-    "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord", "şifre", "jelszó", "mật khẩu",
-    "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
+    "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord",
+    "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
-    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:pass(?:word|ord)|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|"
-    r"пароль|密[码碼]|口令|パスワード|비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
+    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
+    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
     r"|(?P<token>token|session[ _.-]?id|sessid|connect\.sid)"
     r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
@@ -55,7 +57,8 @@ _STILL = frozenset(
 )
 _SIGN = (
     r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|는|은|"""
-    r"""(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)"""
+    r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
@@ -108,8 +111,8 @@ _NOT_VALUES = frozenset(
     passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
     configured injected read loaded async raise return break continue throw await new function def class null assert
     print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
-    kennwort contraseña senha wachtwoord passord lösenord hasło şifre heslo parola jelszó salasana adgangskode clave
-    пароль 密码 密碼 パスワード 비밀번호 암호 סיסמה""".split()
+    filtered omitted scrubbed elided snip suppressed sanitized kennwort contraseña senha wachtwoord passord lösenord
+    hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
 _PLACEHOLDER = re.compile(
     r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
@@ -119,7 +122,7 @@ _PLACEHOLDER = re.compile(
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
     r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
     r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
-    r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
+    r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 _EXPRESSION = re.compile(
@@ -414,7 +417,11 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     digit = _DIGIT.search(value) is not None
     if not digit:
         if kind != "password" and (
-            size < 20 or value.islower() or value.isupper() or len(set(value)) < 14 or (not quoted and (":" in value or "(" in value))
+            size < 20
+            or value.islower()
+            or value.isupper()
+            or len(set(value)) < 14
+            or (not quoted and (":" in value or "(" in value))
         ):
             return False
         if _OURS.search(low):
@@ -478,15 +485,18 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
 _USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
 _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
-    r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|"""
-    r"""ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
-    r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}|requirepass|masterauth|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
+    r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
+    r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
+    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|"""
+    r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
     r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
-    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
+    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|"""
+    r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
 )
-_COMMANDS = tuple(
-    "curl|sshpass|redis-cli|zip -|zip |login|sqlcmd|ldap|mongo|net use|requirepass|masterauth|htpasswd|mysql|xfreerdp|auth=(|auth(".split("|")
-)
+_COMMANDS = (
+    "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
+    "masterauth", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
+)  # fmt: skip
 #: A user and a password, in this order.
 _TUPLE = re.compile(
     r"""auth(?:=|[ ]=[ ])?[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE

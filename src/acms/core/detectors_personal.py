@@ -85,12 +85,13 @@ _NATIONAL = re.compile(
     r"|\([1-9]\d\) ?9?\d{4}-\d{4}"
 )
 _CALLED = re.compile(
-    r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
-    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer|call(?:ed|er|ing)|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
-    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|"
-    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)"
-    r"(?:号码?|番号|번호)?(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|est|es|è|是|は|：|:|=|-)?[ \t]{0,3}"
-    r"(?:is |at |on )?['\"]?$",
+    r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|cell(?:phone)?|handy|fax|whats ?app|sms|dial|"
+    r"ring|contact|hotline|call(?:ed|er|ing)|call(?: me| us| him| her| them)?|text (?:me|him|her|us)|"
+    r"reach (?:me|us|him|her)|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
+    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer)|tel\.|"
+    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)(?:号码?|番号|번호)?"
+    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}"
+    r"(?:is|at|on|under|ist|est|es|è|是|は|：|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
@@ -99,6 +100,8 @@ _SHORT = re.compile(
     r"ids?|uid|no|nr|snowflake|tweet|status|channel|page|seq|ack|offset|batch|lot|model|case|account|tracking|customer|"
     r"member|item|job|run|build|issue)['\"]?[ .:=#]*['\"]?$"
 )
+#: What stands before digits in a dump of bytes.
+_PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
     r"1|20|21[1-368]|22\d|23\d|24\d|25\d|26\d|27|29[0179]|3[0-469]|35\d|37\d|38\d|4[013-9]|42[013]|5[1-8]|50\d|59\d|6[0-6]|67\d|68\d|69[0-2]|"
@@ -128,13 +131,14 @@ def phones(text: str) -> Iterator[Found]:
             continue
         if number[:2] == "+ " or number[:2] == "+.":
             continue
+        numbered = _SHORT.search(text, max(0, start - 18), start) is not None
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
         elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
-            there = (len(number) > len(digits) and "." not in number and before not in _BEFORE) or _called(
-                text, start
-            )
-        elif _DATE.search(number) or _SHORT.search(text, max(0, start - 14), start):
+            there = (
+                len(number) > len(digits) and "." not in number and before not in _BEFORE and not numbered
+            ) or _called(text, start)
+        elif _DATE.search(number) or numbered or _PAIRS.search(text, max(0, start - 9), start):
             there = False
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
             there = True
@@ -213,12 +217,10 @@ def cards(text: str) -> Iterator[Found]:
         digits = "".join(char for char in match[0] if char.isdigit())
         if not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
-        if len(digits) == len(match[0]) and not _PAID.search(
-            text, max(0, match.start() - 40), match.start()
-        ):
-            if not _PLAIN.fullmatch(digits) or _SHORT.search(
-                text, max(0, match.start() - 18), match.start()
-            ):
+        plain = len(digits) == len(match[0])
+        if plain and not _PAID.search(text, max(0, match.start() - 40), match.start()):
+            named = _SHORT.search(text, max(0, match.start() - 18), match.start())
+            if named or not _PLAIN.fullmatch(digits):
                 continue
         total = 0
         for index, char in enumerate(reversed(digits)):
