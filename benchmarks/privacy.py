@@ -38,6 +38,7 @@ from typing import ClassVar
 
 import privacy_logs
 import privacy_second
+import privacy_third
 
 from acms.core import detectors_rules
 from acms.core.privacy import redact, spans
@@ -488,7 +489,7 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second}
+LOGS = {"second": privacy_second, "third": privacy_third}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:
