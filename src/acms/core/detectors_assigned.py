@@ -56,8 +56,9 @@ _STILL = frozenset(
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
 _SIGN = (
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|는|은|"""
-    r"""(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)"""
+    r"""(?:[ \t]{9,48}+(?=[:=]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""是|为|為|は|는|은|"""
+    r"""(?i:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)"""
     r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
@@ -79,7 +80,7 @@ _AFTER_ANY = re.compile(
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 #: What may stand right after a name that has a value.
-_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為はは、")
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
@@ -95,7 +96,7 @@ _VALUE = re.compile(
     r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
-    r"""["'`]?(?P<bare>[^\s"'`<>“”]{1,64}+))""",
+    r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
 _NOT_VALUES = frozenset(
     """string str text bool boolean int integer number float object any unknown undefined none null nil true false void
@@ -111,7 +112,7 @@ _NOT_VALUES = frozenset(
     passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
     configured injected read loaded async raise return break continue throw await new function def class null assert
     print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
-    filtered omitted scrubbed elided snip suppressed sanitized kennwort contraseña senha wachtwoord passord lösenord
+    filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
     hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
 _PLACEHOLDER = re.compile(
@@ -127,7 +128,7 @@ _PLACEHOLDER = re.compile(
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 _EXPRESSION = re.compile(
     r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
-    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++"
+    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++"
 )
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = re.compile(
@@ -196,7 +197,7 @@ def assigned(text: str) -> list[Found]:
 
 
 _AUTH = re.compile(
-    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?"""
+    r"""["'`\]]{0,2}(?:,[ \t\n]{0,16}["']?value["']?)?[ \t]{0,4}[:=,]?[ \t]{0,4}(?:[frb]?["'`])?"""
     r"""(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)"""
     r"""(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
     re.IGNORECASE,
@@ -274,6 +275,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     value, start = match[group], match.start(group)
     whole = group == "bare"
     if whole:
+        if kind != "password" and value.islower() and not _DIGIT.search(value):
+            return None  # a word, or what reads like one
         judged = _bare(value)
         whole, value = judged == value, judged
     if not value or not _plausible(text, value, start, kind, place[1], group != "bare", rest == "s"):
@@ -282,8 +285,13 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
-_PREPOSITION = re.compile(r"(?:for|of|to|on|at|in|zum|für|von|de|del|da)\b")
-_STATED = frozenset((":", "：", "is", "was", "is now", "was set to", "is set to"))
+#: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
+_NAMED = re.compile(r"""(?:name|key)["']?[ \t]{0,3}[:=][ \t]{0,3}["']?[\w.-]{0,48}$""", re.IGNORECASE)
+_ITEM = re.compile(r"""["']?,?[ \t\r\n]{1,40}["']?(?:value|Value)["']?[ \t]{0,4}[:=]""")
+_PREPOSITION = re.compile(
+    r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
+)
+_STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est|es|é|è|jest|är".split("|"))
 
 
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
@@ -293,6 +301,8 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
+        if (item := _ITEM.match(text, end)) and _NAMED.search(text, max(0, start - 64), start):
+            return item.end(), "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
         if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
@@ -300,7 +310,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
             return end + 1, "netrc"
         return None
-    op, of = after["op"].strip(), after["of"]
+    op, of = after["op"].strip().lower(), after["of"]
     if (of and (not op or (not _PREPOSITION.match(of) and op not in _STATED))) or text.startswith(
         "//", after.end()
     ):
@@ -325,7 +335,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     return after.end(), op + (" " if of else "")
 
 
-_REST = re.compile(r"[^\s\"'`<>“”,;&\\)\]}]*+")
+_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
 
 
 def _rest(text: str, end: int) -> int:
@@ -346,7 +356,8 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
         symbol = any(not char.isalnum() for char in value.strip("._-/"))
-        enough = len(value) >= 8 and low + up + symbol >= 2 and not _MOMENT.fullmatch(value)
+        several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
+        enough = len(value) >= 8 and several and not _MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and _LETTER.search(value)
     if enough and _DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
@@ -426,7 +437,13 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
             return False
         if _OURS.search(low):
             return False
-    if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
+    if (
+        size < 4
+        or value[-1] == "%"
+        or low in _NOT_VALUES
+        or low.rstrip("?!.") in _NOT_VALUES
+        or _PLACEHOLDER.fullmatch(value)
+    ):
         return False
     if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
         return False
@@ -493,9 +510,15 @@ _ARGUMENT = re.compile(
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|"""
     r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
 )
+_CHPASSWD = re.compile(
+    r"""chpasswd:?[^\n]{0,80}\n(?:[ \t]{0,12}(?:list|expire|users)[^\n]{0,40}\n){0,3}[ \t]{0,12}(?:-[ \t])?"?"""
+    r"""\w{1,32}:([^\s"']{3,128}+)|"""
+    r"""echo[ \t]["']?\w{1,32}:([^\s"']{3,128}+)["']?[ \t]{0,4}\|[^\n]{0,40}chpasswd"""
+)
 _COMMANDS = (
     "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
     "masterauth", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
+    "chpasswd",
 )  # fmt: skip
 #: A user and a password, in this order.
 _TUPLE = re.compile(
@@ -508,7 +531,7 @@ def _commands(text: str) -> Iterator[Found]:
     for match in _USER.finditer(text):
         if not _PLACEHOLDER.fullmatch(match[2]):
             yield Found(match.start(2), match.end(2), "password")
-    for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text)):
+    for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text), _CHPASSWD.finditer(text)):
         group = match.lastindex or 1
         value = match[group]
         if not _PLACEHOLDER.fullmatch(value) and value.lower() not in _NOT_VALUES:
