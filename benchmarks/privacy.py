@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import privacy_fourth
 import privacy_logs
 import privacy_second
 import privacy_third
@@ -489,7 +490,7 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second, "third": privacy_third}
+LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:

@@ -299,7 +299,7 @@ def negatives(m: Make) -> Iterator[tuple[str, str]]:
     # placeholders
     yield (
         "placeholder",
-        f"{m.one('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'STRIPE_KEY', 'GITHUB_TOKEN')}={m.one('<your-api-key>', 'your_api_key_here', 'xxxxx', 'sk-...', 'sk-xxxxxxxxxxxxxxxx', 'changeme', '', '***', 'REPLACE_ME', 'insert-key-here', 'TODO', 'sk-your-key', 'ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')}",
+        f"{m.one('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'STRIPE_KEY', 'GITHUB_TOKEN')}={m.one('<your-api-key>', 'your_api_key_here', 'xxxxx', 'sk-...', 'sk-xxxxxxxxxxxxxxxx', 'changeme', '', '***', 'REPLACE_ME', 'insert-key-here', 'sk-your-key', 'ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')}",
     )
     yield (
         "placeholder",

@@ -1,6 +1,6 @@
 """The part `third` of `privacy_logs`: what agents read and write, written after the rules were repaired for `second`."""
 
-# ruff: noqa: E501  a template stays in one line
+# ruff: noqa: E501, S608  a template stays in one line
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def negatives(m: Make) -> Iterator[tuple[str, str]]:
     yield "card", f"loyalty {n(7, 9)}{d(DIGITS, 15)}, voucher {d(DIGITS, 4)}-{d(DIGITS, 4)}-{d(DIGITS, 4)}, gift {m.card(right=False)}"
     yield "card", f"invoice_id={m.card(right=False)} order_id=4{d(DIGITS, 11)}"
     yield "iban", f"code AT{d(DIGITS, 2)} {d(DIGITS, 4)}, batch NL{d(DIGITS, 2)}ABCD{d(DIGITS, 6)}, item IT{d(DIGITS, 2)}X{d(DIGITS, 10)}, ISIN DE000{d(UPPER + DIGITS, 6)}{n(0, 9)}, LEI {d(DIGITS, 4)}00{d(UPPER + DIGITS, 14)}"
-    yield "encoded", f"Content-Transfer-Encoding: base64\n\n" + "\n".join(d(BASE64, 76) for _ in range(6)) + "\n"
+    yield "encoded", "Content-Transfer-Encoding: base64\n\n" + "\n".join(d(BASE64, 76) for _ in range(6)) + "\n"
     yield "encoded", f"{{\"image\": \"iVBORw0KGgoAAAANSUhEUgAA{d(BASE64, 500)}\"}}"
     yield "encoded", f"\\u0068\\u0065 \\x{d(HEX, 2)}\\x{d(HEX, 2)} %E2%82%AC%20{d(HEX.upper()[:10], 2)} &#8364; =?UTF-8?B?{d(BASE64, 40)}?="
     yield "encoded", f"-----BEGIN CERTIFICATE REQUEST-----\n{d(BASE64, 64)}\n{d(BASE64, 64)}\n-----END CERTIFICATE REQUEST-----\n-----BEGIN RSA PUBLIC KEY-----\n{d(BASE64, 64)}\n-----END RSA PUBLIC KEY-----"
