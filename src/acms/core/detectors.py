@@ -115,7 +115,7 @@ _SPECIAL = (
     ("ZXlK", _ENCODED, "jwt"),
 )
 _DUMMY = re.compile(
-    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
+    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
     r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 

@@ -56,11 +56,12 @@ _STILL = frozenset(
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
 _SIGN = (
-    r"""(?:[ \t]{9,48}+(?=[:=]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
+    r"""(?=[ \t]?=[ \t]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
-    r"""(?i:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)"""
+    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
     r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
-    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
+    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
@@ -73,9 +74,8 @@ _AFTER = re.compile(
 )
 #: The same after "password", with any words.
 _AFTER_ANY = re.compile(
-    _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?!value=)[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??"""
-    + _SIGN
+    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
+    r"""[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??""" + _SIGN
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -404,11 +404,16 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
+_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+
+
 def _bare(value: str) -> str:
     """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
+    if not value.isascii() and (end := _SCRIPT.search(value)):
+        value = value[: end.start()]  # a sentence goes on: no blank stands before it
     if "(" not in value and "[" not in value and "{" not in value:
         value = value.rstrip(")]},;.:") or value
     return value.rstrip(".,;:") if len(value) > 1 else value
@@ -417,6 +422,7 @@ def _bare(value: str) -> str:
 _DIGIT = re.compile("[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
 _OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
@@ -486,6 +492,12 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
         return size >= 5 and not _AFTERWARDS.match(following)
     if plural and not quoted:
         return False
+    if (
+        kind == "api_key"
+        and _KEY_ID.fullmatch(value)
+        and text[max(0, start - 24) : start].lower().rstrip(" \t=:\"'").endswith("signingkey")
+    ):
+        return False  # names a public key
     if value.isdigit():
         return kind in ("client_secret",) and size >= 8
     if not digit:
@@ -507,7 +519,7 @@ _ARGUMENT = re.compile(
     r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|"""
     r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
     r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
-    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|"""
+    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?([^\s"'-][^\s"']{2,127})|"""
     r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
 )
 _CHPASSWD = re.compile(

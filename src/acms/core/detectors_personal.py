@@ -54,7 +54,9 @@ def emails(text: str) -> Iterator[Found]:
 
 #: What stands before the host of an address of the web.
 _USERINFO = re.compile(r"://[^\s/?#@]{0,128}$")
-_USER = re.compile(r"""(?<![\w.@/${%-])([A-Za-z][\w.-]{0,31}):([^\s:@"'`<>/]{3,64})$""")
+_USER = re.compile(
+    r"""(?<![\w.@/${%-])([A-Za-z][\w.-]{0,31}):([^\s:@"'`<>/]{1,64}(?:@[^\s:@"'`<>/,;]{1,64})?)$"""
+)
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
@@ -75,6 +77,13 @@ _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
 
 #: Digits in groups, with what may stand between the groups of one number.
 _DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+
+
+def _joined(char: str) -> bool:
+    """Tell whether a number that follows a character is part of a word: not in scripts that put no blanks between."""
+    return char.isalnum() and not "\u2e80" <= char <= "\ud7af"
+
+
 _BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
@@ -100,7 +109,9 @@ _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ 
 _SHORT = re.compile(
     r"(?i)(?:\b|_)(?:isbn|issn|ean|gtin|upc|barcode|imei|iccid|order|invoice|ticket|ref|reference|version|part|sku|serial|"
     r"ids?|uid|no|nr|snowflake|tweet|status|channel|page|seq|ack|offset|batch|lot|model|case|account|tracking|customer|"
-    r"member|item|job|run|build|issue|voucher|coupon|gift|loyalty|code|meeting)['\"]?[ .:=#]*['\"]?$"
+    r"member|item|bestellung|commande|pedido|ordine|dossier|facture|rechnung|auftrag|vertrag|sendung|"
+    r"(?!telefon|ruf|handy|mobil|fax|tel)\w{0,14}nummer|job|run|build|issue|voucher|coupon|gift|loyalty|code|meeting)"
+    r"['\"]?[ .:=#]*['\"]?$"
 )
 #: What stands before digits in a dump of bytes.
 _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
@@ -125,7 +136,7 @@ def phones(text: str) -> Iterator[Found]:
         if (
             len(digits) < 7
             or len(set(digits)) < 3
-            or before.isalnum()
+            or _joined(before)
             or before in ("_", "+")
             or after[:1].isalnum()
         ):
@@ -134,15 +145,15 @@ def phones(text: str) -> Iterator[Found]:
             continue
         if number[:2] == "+ " or number[:2] == "+.":
             continue
-        numbered = _SHORT.search(text, max(0, start - 18), start) is not None
+        numbered = _SHORT.search(text, max(0, start - 24), start) is not None
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
         elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
             there = (
                 len(number) > len(digits) and "." not in number and before not in _BEFORE and not numbered
             ) or _called(text, start)
-        elif _DATE.search(number) or numbered or _PAIRS.search(text, max(0, start - 9), start):
-            there = False
+        elif numbered or _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
+            there = numbered and len(digits) <= 13 and _called(text, start)
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
             there = True
         else:
@@ -176,7 +187,7 @@ def ibans(text: str) -> Iterator[Found]:
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         raw = match[0].upper()
         size = _LENGTHS.get(raw[:2])
-        if not size or text[match.start() - 1 : match.start()].isalnum():
+        if not size or _joined(text[match.start() - 1 : match.start()]):
             continue
         places = [place for place, char in enumerate(raw) if char.isalnum()][:size]
         if len(places) < size:
@@ -217,7 +228,7 @@ def cards(text: str) -> Iterator[Found]:
     """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
     for match in _CARD.finditer(text):
         before = text[match.start() - 1 : match.start()]
-        if before.isalnum() or before in ("_", ".", "-", "/"):
+        if _joined(before) or before in ("_", ".", "-", "/"):
             continue
         gap = match["gap"]
         digits = match[0].replace(gap, "") if gap else match[0]
@@ -225,6 +236,6 @@ def cards(text: str) -> Iterator[Found]:
         if total % 10 or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
         at = match.start()
-        alone = gap is None and (not _PLAIN.fullmatch(digits) or _SHORT.search(text, max(0, at - 18), at))
+        alone = gap is None and (not _PLAIN.fullmatch(digits) or _SHORT.search(text, max(0, at - 24), at))
         if not alone or _PAID.search(text, max(0, at - 40), at):
             yield Found(match.start(), match.end(), "credit_card")
