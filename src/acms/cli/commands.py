@@ -23,6 +23,7 @@ from acms.cli import (
     reindexing,
     rendering,
     scanning,
+    serving,
 )
 from acms.cli.base import app
 
@@ -43,6 +44,7 @@ __all__ = [
     "reindexing",
     "rendering",
     "scanning",
+    "serving",
 ]
 
 
