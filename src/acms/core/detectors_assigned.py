@@ -112,6 +112,7 @@ _NOT_VALUES = frozenset(
     passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
     configured injected read loaded async raise return break continue throw await new function def class null assert
     print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
+    shift undef nullptr
     filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
     hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
@@ -121,14 +122,15 @@ _PLACEHOLDER = re.compile(
     r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
-    r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
+    r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
     r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
     r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 _EXPRESSION = re.compile(
     r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
-    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++"
+    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++|"
+    r"(?:Convert(?:To|From)|Read|Get|New|Import|Invoke)-[A-Z]\w++"
 )
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = re.compile(
@@ -137,6 +139,7 @@ _ENDS = re.compile(
 )
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 _PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
+_AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
 _MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
 _AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 
@@ -279,6 +282,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
             return None  # a word, or what reads like one
         judged = _bare(value)
         whole, value = judged == value, judged
+    if name[0] == "sig" and len(value) < 16:
+        return None  # a signal
     if not value or not _plausible(text, value, start, kind, place[1], group != "bare", rest == "s"):
         return None
     end = _rest(text, start + len(value)) if whole else start + len(value)
@@ -323,6 +328,9 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         former = _FORMER.search(text, max(0, start - 48), start)
         if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
             return None
+    elif op == "|":
+        if "{{" in text[max(0, start - 48) : start]:
+            return None  # a filter of a template
     elif op == "to":
         if of or not _CHANGED.search(low, max(0, start - 48), start):
             return None
@@ -445,7 +453,7 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
             return False
     if (
         size < 4
-        or value[-1] == "%"
+        or _AMOUNT.fullmatch(low)
         or low in _NOT_VALUES
         or low.rstrip("?!.") in _NOT_VALUES
         or _PLACEHOLDER.fullmatch(value)

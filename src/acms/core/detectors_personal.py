@@ -110,11 +110,12 @@ _SHORT = re.compile(
     r"(?i)(?:\b|_)(?:isbn|issn|ean|gtin|upc|barcode|imei|iccid|order|invoice|ticket|ref|reference|version|part|sku|serial|"
     r"ids?|uid|no|nr|snowflake|tweet|status|channel|page|seq|ack|offset|batch|lot|model|case|account|tracking|customer|"
     r"member|item|bestellung|commande|pedido|ordine|dossier|facture|rechnung|auftrag|vertrag|sendung|"
-    r"(?!telefon|ruf|handy|mobil|fax|tel)\w{0,14}nummer|job|run|build|issue|voucher|coupon|gift|loyalty|code|meeting)"
+    r"(?!telefon|ruf|handy|mobil|fax|tel)\w{0,14}n(?:umme)?r|job|run|build|issue|voucher|coupon|gift|loyalty|code|meeting)"
     r"['\"]?[ .:=#]*['\"]?$"
 )
 #: What stands before digits in a dump of bytes.
 _PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
+_COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
     r"1|20|21[1-368]|22\d|23\d|24\d|25\d|26\d|27|29[0179]|3[0-469]|35\d|37\d|38\d|4[013-9]|42[013]|5[1-8]|50\d|59\d|6[0-6]|67\d|68\d|69[0-2]|"
@@ -148,7 +149,12 @@ def phones(text: str) -> Iterator[Found]:
         numbered = _SHORT.search(text, max(0, start - 24), start) is not None
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
-        elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
+        elif (
+            digits[:2] == "00"
+            and 11 <= len(digits) <= 16
+            and _CODES.match(digits, 2)
+            and not _COUNTED.match(number)
+        ):
             there = (
                 len(number) > len(digits) and "." not in number and before not in _BEFORE and not numbered
             ) or _called(text, start)
