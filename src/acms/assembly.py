@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.core.caching import epoch
+from acms.core.caching import distance, epoch
 from acms.core.history import LONG_RUN, Cover, Unit, Units, effective, shown_role, unasked, units
 from acms.core.plan import (
     Choice,
@@ -73,6 +73,8 @@ class Gathered:
     stamp: str = ""
     #: Ids of messages that a compaction left among what it took: they stay where its summary does.
     stays: frozenset[str] = frozenset()
+    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    length: int = 0
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -133,7 +135,7 @@ async def gather_newest(
 
 
 async def gather_epoch(
-    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, distance: int
+    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, scale: int, slack: float
 ) -> Gathered:
     """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
 
@@ -143,36 +145,36 @@ async def gather_epoch(
     head = await storage.head(context)
     version = version_of(head, at)
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    if head.epoch or not any(map(unasked, replacing)):  # where content is gone a summary is all there is
-        return await gather_newest(storage, context, at, frame, budget)
-    said = await gather_newest(
-        storage, context, at, frame, budget, cover=Cover([one for one in replacing if not unasked(one)])
-    )
-    if not said.units:
+    waits = not head.epoch and any(map(unasked, replacing))  # where content is gone a summary is all there is
+    cover = Cover([one for one in replacing if not (waits and unasked(one))])
+    said = await gather_newest(storage, context, at, frame, budget, cover=cover)
+    length = _length(said, scale, slack)
+    said = replace(said, length=length)
+    tokens = before(said.units[-1]) if said.units else 0
+    if not waits or not said.units or (said.whole and tokens < 2 * length):
         return said
-    tokens = before(said.units[-1])
-    if said.whole and tokens < 2 * distance:
-        return said
-    since = epoch(tokens, distance)
+    since = epoch(tokens, length)
     began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
     cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
-    ends = [span[1] for one in cover.shown if unasked(one) for span in one.replaces]
+    ends = [last for one in cover.shown if unasked(one) for _, last in one.replaces]
     if not ends:
         return said
-    rest = await gather_newest(storage, context, at, frame, budget, cover=cover)
     known = {entry.id for unit in said.units for entry in unit.entries}
-    left = [
-        unit
-        for unit in rest.units
-        if unit.entries[0].kind is not Kind.SUMMARY and unit.version <= max(ends)
-    ]
+    rest = await gather_newest(storage, context, at, frame, budget, cover=cover)
+    left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
     older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
-    return replace(
-        said,
-        cover=cover,
-        units=[*older, *said.units],
-        stays=frozenset(entry.id for unit in left for entry in unit.entries),
-    )
+    stays = frozenset(entry.id for unit in left for entry in unit.entries)
+    return replace(said, cover=cover, units=[*older, *said.units], stays=stays)
+
+
+def _length(said: Gathered, scale: int, slack: float) -> int:
+    """Return the length of an epoch by what messages take, as it was when the longest epoch there may be began."""
+    plain = [entry for unit in said.units for entry in unit.entries if entry.position]
+    if not plain:
+        return distance(scale, slack)
+    since = epoch(plain[-1].total - plain[-1].tokens, distance(scale, slack, 1))
+    first = next((entry for entry in plain if entry.total > since), plain[-1])
+    return distance(scale, slack, first.total, first.position or 1)
 
 
 async def gather_last(storage: StorageBackend, context: str, at: int | None, messages: int) -> Gathered:
