@@ -125,7 +125,12 @@ def _gathered(
 
 
 async def gather_newest(
-    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, cover: Cover | None = None
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    cover: Cover | None = None,
 ) -> Gathered:
     """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
     head = await storage.head(context)

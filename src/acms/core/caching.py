@@ -29,7 +29,7 @@ dearer than the best for turns between a fortieth and three tenths of it."""
 SHORT = 40
 """Messages are short that take less than one part in so many of a budget: two of them a twentieth."""
 
-LINES = 0.08
+LINES = 0.16
 """Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
 
 MOST = 0.7
@@ -98,17 +98,12 @@ def start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, 
         return 0
     if first >= newest:
         return newest
-    grid = step(scale or room, LINES)
     while length > MOST * room:
         length //= 2
     while length:
         since = bisect_left(befores, epoch(befores[newest], length))
         if since > first:
-            found = _until(befores, costs, since, room, length)
-            line = -(-befores[found] // grid) * grid
-            found = max(found, min(since, bisect_left(befores, line)))
-            if found >= first:
-                return found
+            return _line(befores, costs, since, first, room, length, step(scale or room, LINES))
         length //= 2
     return first
 
@@ -118,15 +113,25 @@ def epoch(tokens: int, length: int) -> int:
     return tokens // length * length
 
 
-def _until(befores: Sequence[int], costs: Sequence[int], since: int, room: int, length: int) -> int:
-    """Return the oldest atom from which all fits until `length` tokens were added to what is before `since`."""
-    found, cost = since, 0
-    while found:
-        cost += costs[found - 1]
-        tokens = max(1, befores[since] - befores[found - 1])
-        if cost + MARGIN * length * max(1.0, min(DEAREST, cost / tokens)) > room:
+def _line(
+    befores: Sequence[int], costs: Sequence[int], since: int, first: int, room: int, length: int, grid: int
+) -> int:
+    """Return the atom on the first line from which all fits until `length` tokens were added to what is before `since`.
+
+    What does not fit now is not looked at, so it need not have been read.
+    """
+    taken = [0, *accumulate(reversed(costs[first:since]))]
+    found, line = since, befores[since] // grid * grid
+    while line >= 0:
+        place = bisect_left(befores, line)
+        if place < first:
             break
-        found -= 1
+        if place < since:
+            cost, tokens = taken[since - place], max(1, befores[since] - befores[place])
+            if cost + MARGIN * length * max(1.0, min(DEAREST, cost / tokens)) > room:
+                break
+            found = place
+        line -= grid
     return found
 
 
