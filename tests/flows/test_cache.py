@@ -193,6 +193,21 @@ async def test_where_content_was_erased_a_summary_is_shown_at_once() -> None:
     await session.close()
 
 
+async def test_summaries_of_a_log_stay_in_front_of_its_newest_messages() -> None:
+    config = ACMSConfig(compaction=CompactionPolicy(budget=3000))
+    session = ACMS("a", open_storage("memory://"), config=config)
+    for start in range(1, 150, 10):
+        await told(session, start, start + 9)
+        await session.wait_pending()
+    summaries = [one for one in await session.entries() if one.kind is Kind.SUMMARY]
+    assert summaries
+    rendered = await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=1800)
+    shown = [one for one in rendered.manifest.messages if one.first]
+    assert shown[0].sources == (summaries[0].id,)
+    assert any(one.rule == "window" for one in rendered.manifest.left)
+    await session.close()
+
+
 async def test_a_summary_larger_than_half_the_room_gives_way_to_the_newest_messages() -> None:
     session = ACMS("a", open_storage("memory://"))
     await told(session, 1, 150)

@@ -36,10 +36,10 @@ MOST = 0.7
 """Share of the room that an epoch may add, at most: the rest is for what is shown when it begins."""
 
 MARGIN = 1.05
-"""How much more room is kept for an epoch than its tokens took so far: moving too early costs less than moving twice."""
+"""How much more room is kept for an epoch than tokens took so far: moving too early costs less than moving twice."""
 
 DEAREST = 2.0
-"""How many tokens of a prompt a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
+"""Tokens of a prompt that a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
 
 RECALL = 16
 """A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
