@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
+from acms.projections import Ledger
 from acms.reading import ITEMS, fields, needed, number, one_of, strings, text, whole
 
 __all__ = [
@@ -359,6 +360,10 @@ class Experience:
         return wire
 
 
+def _unwritten() -> Ledger:
+    return Ledger(dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderReply:
     """The answer to a request: fragments within the budget, or an error (`render_context_reply.v0`)."""
@@ -371,6 +376,8 @@ class RenderReply:
     warnings: tuple[Notice, ...] = ()
     error: ErrorEnvelope | None = None
     experience: tuple[Experience, ...] = ()
+    #: Why each candidate is shown or not, by id; it never goes over the wire.
+    ledger: Ledger = field(default_factory=_unwritten, compare=False, repr=False)
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
         """Write the reply as JSON, valid against the schema.

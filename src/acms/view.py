@@ -43,6 +43,11 @@ class View:
         return self._shared.session_id
 
     @property
+    def namespace(self) -> str:
+        """The group of conversations it belongs to: a user, a project."""
+        return self._shared.namespace
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter

@@ -22,6 +22,8 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
+    scanning,
+    serving,
 )
 from acms.cli.base import app
 
@@ -41,6 +43,8 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
+    "scanning",
+    "serving",
 ]
 
 

@@ -15,8 +15,10 @@ from typing import Literal
 from acms.contract import Candidate, KVPolicy, RiskLevel, Variant
 from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
+from acms.core.renditions import let_go
 from acms.core.selection import Profile, Selection, select
 from acms.model import Privacy
+from acms.projections import Ledger, Verdict
 
 MARK = "[REDACTED: "
 """How the mark of a redaction begins."""
@@ -51,7 +53,7 @@ class Admitted:
     """What was chosen, and what privacy did on the way."""
 
     selection: Selection
-    #: By id, as they were admitted.
+    #: By id, those of the fragments, as they were admitted.
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
@@ -106,7 +108,9 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         pool = kept
         if not changed:
             break
-    by_id = {one.id: one for one in pool}
+    shown = {one.id for one in selection.fragments}
+    by_id = {one.id: one for one in pool if one.id in shown}
+    let_go(pool)
     return Admitted(
         selection=selection,
         advice=policy(
@@ -124,6 +128,46 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
         withheld=withheld,
     )
+
+
+def best(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
+    ordered = sorted(candidates, key=_best_first)
+    return ordered[:most], tuple(one.id for one in ordered[most:])
+
+
+def _best_first(one: Candidate) -> tuple[float, float, str, str]:
+    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
+    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
+
+
+def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
+    """Return why each candidate is shown or not, in the words of a recall; written down when it is first read.
+
+    `beyond` are ids of units of experience that were too many. There is no text in it. An id that holds something
+    sensitive is redacted; one that gives away what is blocked is not named.
+    """
+    weighed, withheld = admitted.selection.weighed, admitted.withheld
+
+    def write() -> dict[str, Verdict]:
+        found = [
+            _left_out(id, "top_k", "experience_top_k asked for fewer units of experience") for id in beyond
+        ]
+        found += weighed.verdicts()
+        reason = "its id or its names would tell what may not be shown"
+        found += [_left_out(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)]
+        safe = [
+            replace(one, id=redact(one.id, Privacy.REDACT).text) if _tells(one.id, Privacy.REDACT) else one
+            for one in found
+        ]
+        return {one.id: one for one in safe}
+
+    shown = len(admitted.selection.fragments)
+    return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
+
+
+def _left_out(id: str, rule: str, reason: str) -> Verdict:
+    return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
 
 
 def _referred(one: Candidate) -> Candidate | None:

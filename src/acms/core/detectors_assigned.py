@@ -11,6 +11,7 @@ from binascii import Error as BinasciiError
 from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 
 from acms.core.detectors import Found, entropy
 
@@ -18,15 +19,19 @@ from acms.core.detectors import Found, entropy
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
-    "mnemonic", "_auth", '"auth"',
+    "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi", "connect.sid",
 )  # fmt: skip
-_STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
+_STEMS_BEYOND = (
+    "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord", "şifre", "jelszó", "mật khẩu",
+    "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
+)  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
-    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
+    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:pass(?:word|ord)|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|"
+    r"пароль|密[码碼]|口令|パスワード|비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<token>token|session[ _.-]?id|sessid)"
+    r"|(?P<token>token|session[ _.-]?id|sessid|connect\.sid)"
     r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
@@ -49,13 +54,13 @@ _STILL = frozenset(
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
 _SIGN = (
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|"""
-    r"""(?:is|was|are|ist|lautet|est|es|é|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|는|은|"""
+    r"""(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
-_CLOSE = r"""(?P<close>[\\"'`\])*]{0,6}+)"""
+_CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
     _CLOSE
@@ -70,6 +75,8 @@ _AFTER_ANY = re.compile(
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+#: What may stand right after a name that has a value.
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為はは、")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
@@ -100,7 +107,9 @@ _NOT_VALUES = frozenset(
     should can could may might will would has have had do does did needed necessary used use using handled managed
     passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
     configured injected read loaded async raise return break continue throw await new function def class null assert
-    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
+    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
+    kennwort contraseña senha wachtwoord passord lösenord hasło şifre heslo parola jelszó salasana adgangskode clave
+    пароль 密码 密碼 パスワード 비밀번호 암호 סיסמה""".split()
 )
 _PLACEHOLDER = re.compile(
     r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
@@ -109,7 +118,7 @@ _PLACEHOLDER = re.compile(
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
     r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
-    r"/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|"
+    r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
     r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
@@ -156,6 +165,10 @@ def assigned(text: str) -> list[Found]:
                 continue
             at = name.end()
             kind = name.lastgroup or "secret"
+            if text[at : at + 1] not in _FOLLOWS:
+                if kind == "password" and (hit := _said_before(text, name)):
+                    found.append(hit)
+                continue
             if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
                 " _.-"
             ).endswith(_OPENING):
@@ -166,13 +179,15 @@ def assigned(text: str) -> list[Found]:
             elif kind in ("header", "cookie"):
                 hit = _header(text, name)
             else:
-                hit = _value(text, low, name, kind) or (
-                    _pair(text, name) if name[0].startswith("cred") else None
-                )
+                hit = _value(text, low, name, kind)
+                if not hit and name[0].startswith("cred"):
+                    hit = _pair(text, name)
+                elif not hit and kind == "password":
+                    hit = _said_before(text, name)
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
-    if "curl" in low or "sshpass" in low or "mysql" in low or "redis-cli" in low:
+    if any(map(low.__contains__, _COMMANDS)):
         found += _commands(text)
     return found
 
@@ -358,6 +373,23 @@ def _pair(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
+_BEFORE = re.compile(
+    r"""(?:^|[\s"'`“(])([^\s"'`“(]{4,64}+)["'`”)]?[ ](?:as|is|ist|als|comme|como)[ ]"""
+    r"""(?:my|the|your|our|his|her|their|a|mein|das|dein|mon|mi)[ ](?:[^\W\d_]{1,12}[ ]){0,2}$"""
+)
+
+
+def _said_before(text: str, name: re.Match[str]) -> Found | None:
+    """Return a value that is called a password after it was said: "use … as the password"."""
+    start = max(0, name.start() - 110)
+    if text[name.start() - 1 : name.start()] != " ":
+        return None
+    match = _BEFORE.search(text[start : name.start()])
+    if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
+        return Found(start + match.start(1), start + match.end(1), "password")
+    return None
+
+
 def _bare(value: str) -> str:
     """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
     end = _ENDS.search(value)
@@ -371,6 +403,7 @@ def _bare(value: str) -> str:
 _DIGIT = re.compile("[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
 
@@ -380,9 +413,11 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     size = len(value)
     digit = _DIGIT.search(value) is not None
     if not digit:
-        if kind != "password" and (size < 20 or (not quoted and (":" in value or "(" in value))):
+        if kind != "password" and (
+            size < 20 or value.islower() or value.isupper() or len(set(value)) < 14 or (not quoted and (":" in value or "(" in value))
+        ):
             return False
-        if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")):
+        if _OURS.search(low):
             return False
     if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
         return False
@@ -430,7 +465,7 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if value.isdigit():
         return kind in ("client_secret",) and size >= 8
     if not digit:
-        # A key without a digit is long and random or it is a name.
+        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
         return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
     if not alpha or _MEASURE.fullmatch(value):
         return False
@@ -440,10 +475,21 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
 
 
-_USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
-_SSHPASS = re.compile(
-    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|"""
-    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
+_USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
+_ARGUMENT = re.compile(
+    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
+    r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|"""
+    r"""ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
+    r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}|requirepass|masterauth|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
+    r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
+    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})|xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
+)
+_COMMANDS = tuple(
+    "curl|sshpass|redis-cli|zip -|zip |login|sqlcmd|ldap|mongo|net use|requirepass|masterauth|htpasswd|mysql|xfreerdp|auth=(|auth(".split("|")
+)
+#: A user and a password, in this order.
+_TUPLE = re.compile(
+    r"""auth(?:=|[ ]=[ ])?[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE
 )
 
 
@@ -452,7 +498,8 @@ def _commands(text: str) -> Iterator[Found]:
     for match in _USER.finditer(text):
         if not _PLACEHOLDER.fullmatch(match[2]):
             yield Found(match.start(2), match.end(2), "password")
-    for match in _SSHPASS.finditer(text):
-        group = 1 if match[1] else 2
-        if not _PLACEHOLDER.fullmatch(match[group]):
+    for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text)):
+        group = match.lastindex or 1
+        value = match[group]
+        if not _PLACEHOLDER.fullmatch(value) and value.lower() not in _NOT_VALUES:
             yield Found(match.start(group), match.end(group), "password")

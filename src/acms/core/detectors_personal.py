@@ -32,22 +32,20 @@ _MACHINES = frozenset("git hg svn ssh".split())
 
 def emails(text: str) -> Iterator[Found]:
     """Find email addresses."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        domain = _DOMAIN.match(text, at)
-        if domain:
-            local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
-            name = local[0][::-1].lstrip(".-+'%") if local else ""
-            if (
-                name
-                and not name.endswith(".")
-                and domain[1].lower() not in _FILES
-                and not text.endswith("://", 0, at - len(name))
-                and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
-            ):
-                yield Found(at - len(name), domain.end(), "email")
-            after = domain.end()
-        at = text.find("@", max(after, at + 1))
+    after = 0
+    for domain in _DOMAIN.finditer(text):
+        at = domain.start()
+        local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
+        name = local[0][::-1].lstrip(".-+'%") if local else ""
+        if (
+            name
+            and not name.endswith(".")
+            and domain[1].lower() not in _FILES
+            and not text.endswith("://", 0, at - len(name))
+            and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
+        ):
+            yield Found(at - len(name), domain.end(), "email")
+        after = domain.end()
     if "dot" in text and ("[at]" in text or "(at)" in text or "{at}" in text or " at " in text):
         for match in _SPELT.finditer(text):
             if "dot" in match[2] and ("at " not in match[0] or " dot " in match[2]):
@@ -60,14 +58,13 @@ _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\
 
 def logins(text: str) -> Iterator[Found]:
     """Find `user:password@host:port` without a scheme."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        host = _HOST.match(text, at)
-        user = _USER.search(text, max(after, at - 98), at) if host else None
-        if host and user and user[1].lower() not in _HEADERS:
-            after = host.end()
+    at = after = 0
+    while host := _HOST.search(text, at):
+        at = host.start() + 1
+        user = _USER.search(text, max(after, host.start() - 98), host.start())
+        if user and user[1].lower() not in _HEADERS:
+            at = after = host.end()
             yield Found(user.start(), after, "connection_string")
-        at = text.find("@", max(after, at + 1))
 
 
 _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
@@ -82,22 +79,25 @@ _NATIONAL = re.compile(
     r"(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[1-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<gap>[ .\-])[1-9]\d{2}(?P=gap)\d{4})"
     # a trunk zero: 030 1234567, 0171/1234567, 01 23 45 67 89, (020) 7946 0958, 020 7946 0958, 03-1234-5678
     r"|\(0[1-9]\d{0,4}\) ?\d{3,4}[ \-]?\d{3,6}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9][ \-]\d{4}[ \-]\d{4}"
+    r"|0[1-9]\d{2}(?: \d{2}){3}|8 \(9\d\d\) \d{3}-\d\d-\d\d"
     r"|0[1-9]\d{1,4} ?[ /\-] ?\d{3,9}(?:[ \-]\d{2,5}){0,3}"
     # Brazil: (11) 91234-5678
     r"|\([1-9]\d\) ?9?\d{4}-\d{4}"
 )
 _CALLED = re.compile(
-    r"(?:\b(?:tele?(?:phone|fon|fone)?|phone|mobile?|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
+    r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
+    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer|call(?:ed|er|ing)|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
     r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|"
-    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон)"
-    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}"
+    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)"
+    r"(?:号码?|番号|번호)?(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|est|es|è|是|は|：|:|=|-)?[ \t]{0,3}"
     r"(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
 _SHORT = re.compile(
-    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr|"
-    r"batch|lot|model|case|account|tracking|customer|member|item)[ .:#]*$"
+    r"(?i)(?:\b|_)(?:isbn|issn|ean|gtin|upc|barcode|imei|iccid|order|invoice|ticket|ref|reference|version|part|sku|serial|"
+    r"ids?|uid|no|nr|snowflake|tweet|status|channel|page|seq|ack|offset|batch|lot|model|case|account|tracking|customer|"
+    r"member|item|job|run|build|issue)['\"]?[ .:=#]*['\"]?$"
 )
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
@@ -186,7 +186,16 @@ def ibans(text: str) -> Iterator[Found]:
 
 _CARD = re.compile(
     r"[2-6][0-9]{3}(?:(?P<gap>[ \u00a0-])(?:[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{4}|[0-9]{6}(?P=gap)[0-9]{4,5})"
-    r"|[0-9]{9,15}+)(?![\w]|[.,-]\d)"
+    r"|[0-9]{9,15}+)(?![\w]|[.-]\d|,\d{3}(?!\d))"
+)
+#: Digits alone, for they are also what ids and article numbers look like: only of issuers whose ranges are narrow.
+_PLAIN = re.compile(
+    r"4\d{15}|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}|"
+    r"6(?:011|5\d{2}|4[4-9]\d)\d{12}|62\d{14}|35(?:2[89]|[3-8]\d)\d{12}"
+)
+_PAID = re.compile(
+    r"(?i)(?:cards?|karten?|carte|tarjeta|carta|cart[ãa]o|kaart|kort|visa|maestro|mastercard|amex|unionpay|\bpan|\bcc|卡号|卡|カード|карт\w*)"
+    r"[^\n0-9]{0,24}$"
 )
 _ISSUERS = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|"
@@ -204,8 +213,13 @@ def cards(text: str) -> Iterator[Found]:
         digits = "".join(char for char in match[0] if char.isdigit())
         if not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
-        if len(digits) == len(match[0]) and _SHORT.search(text, max(0, match.start() - 14), match.start()):
-            continue
+        if len(digits) == len(match[0]) and not _PAID.search(
+            text, max(0, match.start() - 40), match.start()
+        ):
+            if not _PLAIN.fullmatch(digits) or _SHORT.search(
+                text, max(0, match.start() - 18), match.start()
+            ):
+                continue
         total = 0
         for index, char in enumerate(reversed(digits)):
             number = int(char) * (1 + index % 2)
