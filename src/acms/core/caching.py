@@ -26,8 +26,8 @@ SLACK = 0.5
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
-SHORT = 40
-"""Messages are short that take less than one part in so many of a budget: two of them a twentieth."""
+SHORT = 60
+"""Messages are short that take less than one part in so many of a budget: two of them a thirtieth."""
 
 LINES = 0.16
 """Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
