@@ -24,6 +24,7 @@ from acms.manifest import (
     Manifest,
     Quote,
     Read,
+    Redacted,
     Scored,
     Segment,
     Sent,
@@ -33,7 +34,7 @@ from acms.manifest import (
     Written,
     canonical,
 )
-from acms.model import Json, Part, Source, Text
+from acms.model import Json, Part, Privacy, Redaction, Source, Text
 from acms.projections import UNSURE, Ledger, Verdict
 from acms.protocols import Codec
 
@@ -53,7 +54,10 @@ _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 
 
 class Told(Protocol):
-    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut."""
+    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
+
+    Its `redaction` is noted where it has one.
+    """
 
     @property
     def content(self) -> str:
@@ -89,6 +93,7 @@ def written(
     `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept.
     """
     known = told or {}
+    messages = tuple([_sent(one, known) for one in placed])
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -99,12 +104,22 @@ def written(
         upper_bound=count.upper_bound,
         tools=tuple(tools),
         marks=tuple(marks),
-        messages=tuple([_sent(one, known) for one in placed]),
+        messages=messages,
         reads=tuple(reads),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
+        redactions=_redactions(messages, known),
         payload="" if payload is None else address(payload),
     )
+
+
+def _redactions(messages: Sequence[Sent], told: Mapping[str, Told]) -> tuple[Redacted, ...]:
+    found: dict[str, Redacted] = {}
+    for id in [source for one in messages for source in one.sources]:
+        redaction: Redaction | None = getattr(told.get(id), "redaction", None)
+        if redaction is not None:
+            found[id] = Redacted(id, redaction.mode, redaction.kinds)
+    return tuple(found.values())
 
 
 def considered(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
@@ -514,6 +529,7 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
         for id in one.ids:
             left[id] = one
             found[id] = _verdict(id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason)
+    redacted = {one.entry: _taken(one) for one in manifest.redactions}
     paths: dict[str, list[Sent]] = {}
     for number, message in enumerate(manifest.messages, 1):
         shown = dict.fromkeys([*message.sources, *message.pieces])
@@ -526,6 +542,8 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
             cut = left.get(id)
             if cut is not None and not cut.gone:
                 reason = f"{reason}, in part: {cut.reason}"
+            if id in redacted:
+                reason = f"{reason}; {redacted[id]}"
             tokens = message.tokens if len(shown) == 1 else 0
             found[id] = _verdict(id, score, included=True, rule=rule, reason=reason, tokens=tokens)
         steps = message.path.split("/")
@@ -541,6 +559,14 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
         rule = "required" if not missing else "shrunk"
         found.setdefault(path, _verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens))
     return found
+
+
+def _taken(one: Redacted) -> str:
+    """Return what was taken out of an entry, in words."""
+    if one.mode is Privacy.BLOCK:
+        return "its text was withheld"
+    counts = ", ".join(f"{count} {kind}" for kind, count in one.kinds)
+    return f"redacted: {counts}" if counts else "redacted"
 
 
 def _many(count: int, noun: str) -> str:
