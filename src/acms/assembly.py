@@ -69,7 +69,8 @@ class Gathered:
     hidden: list[tuple[Entry, str]]
     #: True when it starts at the beginning of the log.
     whole: bool
-    #: State of the log: the same while it only grows, another one once anything in it was rewritten.
+    #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
+    #: mode of privacy it is read in.
     stamp: str = ""
 
 
@@ -104,7 +105,7 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None, stag
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0)
+    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
 
 
 def _units(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
@@ -113,15 +114,21 @@ def _units(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0)
 
 
 def _gathered(
-    head: Head, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
+    head: Head,
+    version: int,
+    entries: Sequence[Entry],
+    cover: Cover,
+    folded: Units,
+    after: int,
+    stage: Stage,
 ) -> Gathered:
     hidden = list(folded.hidden)
     if cover:
         for entry in entries:
             by = cover.by(entry.version)
             if by is not None:
-                hidden.append((entry, f"out of force since v{by}"))
-    stamp = f"{head.context} {head.rewrites} {head.epoch}"
+                hidden.append((stage.entry(entry), f"out of force since v{by}"))
+    stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
 
 
@@ -184,9 +191,9 @@ async def _gather_back(
             after = end if end >= first else _before(cover, first)
             folded = _units(entries, cover, stage, after)
             if after and not folded.unresolved and enough(folded.units):
-                return _gathered(head, version, entries, cover, folded, after)
+                return _gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
-    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0)
+    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
 
 
 def before(unit: Unit[Entry]) -> int:

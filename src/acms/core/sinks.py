@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,6 @@ from acms.model import (
     Raw,
     Reasoning,
     Redaction,
-    Span,
     State,
     Text,
     ToolCall,
@@ -290,46 +289,43 @@ def _document(text: str, mode: Privacy, opaque: frozenset[str], depth: int) -> t
     Escapes hide what only the first sees; that a value is a password only the name beside it tells.
     """
     kinds: Counter[str] = Counter()
-    skipped: list[Span] = []
-    out: list[str] = []
-    at = size = 0
-    field = ""
-    for token in _TOKEN.finditer(text):
-        out.append(text[at : token.start()])
-        size += token.start() - at
-        at = token.end()
-        written = token[0]
-        if written[0] == '"':
-            said = json.loads(written)
-            named = text[at : at + 8].lstrip().startswith(":")
-            if field in opaque and not named:
-                skipped.append((size, size + len(written)))
-            else:
-                clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
-                if found:
-                    written = _quoted(clean)
-                    kinds += found
-            field = said if named else ""
-        out.append(written)
-        size += len(written)
-    out.append(text[at:])
-    text = "".join(out)
+    cuts: list[tuple[int, int, str]] = []
+    for start, end, said, closed in _strings(text, opaque):
+        if closed:
+            continue
+        clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
+        if found:
+            cuts.append((start, end, _quoted(clean)))
+            kinds += found
+    text = _without(text, cuts)
     for _ in range(_ROUNDS):
-        found_spans = [
+        shut = [(start, end) for start, end, _, closed in _strings(text, opaque) if closed] if opaque else []
+        found_here = [
             one
             for one in spans(text, mode)
-            if not any(start < one.end and one.start < end for start, end in skipped)
+            if not any(start <= one.start and one.end <= end for start, end in shut)
         ]
-        if not found_spans:
+        if not found_here:
             break
-        kinds.update(one.kind for one in found_spans)
-        shorter = _without(text, [(one.start, one.end, mark(one.kind)) for one in found_spans])
+        kinds.update(one.kind for one in found_here)
+        shorter = _without(text, [(one.start, one.end, mark(one.kind)) for one in found_here])
         if not _is_json(shorter):
-            shorter = _without(text, _whole(text, [(one.start, one.end, one.kind) for one in found_spans]))
-        if skipped:  # their places have moved: they are looked for again by what they say
-            return shorter, kinds
+            shorter = _without(text, _whole(text, [(one.start, one.end, one.kind) for one in found_here]))
         text = shorter
     return text, kinds
+
+
+def _strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
+    """Yield where the strings of a document stand, what they say, and whether they are the value of an opaque field."""
+    field = ""
+    for token in _TOKEN.finditer(text):
+        if token[0][0] != '"':
+            field = ""
+            continue
+        said = json.loads(token[0])
+        named = text[token.end() : token.end() + 8].lstrip().startswith(":")
+        yield token.start(), token.end(), said, not named and field in opaque
+        field = said if named else ""
 
 
 def _whole(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
