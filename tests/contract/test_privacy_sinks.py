@@ -5,36 +5,40 @@ No secret stands in this file: all are made when the tests run, as hosts of repo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
 import string
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acms import ACMS, ACMSConfig, PrivacyConfig
+from acms import ACMS, ACMSConfig, ConfigurationError, PrivacyConfig, open_storage
 from acms.acs import ACS
 from acms.codecs import AnthropicMessages, OpenAIChat, OpenAIResponses
 from acms.config import EpisodeBoundaryConfig, WorkerConfig
-from acms.core import chat
+from acms.core import chat, sinks
+from acms.core.plan import trimmed
+from acms.errors import TokenBudgetExceededError
 from acms.integrations.openai_agents import ACMSSession
 from acms.kv import InMemoryKV
 from acms.manifest import Manifest
-from acms.model import (
-    Raw,
-    Reasoning,
-    Text,
-)
+from acms.model import Entry, Media, Privacy, Raw, Reasoning, Redaction, Text, ToolCall, ToolResult
 from acms.prompt import Prompt
 from acms.protocols import ReflectionRequest, SummaryRequest
 from acms.providers import OfflineReflector
 from acms.replay import replay
+from acms.sinks import Kept
 from acms.storage import MemoryStorage
 from acms.summaries import Summaries
 from acms.telemetry import record_content
@@ -333,3 +337,312 @@ async def test_no_canary_comes_out_of_any_sink(
     assert sink.leaks == []
     asked = {"reranker", "summarizer", "reflector", "embedder"}
     assert sink.seen.keys() >= {"recall", "event", "spans", "logs", *(() if silent else asked)}
+
+
+# ── before it is stored ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("mode", "canaries"), [(None, CLEAR), ("allow", CLEAR), ("redact", ALL), ("block", ALL)]
+)
+async def test_check_34_what_is_redacted_before_it_is_stored_is_in_no_byte_of_the_store(
+    mode: str | None, canaries: list[str], tmp_path: Path
+) -> None:
+    storage = open_storage(f"sqlite:///{tmp_path}/notes.db")
+    settings = config(mode, redact_before_persist=True)
+    async with storage, ACMS("s", storage, FakeEmbedder(), config=settings) as session:
+        receipts = await session.ingest_many(messages("allow"))
+        first = PLANTED[0]
+        named = {"metadata": {first.said: 1}, "idempotency_key": first.secret}
+        once = await session.ingest("user", f"Decision: {first.said}", **named)
+        assert await session.ingest("user", f"Decision: {first.said}", **named) == once
+        await session.replace(once, f"Constraint: {PLANTED[1].said}")
+        await session.close_episode()
+        await session.wait_pending()
+        for receipt in receipts:
+            entry = await session.get(receipt.message_id)
+            assert entry.tokens == session.counter.count(entry.content) == receipt.tokens
+            for part in entry.parts:
+                if isinstance(part, ToolCall):
+                    json.loads(part.arguments)
+                elif isinstance(part, ToolResult) and part.output.startswith("["):
+                    json.loads(part.output)
+                elif isinstance(part, Raw):
+                    assert json.loads(part.json)["id"] == "rs_1"
+        raw = b"".join(
+            file.read_bytes() for file in tmp_path.iterdir()
+        )  # the log of changes beside the database too
+        assert b"orders" in raw
+        assert [one for one in canaries if one.encode() in raw] == []
+        if mode in (None, "allow"):
+            assert all(one.secret.encode() in raw for one in PLANTED if not one.clear)
+        if mode != "block":
+            assert "[REDACTED: api_key]" in (await session.recall("api_key orders", token_budget=9000)).text()
+
+
+async def test_without_it_what_is_stored_is_what_was_said(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/notes.db") as storage:
+        session = ACMS("s", storage, config=config("block"))
+        await session.ingest_many(messages("block"))
+        await session.close()
+    raw = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert all(one.secret.encode() in raw for one in PLANTED if not one.said.endswith('"'))
+
+
+async def test_a_marker_is_looked_for_in_what_is_stored() -> None:
+    async with ACMS("s", MemoryStorage(), config=config("allow", redact_before_persist=True)) as session:
+        await session.ingest("user", f"Decision: use {PLANTED[0].secret}")
+        assert session.last_receipt is not None
+        assert session.last_receipt.markers == ("decision",)
+
+
+# ── what each mode leaves ───────────────────────────────────────────────────────────────────────────────────────────
+
+KEY, MAIL = PLANTED[0].secret, PLANTED[5].secret
+
+
+async def shown(privacy: str, mode: str | None = None, **said: Any) -> Any:
+    """Return a message as a window shows it."""
+    async with ACMS("s", MemoryStorage(), config=config(mode)) as session:
+        await session.ingest(said.pop("role", "user"), said.pop("content", ""), privacy=privacy, **said)
+        (item,) = await session.window(10_000)
+        assert item.token_count == session.counter.count(f"{item.speaker}: ") + session.counter.count(
+            item.content
+        ) + session.counter.count("\n\n")
+        return item
+
+
+@pytest.mark.parametrize(
+    ("mode", "privacy", "left"),
+    [
+        (None, "allow", f"Use {KEY} of {MAIL}"),
+        ("allow", "allow", f"Use [REDACTED: api_key] of {MAIL}"),
+        (None, "redact", "Use [REDACTED: api_key] of [REDACTED: email]"),
+        ("allow", "redact", "Use [REDACTED: api_key] of [REDACTED: email]"),
+        ("redact", "allow", "Use [REDACTED: api_key] of [REDACTED: email]"),
+        ("redact", "block", WITHHELD),
+        ("block", "redact", WITHHELD),
+    ],
+)
+async def test_the_stricter_of_the_two_modes_holds(mode: str | None, privacy: str, left: str) -> None:
+    item = await shown(privacy, mode, content=f"Use {KEY} of {MAIL}")
+    assert item.content == left
+    if left == WITHHELD:
+        assert item.redaction == Redaction(Privacy.BLOCK)
+    elif MAIL in left:
+        assert item.redaction == (None if mode is None else Redaction(Privacy.ALLOW, (("api_key", 1),)))
+    else:
+        assert item.redaction == Redaction(Privacy.REDACT, (("api_key", 1), ("email", 1)))
+
+
+async def test_who_spoke_and_what_was_noted_is_redacted_too() -> None:
+    item = await shown(
+        "redact", content="Hello.", actor_id=MAIL, metadata={"key": KEY, "n": 1}, markers=["goal"]
+    )
+    assert (item.actor_id, item.metadata) == (None, {"key": "[REDACTED: api_key]", "n": 1})
+    item = await shown(
+        "block", content="Hello.", actor_id="Ann", metadata={"n": 1}, markers=["goal", f"custom:{KEY}"]
+    )
+    assert (item.actor_id, item.metadata, item.markers) == ("Ann", {}, ("goal",))
+
+
+async def test_of_what_is_withheld_the_frame_of_calls_is_left() -> None:
+    async with ACMS("s", MemoryStorage()) as session:
+        call = {"id": "c", "name": "mail", "arguments": {"to": MAIL}}
+        await session.ingest("assistant", "I write.", tool_calls=[call], privacy="block")
+        await session.ingest("tool", f"sent to {MAIL}", tool_call_id="c", privacy="block")
+        asked, answer = await session.window(1000)
+        assert asked.parts == (Text(WITHHELD), ToolCall("c", "mail", "{}"))
+        assert answer.parts == (ToolResult("c", WITHHELD),)
+        assert [message.get("content") for message in await session.messages("?", budget=1000)] == [
+            WITHHELD
+        ] * 2
+        agents = ACMSSession("s", session.storage)
+        assert [item["type"] for item in await agents.get_items()] == [
+            "function_call",
+            "function_call_output",
+        ]
+
+
+async def test_a_blocked_message_is_not_found_by_what_it_says() -> None:
+    async with ACMS("s", MemoryStorage()) as session:
+        blocked = await session.ingest("user", "The vault is under the staircase.", privacy="block")
+        await session.close_episode()
+        for number in range(8):
+            await session.ingest("user", f"Chatter {number} about the weather.")
+        items = await session.recall("staircase vault", token_budget=1000, include_current_episode=False)
+        assert blocked not in [item.id for item in items]
+        assert items.ledger.why(blocked).relevance == 0
+
+
+async def test_what_replaced_a_part_of_a_message_is_left_out_of_the_redacted_one_too() -> None:
+    said = f"The key is {KEY} now. We pay with Stripe. We ship from Berlin."
+    start = said.index("We ship")
+    entry = await stored(said, "redact")
+    left = sinks.cleared(entry, Privacy.REDACT, len)
+    assert trimmed(left, [(start, len(said))]).content == "[…] We ship from Berlin."
+    assert trimmed(left, [(0, said.index(" now"))]).content == "The key is [REDACTED: api_key] […]"
+    inside = said.index(KEY) + 5  # the middle of what is hidden: the mark is shown whole
+    assert trimmed(left, [(inside, said.index(" We pay"))]).content == "[…] [REDACTED: api_key] now. […]"
+    blocked = sinks.cleared(entry, Privacy.BLOCK, len)
+    assert trimmed(blocked, [(0, 3)]) is blocked
+
+
+async def stored(content: str, privacy: str, **said: Any) -> Entry:
+    async with ACMS("s", MemoryStorage()) as session:
+        return await session.get(await session.ingest("user", content, privacy=privacy, **said))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"sql": f"select '{KEY}'", "rows": [1, 2.5, None, True]},
+        {"password": "X" + KEY[3:20]},
+        {"card": int(PLANTED[4].secret)},
+        {"nested": json.dumps({"to": MAIL, "deep": json.dumps([KEY])})},
+        {MAIL: {KEY: []}},
+        {"said": f'{MAIL}\n{KEY}\t\\ "quoted" \u00e4 \ud800'},
+        [f"{KEY}", {"at": f"postgresql://admin:{KEY[4:20]}@db/orders"}],
+    ],
+    ids=["text", "name", "number", "nested", "keys", "escapes", "list"],
+)
+@pytest.mark.parametrize("ascii", [True, False])
+def test_what_is_json_stays_json(before: Any, ascii: bool) -> None:
+    written = json.dumps(before, ensure_ascii=ascii, indent=None if ascii else 2)
+    text, kinds = sinks.text_or_json(written, Privacy.REDACT)
+    assert kinds
+    after = json.loads(text)
+    assert type(after) is type(before)
+    assert len(after) == len(before)
+    assert not any(one in repr(after) for one in (KEY, MAIL, PLANTED[4].secret, KEY[4:20], KEY[3:20]))
+    assert sinks.text_or_json(text, Privacy.REDACT) == (text, {})
+
+
+def test_ids_of_a_vendors_item_stay_and_reasoning_goes_whole() -> None:
+    item = {
+        "type": "message",
+        "id": f"msg_{KEY}",
+        "content": [{"text": MAIL}],
+        "encrypted_content": KEY,
+        "n": 1,
+    }
+    parts = [
+        Reasoning(f"They said {KEY}.", "sig"),
+        Reasoning("Fine.", "sig"),
+        Raw("openai", json.dumps(item)),
+    ]
+    parts += [
+        Media("image/png", f"https://bob:{KEY[4:20]}@h/x.png", tokens=5),
+        Media("image/png", f"data:{KEY}"),
+    ]
+    said = sinks.redacted("", parts, Privacy.REDACT)
+    thought, raw, link, data = said.parts
+    assert thought == parts[1]
+    assert isinstance(raw, Raw)
+    assert json.loads(raw.json) == {**item, "content": [{"text": "[REDACTED: email]"}]}
+    assert isinstance(link, Text)
+    assert KEY[4:20] not in link.text
+    assert data == parts[4]
+    assert said.kinds == {"api_key": 1, "email": 1, "connection_string": 1} | dict(said.kinds)
+
+
+# ── what is remembered, what is replayed, what is configured ────────────────────────────────────────────────────────
+
+
+async def test_what_was_redacted_is_remembered_until_it_is_erased() -> None:
+    async with ACMS("s", MemoryStorage()) as session:
+        one = await session.ingest("user", f"Use {KEY}.", privacy="redact")
+        await session.ingest("user", "Nothing to hide.", privacy="redact")
+        await session.ingest("user", "Nothing to ask.")
+        first, second = [await session.window(1000) for _ in range(2)]
+        assert first == second
+        entry, again = [(await session.entries())[0] for _ in range(2)]
+        assert entry is again
+        assert entry is session.stage.entry(await session.get(one))
+        await session.erase(one)
+        erased = await session.get(one)
+        assert session.stage.entry(erased) is erased
+
+
+def test_what_is_remembered_is_bounded_by_bytes() -> None:
+    kept = Kept(max_bytes=3000)
+    for number in range(20):
+        kept.keep((f"m{number}", Privacy.REDACT, "c"), None)
+        assert kept.bytes <= 3000
+    assert kept.find(("m0", Privacy.REDACT, "c")) is None
+    assert kept.find(("m19", Privacy.REDACT, "c")) == (None,)
+    assert 0 < len(kept) < 20
+    kept.forget(f"m{number}" for number in range(20))
+    assert (len(kept), kept.bytes) == (0, 0)
+
+
+async def test_a_ledger_says_what_was_taken_out_and_shows_none_of_it() -> None:
+    async with ACMS("s", MemoryStorage()) as session:
+        one = await session.ingest("user", f"Use {KEY} and {PLANTED[7].secret} of {MAIL}.", privacy="redact")
+        two = await session.ingest("user", "Not for you.", privacy="block")
+        rendered = await Prompt(OpenAIChat("gpt-4o")).history(session).render(budget=1000)
+        assert rendered.ledger.why(one).reason.endswith("; redacted: 2 api_key, 1 email")
+        assert rendered.ledger.why(two).reason.endswith("; its text was withheld")
+        assert [entry for entry, _, _ in rendered.manifest.redactions] == [one, two]
+
+
+async def test_a_prompt_with_a_summary_is_summarised_again_in_another_mode() -> None:
+    kv, storage = InMemoryKV(), MemoryStorage()
+    async with storage:
+        for mode in (None, "allow"):
+            sink = Sink([KEY])
+            async with ACMS("s", storage, config=config(mode)) as session:
+                if mode is None:
+                    for number in range(40):
+                        await session.ingest("user", f"Point {number}: {KEY} and so on, and so on.")
+                prompt = Prompt(OpenAIChat("gpt-4o")).summary(session, store=kv, id="s", summarizer=sink)
+                await prompt.user("Go.").render(budget=500)
+            assert bool(sink.leaks) == (mode is None)
+            assert "summarizer" in sink.seen
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "hide"}, {"mode": 5}, {"redact_before_persist": "yes"}])
+def test_a_configuration_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="privacy"):
+        PrivacyConfig(**wrong)
+
+
+def test_it_is_read_from_the_environment() -> None:
+    found = ACMSConfig.from_env({"ACMS_PRIVACY_MODE": "Redact", "ACMS_PRIVACY_REDACT_BEFORE_PERSIST": "on"})
+    assert found.privacy == PrivacyConfig(mode=Privacy.REDACT, redact_before_persist=True)
+    assert ACMSConfig.from_env({"ACMS_PRIVACY_MODE": ""}).privacy == PrivacyConfig()
+    with pytest.raises(ConfigurationError):
+        ACMSConfig.from_env({"ACMS_PRIVACY_MODE": "hide"})
+
+
+@given(
+    said=st.lists(
+        st.tuples(
+            st.sampled_from(["user", "assistant"]), st.integers(0, 199), st.sampled_from(list(Privacy))
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    mode=st.sampled_from([None, *Privacy]),
+    budget=st.integers(0, 160),
+)
+@settings(max_examples=25)
+def test_what_is_redacted_never_takes_more_than_the_budget(
+    said: list[tuple[str, int, Privacy]], mode: Privacy | None, budget: int
+) -> None:
+    async def work() -> None:
+        async with ACMS("s", MemoryStorage(), config=config(mode)) as session:
+            rows = [
+                {"role": role, "content": f"pw {PLANTED[n].said}", "privacy": how} for role, n, how in said
+            ]
+            await session.ingest_many(rows)
+            for items in (
+                await session.recall("orders password", token_budget=budget),
+                await session.window(budget),
+            ):
+                assert items.tokens <= budget
+                assert session.counter.count(items.text()) <= budget
+            with suppress(TokenBudgetExceededError):
+                assert chat.tokens(await session.messages("orders", budget=budget), session.counter) <= budget
+
+    asyncio.run(work())
