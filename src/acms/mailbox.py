@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
-from acms import assembly, policies
+from acms import assembly, policies, tally
 from acms.config import RetryConfig
 from acms.core.asked import requested as asked_for
 from acms.core.chain import Entropy, token
@@ -329,7 +329,7 @@ class Mailbox:
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
             cover = await assembly.cover_at(self._storage, self._context, head, head.version)
-            _, tokens = await assembly.active(self._storage, self._context, head, head.version, cover)
+            _, tokens = await tally.active(self._storage, self._context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from acms import assembly, policies
+from acms import assembly, policies, tally
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
@@ -409,7 +409,7 @@ class View:
         newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
         messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
         cover = await assembly.cover_at(shared.storage, context, head, version)
-        active_messages, active_tokens = await assembly.active(shared.storage, context, head, version, cover)
+        active_messages, active_tokens = await tally.active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from acms.composition import CacheMark, Count, PromptMessage, Tool
 from acms.core.chain import locate
 from acms.core.chat import ORPHAN, RECALLED, SUMMARY
+from acms.core.exposure import redactions, taken
 from acms.core.nodes import Left, Piece, Placed, Step
 from acms.core.wire import parts_from_json, parts_to_json
 from acms.errors import EntryNotFoundError, ValidationError
@@ -24,7 +25,6 @@ from acms.manifest import (
     Manifest,
     Quote,
     Read,
-    Redacted,
     Scored,
     Segment,
     Sent,
@@ -34,7 +34,7 @@ from acms.manifest import (
     Written,
     canonical,
 )
-from acms.model import Json, Part, Privacy, Redaction, Source, Text
+from acms.model import Json, Part, Source, Text
 from acms.projections import UNSURE, Ledger, Verdict
 from acms.protocols import Codec
 
@@ -108,18 +108,9 @@ def written(
         reads=tuple(reads),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
-        redactions=_redactions(messages, known),
+        redactions=redactions([id for one in messages for id in one.sources], known),
         payload="" if payload is None else address(payload),
     )
-
-
-def _redactions(messages: Sequence[Sent], told: Mapping[str, Told]) -> tuple[Redacted, ...]:
-    found: dict[str, Redacted] = {}
-    for id in [source for one in messages for source in one.sources]:
-        redaction: Redaction | None = getattr(told.get(id), "redaction", None)
-        if redaction is not None:
-            found[id] = Redacted(id, redaction.mode, redaction.kinds)
-    return tuple(found.values())
 
 
 def considered(manifest: Manifest, recalls: Sequence[Ledger]) -> Manifest:
@@ -529,7 +520,7 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
         for id in one.ids:
             left[id] = one
             found[id] = _verdict(id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason)
-    redacted = {one.entry: _taken(one) for one in manifest.redactions}
+    redacted = {one.entry: taken(one) for one in manifest.redactions}
     paths: dict[str, list[Sent]] = {}
     for number, message in enumerate(manifest.messages, 1):
         shown = dict.fromkeys([*message.sources, *message.pieces])
@@ -559,14 +550,6 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
         rule = "required" if not missing else "shrunk"
         found.setdefault(path, _verdict(path, None, included=True, rule=rule, reason=reason, tokens=tokens))
     return found
-
-
-def _taken(one: Redacted) -> str:
-    """Return what was taken out of an entry, in words."""
-    if one.mode is Privacy.BLOCK:
-        return "its text was withheld"
-    counts = ", ".join(f"{count} {kind}" for kind, count in one.kinds)
-    return f"redacted: {counts}" if counts else "redacted"
 
 
 def _many(count: int, noun: str) -> str:
