@@ -56,14 +56,14 @@ class TextFrame:
         known = self._counted
         total = 0
         for item in said[:-1]:
-            whole = not item.truncated and item.redaction is None
-            count = known.get(item.id) if whole else None
+            key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
+            count = None if item.truncated else known.get(key)
             if count is None:
                 count = self._count(_spoken(item) + SEPARATOR)
-                if whole:
+                if not item.truncated:
                     if len(known) >= COUNTED:
                         known.clear()
-                    known[item.id] = count
+                    known[key] = count
             total += count
         return total + (self._count(_spoken(said[-1])) if said else 0)
 
