@@ -10,7 +10,7 @@ from acms.core.chain import episode_id
 from acms.core.episodes import episodes
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
-from acms.counting import active
+from acms.counting import active, in_force
 from acms.epochs import gather_epoch
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -185,7 +185,7 @@ class View:
         if context is None:
             self._nothing()
             return []
-        found = await assembly.in_force(shared.storage, context, self._at, newest)
+        found = await in_force(shared.storage, context, self._at, newest)
         return list(shared.stage.entries(found))
 
     async def said(
