@@ -17,7 +17,7 @@ from acms.core.detectors import Found, entropy
 
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
-    "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
+    "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
     "connect.sid",
@@ -28,7 +28,7 @@ _STEMS_BEYOND = (
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
-    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
     r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
     r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
@@ -57,7 +57,8 @@ _STILL = frozenset(
 )
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
-    r"""(?=[ \t]?=[ \t]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
     r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
     r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
@@ -68,9 +69,8 @@ _SIGN = (
 _CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
-    _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))??"""
-    + _SIGN
+    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da|I|we|you|they|he|she|that)"""
+    r"""[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))??""" + _SIGN
 )
 #: The same after "password", with any words.
 _AFTER_ANY = re.compile(
@@ -92,7 +92,7 @@ _MOMENT = re.compile(
 )
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
-    r"""|(?:[rbuf]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
+    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
     r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
@@ -332,7 +332,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if "{{" in text[max(0, start - 48) : start]:
             return None  # a filter of a template
     elif op == "to":
-        if of or not _CHANGED.search(low, max(0, start - 48), start):
+        if name[0] != "hasło" and (of or not _CHANGED.search(low, max(0, start - 48), start)):
             return None
     elif (
         op in ("==", "===")
@@ -378,7 +378,7 @@ _WORDS = re.compile(
     r"""["'`]{0,2}[ \t]{0,4}(?:is|are|[:=])[ \t\n"'`]{0,4}((?:[a-z]{3,8}[ \n]{1,2}){11,24}+[a-z]{3,8})"""
 )
 _PAIR = re.compile(
-    r"""s?[ \t]{0,4}(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?([^\s"'`<>,;]{4,128}+)"""
+    r"""s?[ \t]{0,4}(?:(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?|[\w.@-]{1,64}:)([^\s"'`<>,;]{4,128}+)"""
 )
 
 
@@ -524,7 +524,12 @@ _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
     r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
     r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
-    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|"""
+    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|rootpw|"""
+    r"""snowsql[ \t](?:[^\n]{0,80}?[ \t])?-p|smbclient[ \t][^\n]{0,80}?-U[ \t]?[^\s%]{1,40}+%|"""
+    r"""wpa_passphrase[ \t]\S{1,40}[ \t]|"""
+    r"""(?:sqlplus[ \t]|jdbc:oracle:\w{2,5}:)\w{1,32}/|7z\w?[ \t](?:[^\n]{0,60}?[ \t])?-p|"""
+    r"""https?[ \t](?:[^\n]{0,60}?[ \t])?(?:-a|--auth)[ \t][\w.-]{1,40}:|"""
+    r"""gh[ \t]secret[ \t]set[ \t][^\n]{0,60}?(?:-b|--body)|"""
     r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
     r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?([^\s"'-][^\s"']{2,127})|"""
@@ -537,7 +542,8 @@ _CHPASSWD = re.compile(
 )
 _COMMANDS = (
     "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
-    "masterauth", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
+    "masterauth", "rootpw", "snowsql", "smbclient", "wpa_pass", "sqlplus", "jdbc:oracle", "7z", "http -", "gh secret",
+    "https -", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
     "chpasswd",
 )  # fmt: skip
 #: A user and a password, in this order.
