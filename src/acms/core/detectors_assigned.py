@@ -67,17 +67,31 @@ _SIGN = (
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
 _CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
+#: A word that is given back whole or not at all: what could stand for a sign is no part of it.
+_PART = r"""[^\s:=;"'`|,>→：是为為は]"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
-    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da|I|we|you|they|he|she|that)"""
-    r"""[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))??""" + _SIGN
+    _CLOSE
+    + r"""(?:[ \t]{1,4}+(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da|I|we|you|they|he|she|that)"""
+    + rf"""(?:[ \t]{_PART}{{1,24}}+){{1,5}}?))??"""
+    + _SIGN
 )
-#: The same after "password", with any words.
+#: The same after "password", with any words; "pass" and "pw" are said of too much else.
 _AFTER_ANY = re.compile(
-    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
-    r"""[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??""" + _SIGN
+    _CLOSE
+    + r"""(?:[ \t]{1,4}+(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
+    + rf"""[^\W\d_]{_PART}{{0,24}}+(?:[ \t]{_PART}{{1,24}}+){{0,5}}?))??"""
+    + _SIGN
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
+
+
+def _login(before: str) -> bool:
+    """Tell whether a user is named just before: "login bob password …"."""
+    named = "login" in before or "user" in before or "account" in before
+    return named and _LOGIN.search(before) is not None
+
+
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 #: What may stand right after a name that has a value.
 _FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
@@ -302,7 +316,7 @@ _STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
-    after = (_AFTER_ANY if kind == "password" else _AFTER).match(text, end)
+    after = (_AFTER_ANY if kind == "password" and len(name[0]) > 4 else _AFTER).match(text, end)
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
@@ -312,7 +326,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
             return None
         if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
             return (end + 1, "flag") if former[0].startswith("--") else None
-        if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
+        if kind == "password" and _login(low[max(0, start - 90) : start]):
             return end + 1, "netrc"
         return None
     op, of = after["op"].strip().lower(), after["of"]
@@ -401,12 +415,18 @@ _BEFORE = re.compile(
 )
 
 
+_LINKS = (" ist ", " als ", " comme ", " como ")
+
+
 def _said_before(text: str, name: re.Match[str]) -> Found | None:
     """Return a value that is called a password after it was said: "use … as the password"."""
     start = max(0, name.start() - 110)
     if text[name.start() - 1 : name.start()] != " ":
         return None
-    match = _BEFORE.search(text[start : name.start()])
+    before = text[start : name.start()]
+    if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
+        return None
+    match = _BEFORE.search(before)
     if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
         return Found(start + match.start(1), start + match.end(1), "password")
     return None
