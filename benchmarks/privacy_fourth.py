@@ -65,7 +65,7 @@ def negatives(m: Make) -> Iterator[tuple[str, str]]:
     yield "form", "Password *\nMust contain 1 uppercase letter, 1 number and 1 symbol (!@#$%^&*). Maximum: 64 characters."
     yield "form", f"Card number: •••• •••• •••• {d(DIGITS, 4)}, Expiry: **/**, CVC: ***. IBAN: DE** **** **** **** **{d(DIGITS, 2)} {d(DIGITS, 2)}"
     yield "form", f"Phone: +49 *** ****{d(DIGITS, 2)} | Email: j***@e*****.com | Card ending in {d(DIGITS, 4)} | Token: ••••{d(HEX, 4)}"
-    yield "form", "Phone: (XXX) XXX-XXXX. Card: XXXX-XXXX-XXXX-XXXX. IBAN: DEXX XXXX XXXX XXXX XXXX XX. Password: XXXXXXXX."
+    yield "form", "Phone: (NNN) NNN-NNNN. Card: NNNN-NNNN-NNNN-NNNN. IBAN: DENN NNNN NNNN NNNN NNNN NN. Password: NNNNNNNN."
     yield "notebook", f"In [{n(1, 99)}]: df.token.value_counts()\nOut[{n(1, 99)}]:\nthe    {d(DIGITS[1:], 6)}\nof     {d(DIGITS[1:], 6)}\nName: token, dtype: int64"
     yield "notebook", f"model: {w()}-7b  max_tokens: {n(100, 9000)}  temperature: 0.{n(1, 9)}  seed: {d(DIGITS[1:], 10)}  top_p: 0.9{n(1, 9)}"
     yield "notebook", f"epoch {n(1, 99)}/100 loss 0.{d(DIGITS, 16)} acc 0.{d(DIGITS, 16)} [00:{n(10, 59)}<01:{n(10, 59)}, {n(1, 99)}.{d(DIGITS, 2)}it/s]"
