@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from acms.model import ContextDraft
 from tests.http.serving import Service
 from tests.http.test_kata import problem
 
@@ -35,6 +37,7 @@ def test_a_key_is_free_again_once_its_context_is_deleted(service: Service) -> No
         ({"key": " "}, "key"),
         ({"key": "k" * 256}, "key"),
         ({"key": "@namespace"}, "key"),
+        ({"key": "@profile"}, "key"),
         ({"key": "c_0123456789abcdef"}, "key"),  # it would stand in the way of the id
         ({"key": "a\0b"}, "key"),
         ({"namespace": ""}, "namespace"),
@@ -113,6 +116,22 @@ def test_contexts_are_found_by_key_and_by_parent(service: Service) -> None:
     assert listed(key="parent") == []
     assert listed(key=parent) == [], "an id is no key"
     assert listed(parent=parent) == [child]
+
+
+def test_what_a_namespace_keeps_for_itself_is_no_context(service: Service) -> None:
+    said = service.talk("a", namespace="inner")
+
+    async def kept(tenant: Any) -> None:
+        for key in ("@profile", "@namespace"):
+            now = datetime.now(UTC)
+            await tenant.handle.create(
+                ContextDraft(key=key, namespace="inner", counter="o200k_base", created_at=now)
+            )
+
+    service.inside(kept)
+    assert [one["id"] for one in service.get("/contexts", namespace="inner")["data"]] == [said]
+    for key in ("@profile", "@namespace"):
+        assert service.get("/contexts", namespace="inner", key=key)["data"] == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from acms.core.validate import PAGE
 from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
+from acms.providers.tokens import default_counter
 from acms.server.catalogue import OPERATIONS
 from acms.server.config import ServerConfig
 from acms.server.door import Door
@@ -89,6 +90,7 @@ class App:
 
     async def start(self) -> None:
         """Open the store of whoever needs no key, so that a wrong URL is found out at once."""
+        default_counter().count("a")  # reads its vocabulary before somebody waits for it
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
         if self.config.works:
