@@ -143,8 +143,10 @@ def test_what_a_namespace_keeps_for_itself_is_no_context(service: Service) -> No
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused(service: Service, query: dict[str, Any], field: str) -> None:
-    problem(service.client.get("/contexts", params=query), 400, field)
+def test_a_list_that_makes_no_sense_is_refused(
+    sqlite_service: Service, query: dict[str, Any], field: str
+) -> None:
+    problem(sqlite_service.client.get("/contexts", params=query), 400, field)
 
 
 @pytest.mark.parametrize(
