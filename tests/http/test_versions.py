@@ -221,7 +221,7 @@ def test_a_place_that_is_not_in_the_log_is_refused(
     problem(sqlite_service.client.get(f"/contexts/{context}/{place}", params=query), status, field)
 
 
-@pytest.mark.parametrize("version", ["4", "-1", "x", "1.5", "%00", "9" * 30, "²"])
+@pytest.mark.parametrize("version", ["4", "-1", "x", "1.5", "9" * 30, "²"])
 def test_a_state_that_is_not_in_the_log_is_refused(sqlite_service: Service, version: str) -> None:
     context = sqlite_service.talk("a", "b", "c")
     problem(sqlite_service.client.get(f"/contexts/{context}/at/{version}"), 400, "version")
@@ -421,8 +421,8 @@ def test_versions_can_be_named(service: Service) -> None:
     assert service.client.put(f"{at}/now", json={"atVersion": 1, "move": True}).status_code == 200
     assert service.client.delete(f"{at}/now").status_code == 204
     problem(service.client.delete(f"{at}/now"), 404)
-    for name, field in (("7", "name"), ("n" * 256, "name"), ("a%00b", "name")):
-        problem(service.client.put(f"{at}/{name}", json={}), 400, field)
+    for name in ("7", "n" * 256):
+        problem(service.client.put(f"{at}/{name}", json={}), 400, "name")
     problem(service.client.put(f"{at}/x", json={"atVersion": 9}), 400, "atVersion")
 
 
