@@ -183,7 +183,11 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     if body.metadata:
         settings[_METADATA] = dict(validate.metadata(body.metadata))
     if body.policy_config is not None:
-        policy = changed({}, body.policy_config.given())
+        try:
+            policy = changed({}, body.policy_config.given())
+        except ValidationError as error:
+            said = str(error).removeprefix(f"{error.field}: ")
+            raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
         if policy:
             settings[POLICY] = policy
     key = None if body.key is None else external(body.key)

@@ -141,7 +141,7 @@ class Door:
                 if match is Match.FULL:
                     found, values = route.app, child["path_params"]
                     break
-        if not isinstance(found, _Path):
+        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
@@ -150,6 +150,7 @@ class Door:
         if operation is None:
             allowed = ", ".join(sorted(found.methods))
             raise MethodError(f"this path has {allowed}, not {method}", options=tuple(sorted(found.methods)))
+        wire.no_nul(values)
         return operation, values
 
     async def _serve(

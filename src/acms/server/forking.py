@@ -265,7 +265,7 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     query, id = call.query, call.path["context_id"]
     other = query.other or id
     left, right = await call.tenant.session(id), await call.tenant.session(other)
-    there = await placed(right, other, query.other_version, query.other_message, query.other_tag)
+    there = await placed(right, other, query.other_version, query.other_message, query.other_tag, "other")
     here = await placed(left, id, query.at_version, query.at_message, query.at_tag)
     if other == id and there is None:
         raise ValidationError(

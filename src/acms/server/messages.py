@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -40,10 +41,9 @@ __all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations
 operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
-_PASSED = frozenset(("actor_id", "metadata", "markers", "privacy", "origin", "key", "tool_call_id"))
+_PASSED = frozenset(("actor_id", "metadata", "markers", "origin", "key", "tool_call_id"))
 """What is handed to the session as it was sent."""
 _PLAIN = frozenset(("role", "content"))
-_STRUCTURED = frozenset(("parts", "tool_calls", "tool_call_id"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -370,7 +370,8 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     )
     if receipts[0].repeated:
         return await _repeated(call.tenant, receipts)
-    data = [_stored(context, draft, receipt) for draft, receipt in zip(drafts, receipts, strict=True)]
+    said = instant(now)
+    data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
@@ -381,17 +382,19 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
     if not given <= _PLAIN:
         for name in given & _PASSED:
             draft[name] = getattr(one, name)
+        draft["privacy"] = one.privacy
         if one.created_at is not None:
             draft["created_at"] = validate.moment(one.created_at, f"messages[{index}].createdAt")
-        kept = {"toolName": one.tool_name, "model": one.model}
-        if any(kept.values()):
-            draft["metadata"] = {**(one.metadata or {}), **{name: v for name, v in kept.items() if v}}
+        if one.tool_name is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
+        if one.model is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
         if one.parts:
             draft["parts"] = [part.part() for part in one.parts]
             size += len(wire.written(plain(draft["parts"])))
         if one.tool_calls:
             draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
-            size += len(wire.written(calls))
+            size += _bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
     if one.role == "tool" and one.tool_call_id is None and not one.parts:
         raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
     if size > most:
@@ -405,11 +408,13 @@ def _bytes(text: str) -> int:
 
 def _key(given: str | None) -> str | None:
     """Return the name under which a batch is appended once; each of its messages gets it with a number."""
-    if given is not None and len(given) > validate.NAME_CHARS - 8:
+    if given is None:
+        return None
+    if len(given) > validate.NAME_CHARS - 8:
         raise ValidationError(
             f"has {len(given)} characters, the limit is {validate.NAME_CHARS - 8}", field="Idempotency-Key"
         )
-    return given
+    return validate.name(given, "Idempotency-Key")
 
 
 def _seen(headers: Mapping[str, str]) -> Seen:
@@ -423,15 +428,12 @@ def _seen(headers: Mapping[str, str]) -> Seen:
     return None if found[1] == "empty" else found[1]
 
 
-def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> dict[str, Json]:
+def _stored(
+    context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
+) -> dict[str, Json]:
     """Write a message that was just stored, from what was sent and what became of it."""
-    role, content, metadata = draft["role"], draft["content"], draft.get("metadata") or {}
-    parts: tuple[Part, ...] = ()
-    if not draft.keys().isdisjoint(_STRUCTURED):
-        parts, content = validate.parts(
-            Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
-        )
-    return {
+    role, content = draft["role"], draft["content"]
+    stored: dict[str, Json] = {
         "id": receipt.message_id,
         "contextId": context,
         "kind": "message",
@@ -439,17 +441,17 @@ def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> 
         "position": receipt.position,
         "role": role,
         "content": content,
-        "parts": plain(parts) if parts else [],
-        "toolCallId": _answers(parts),
-        "toolName": _text(metadata.get("toolName")),
-        "model": _text(metadata.get("model")),
-        "actorId": draft.get("actor_id"),
-        "markers": list(receipt.markers),
-        "metadata": metadata,
+        "parts": [],
+        "toolCallId": None,
+        "toolName": None,
+        "model": None,
+        "actorId": None,
+        "markers": receipt.markers,
+        "metadata": {},
         "tokenCount": receipt.tokens,
-        "createdAt": instant(draft["created_at"]),
-        "origin": draft.get("origin") or ("system" if role == "developer" else role),
-        "privacy": draft.get("privacy", "allow"),
+        "createdAt": now,
+        "origin": "system" if role == "developer" else role,
+        "privacy": "allow",
         "episodeId": receipt.episode_id,
         "chainHash": receipt.chain_hash,
         "state": "live",
@@ -457,6 +459,19 @@ def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> 
         "embedded": receipt.embedded,
         "repeated": False,
     }
+    if len(draft) > 3:  # more than role, content and the time of the batch
+        metadata = draft.get("metadata") or {}
+        parts, stored["content"] = validate.parts(
+            Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
+        )
+        stored["parts"] = plain(parts)
+        stored["toolCallId"] = _answers(parts)
+        stored["toolName"], stored["model"] = _text(metadata.get("toolName")), _text(metadata.get("model"))
+        stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
+        stored["origin"] = draft.get("origin") or stored["origin"]
+        stored["privacy"] = draft.get("privacy", "allow")
+        stored["createdAt"] = instant(draft["created_at"])
+    return stored
 
 
 async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:

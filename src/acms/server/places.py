@@ -47,33 +47,33 @@ class Named(Protocol):
 
 
 async def placed(
-    session: ACMS, context: str, version: int | None, message: int | None, tag: str | None
+    session: ACMS, context: str, version: int | None, message: int | None, tag: str | None, side: str = "at"
 ) -> int | None:
-    """Return the version that is meant; None for the newest one.
+    """Return the version that is meant; None for the newest one. `side` begins the names of the parameters.
 
     `ValidationError` when more than one is given or the log does not reach it, `NotFoundError` for an unknown tag.
     """
     if version is message is tag is None:
         return None
     if (version is not None) + (message is not None) + (tag is not None) > 1:
-        raise ValidationError(
-            "say it once", field="atVersion", options=("give one of atVersion, atMessage, atTag",)
-        )
+        options = (f"give one of {side}Version, {side}Message, {side}Tag",)
+        raise ValidationError("says it twice", field=f"{side}Version", options=options)
     if tag is not None:
         from acms import branches
 
-        return await branches.version_of(session.storage, context, validate.name(tag, "atTag"))
+        return await branches.version_of(session.storage, context, validate.name(tag, f"{side}Tag"))
     head = await session.storage.head(context)
     if version is not None:
         if version > head.version:
             raise ValidationError(
-                f"the log ends at version {head.version}, {version} does not exist yet", field="atVersion"
+                f"the log ends at version {head.version}, {version} does not exist yet",
+                field=f"{side}Version",
             )
         return version
     assert message is not None
     if message > head.messages:
         raise ValidationError(
-            f"the log has {head.messages} messages, {message} does not exist yet", field="atMessage"
+            f"the log has {head.messages} messages, {message} does not exist yet", field=f"{side}Message"
         )
     return await _of_message(session.storage, head, message)
 

@@ -73,9 +73,15 @@ class Tenant:
         """Return the session of a live context by the context's id."""
         found = self._sessions.get(id)
         if found is None:
-            found = self.over(await self.context(id))
-            await found.tags()  # finds its context
-            self._sessions[id] = found
+            made = self.over(await self.context(id))
+            try:
+                await made.tags()  # finds its context
+            except BaseException:
+                self._leave(made)
+                raise
+            found = self._sessions.setdefault(id, made)
+            if found is not made:  # another request was first
+                self._leave(made)
             while len(self._sessions) > self._ready:
                 _, oldest = self._sessions.popitem(last=False)
                 self._leave(oldest)
