@@ -259,7 +259,7 @@ class ACMS(View):
             draft = _FillingDraft()
             draft.kind = Kind.MESSAGE
             draft.content = text
-            draft.key = None if key is None else validate.name(key, "idempotency_key")
+            draft.key = None if key is None else validate.name(key, "key" if prefix else "idempotency_key")
             draft.created_at = datetime.now(UTC) if created_at is None else validate.moment(created_at)
             draft.tokens = shared.counter.count(text) + (media_tokens(found) if found else 0)
             draft.origin = came

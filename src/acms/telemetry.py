@@ -208,19 +208,17 @@ def request_span(method: str, headers: Mapping[str, str]) -> Generator[RequestSp
     if api is None:
         yield RequestSpan()
         return
-    provider = api.get_tracer_provider()
-    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):  # nobody listens
+    above = None
+    if "traceparent" in headers:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        above = TraceContextTextMapPropagator().extract(dict(headers))
+    tracer: Tracer = api.get_tracer("acms")
+    span = tracer.start_span(
+        method, context=above, kind=api.SpanKind.SERVER, attributes={"http.request.method": method}
+    )
+    if not span.is_recording():
         yield RequestSpan()
         return
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    above = TraceContextTextMapPropagator().extract(dict(headers))
-    with api.get_tracer("acms").start_as_current_span(
-        method,
-        context=above,
-        kind=api.SpanKind.SERVER,
-        attributes={"http.request.method": method},
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
+    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         yield RequestSpan(span)

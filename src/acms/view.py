@@ -178,11 +178,17 @@ class View:
         return await assembly.in_force(shared.storage, context, self._at, newest)
 
     async def said(
-        self, *, budget: int | None = None, messages: int | None = None, since: int | None = None
+        self,
+        *,
+        budget: int | None = None,
+        messages: int | None = None,
+        since: int | None = None,
+        epoch: int = 0,
     ) -> assembly.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
-        With `since` everything from the last unit on that has no more than so many tokens of the log before it. The
+        With `since` everything from the last unit on that has no more than so many tokens of the log before it. With a
+        budget and an `epoch` the summaries are those that were there when the log last passed a multiple of it. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         """
         shared = self._shared
@@ -197,6 +203,8 @@ class View:
             return self._nothing()
         if messages is not None:
             return await assembly.gather_last(shared.storage, context, self._at, messages)
+        if budget is not None and epoch:
+            return await assembly.gather_epoch(shared.storage, context, self._at, shared.frame, budget, epoch)
         if budget is not None:
             return await assembly.gather_newest(shared.storage, context, self._at, shared.frame, budget)
         if since is not None:

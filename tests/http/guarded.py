@@ -72,7 +72,7 @@ async def guarded(url: str, config: ServerConfig = GUARDED, **given: Any) -> Asy
     app = create_app(url, config, engine=given.pop("engine", ACMSConfig()), **given)
     if config.auth == "required":
         await app.keys.create("operator", scopes=[Scope.ADMIN])
-    listening = socket.socket()
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     server = _Server(
         uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on")

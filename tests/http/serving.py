@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import uvicorn
 
 from acms.config import ACMSConfig
 from acms.server import App, ServerConfig, create_app
+from acms.server.stores import Tenant
 from tests.flows.talk import LONG_EPISODES, PATIENT
+
+T = TypeVar("T")
 
 OPEN = ServerConfig(auth="off")
 """No key is needed: what is asked for is seen by everybody on this machine."""
@@ -28,6 +32,16 @@ class Service:
     #: Of the server, without a slash at its end: `service.url + "/health"`.
     url: str
     client: httpx2.Client
+    #: The event loop it runs on, in a thread of its own.
+    loop: asyncio.AbstractEventLoop
+
+    def inside(self, work: Callable[[Tenant], Awaitable[T]]) -> T:
+        """Do something with the data it serves without a key, past its routes: what only the engine can set up."""
+
+        async def worked() -> T:
+            return await work(await self.app.stores.of(self.app.config.tenant))
+
+        return asyncio.run_coroutine_threadsafe(worked(), self.loop).result(30)
 
     def create(self, **body: Any) -> str:
         """Create a context and return its id."""
@@ -65,6 +79,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so also when it failed."""
+        self.loop = asyncio.get_running_loop()
         try:
             await super().startup(sockets)
         finally:
@@ -72,14 +87,16 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any) -> Iterator[Service]:
+def serving(
+    url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any
+) -> Generator[Service]:
     """Serve a store on a free port until the block ends; `given` are the engine, the embedder… of `create_app`.
 
     Unless an engine is given, episodes end only by hand and what fails is tried again at once.
     """
     given.setdefault("engine", ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT))
     app = create_app(url, config, **given)
-    listening = socket.socket()
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on these
     listening.bind(("127.0.0.1", 0))
     server = _Server(
         uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on")
@@ -90,8 +107,8 @@ def serving(url: str, config: ServerConfig = OPEN, *, headers: Any = None, **giv
         assert server.listens.wait(30)
         assert server.started, "the service did not start"
         at = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30) as client:
-            yield Service(app=app, url=at, client=client)
+        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30, verify=False) as client:
+            yield Service(app=app, url=at, client=client, loop=server.loop)
     finally:
         server.should_exit = True
         thread.join(30)

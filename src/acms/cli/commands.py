@@ -23,6 +23,7 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
+    scanning,
     serving,
 )
 from acms.cli.base import app
@@ -44,6 +45,7 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
+    "scanning",
     "serving",
 ]
 

@@ -7,6 +7,8 @@ from acms.server import (
     contexts,
     entries,
     facts,
+    forking,
+    history,
     jobs,
     messages,
     moving,
@@ -24,6 +26,8 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *contexts.operations.all,
     *messages.operations.all,
+    *history.operations.all,
+    *forking.operations.all,
     *recalling.operations.all,
     *prompting.operations.all,
     *facts.operations.all,

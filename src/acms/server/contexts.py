@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from acms import policies
 from acms.core import validate
 from acms.core.policy import CompactionPolicy, changed
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
@@ -19,11 +21,23 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, S
 from acms.server.stores import OWN, Tenant
 from acms.server.wire import instant
 
-__all__ = ["ContextShape", "OneContext", "etag", "operations", "shown"]
+__all__ = [
+    "ContextShape",
+    "ListPage",
+    "ManyContexts",
+    "OneContext",
+    "etag",
+    "external",
+    "listed",
+    "one_context",
+    "operations",
+    "shown",
+]
 
 operations = Operations("contexts")
 
-_KEY, _NAME, _METADATA = "key", "name", "metadata"
+_NAME, _METADATA = "name", "metadata"
+_ID = re.compile(r"c_[0-9a-z]{16}")
 
 
 class PolicyBody(Body):
@@ -86,14 +100,27 @@ class ManyContexts(Shape):
     has_more: bool
 
 
-class ListContexts(Query):
+class ListPage(Query):
+    """Which page of a list of contexts to show."""
+
+    #: `nextCursor` of the page before.
+    cursor: str | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
+class ListContexts(ListPage):
     """Which contexts to list."""
 
     namespace: str | None = None
     key: str | None = None
     parent: str | None = None
-    cursor: str | None = None
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
+class ChangeBody(Body):
+    """What to change about a context; what is left out stays, null removes."""
+
+    name: Annotated[str, Field(max_length=255)] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 def etag(head: Head) -> dict[str, str]:
@@ -156,10 +183,14 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
     if body.metadata:
         settings[_METADATA] = dict(validate.metadata(body.metadata))
     if body.policy_config is not None:
-        policy = changed({}, body.policy_config.given())
+        try:
+            policy = changed({}, body.policy_config.given())
+        except ValidationError as error:
+            said = str(error).removeprefix(f"{error.field}: ")
+            raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
         if policy:
             settings[POLICY] = policy
-    key = None if body.key is None else validate.session_name(body.key, "key")
+    key = None if body.key is None else external(body.key)
     if key is not None:
         try:
             found = await storage.context(key, namespace=namespace)
@@ -167,7 +198,7 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             pass
         else:
             if found.key == key:
-                return await _one(call.tenant, found, status=200)
+                return await one_context(call.tenant, found, status=200)
     made = await storage.create(
         ContextDraft(
             key=key,
@@ -177,12 +208,20 @@ async def create_context(call: Call[None, ContextBody]) -> Reply:
             created_at=datetime.now(UTC),
         )
     )
-    reply = await _one(call.tenant, made, status=201)
+    reply = await one_context(call.tenant, made, status=201)
     reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{made.id}"}
     return reply
 
 
-async def _one(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
+def external(key: str, field: str = "key") -> str:
+    """Return the caller's own name for a context; one that could be taken for an id is refused."""
+    if _ID.fullmatch(key):
+        raise ValidationError("is shaped like an id of the service: choose another one", field=field)
+    return validate.session_name(key, field)
+
+
+async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
+    """Answer with a context and where its log stands."""
     head = await tenant.handle.head(context.id)
     return Reply(body={"data": shown(context, head)}, status=status, headers=etag(head))
 
@@ -190,7 +229,7 @@ async def _one(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
 @operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=OneContext)
 async def get_context(call: Call[None, None]) -> Reply:
     """Return a context and where its log stands."""
-    return await _one(call.tenant, await call.tenant.context(call.path["context_id"]))
+    return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
 
 
 @operations("GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=ManyContexts)
@@ -199,25 +238,66 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
 
     `namespace`, `parent` and `key` choose; pass `nextCursor` as `cursor` for the next page.
     """
-    storage, query = call.tenant.handle, call.query
-    if query.key is not None:
-        try:
-            found = await storage.context(query.key, namespace=query.namespace or "default")
-            items = [found] if found.key == query.key and found.namespace != OWN else []
-        except NotFoundError:
-            items = []
-        after = None
-    else:
-        page = await storage.contexts(
-            ContextQuery(
-                namespace=query.namespace, parent=query.parent, after=query.cursor, limit=query.limit
-            )
+    query = call.query
+    if query.key is None:
+        return await listed(
+            call.tenant,
+            namespace=query.namespace,
+            parent=query.parent,
+            cursor=query.cursor,
+            limit=query.limit,
         )
-        items = [one for one in page.items if one.namespace != OWN and one.key != validate.NAMESPACE]
-        after = page.next_after
-    heads = await asyncio.gather(*[storage.head(one.id) for one in items])
+    try:
+        found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
+        items = [found] if found.key == query.key and found.namespace != OWN else []
+    except NotFoundError:
+        items = []
+    return await _page(call.tenant, items, None)
+
+
+async def listed(
+    tenant: Tenant,
+    *,
+    namespace: str | None = None,
+    parent: str | None = None,
+    cursor: str | None = None,
+    limit: int,
+) -> Reply:
+    """Answer with a page of contexts, newest first."""
+    query = ContextQuery(namespace=namespace, parent=parent, after=cursor, limit=limit)
+    try:
+        page = await tenant.handle.contexts(query)
+    except SessionNotFoundError:
+        raise ValidationError("is no cursor of this list", field="cursor") from None
+    items = [one for one in page.items if one.namespace != OWN and one.key != validate.NAMESPACE]
+    return await _page(tenant, items, page.next_after)
+
+
+async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
+    heads = await asyncio.gather(*[tenant.handle.head(one.id) for one in items])
     data = [shown(one, head) for one, head in zip(items, heads, strict=True)]
     return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
+
+
+@operations(
+    "PATCH",
+    "/contexts/{context_id}",
+    scope=Scope.APPEND,
+    body=ChangeBody,
+    reply=OneContext,
+    example={"name": "Orders migration"},
+)
+async def change_context(call: Call[None, ChangeBody]) -> Reply:
+    """Change the name or the metadata of a context, which stand outside its log."""
+    tenant, body = call.tenant, call.body
+    context = await tenant.context(call.path["context_id"])
+    change: dict[str, Json] = {}
+    if _NAME in body.model_fields_set:
+        change[_NAME] = None if body.name is None else validate.text(body.name, "name")
+    if _METADATA in body.model_fields_set:
+        change[_METADATA] = dict(validate.metadata(body.metadata)) or None
+    changed_context = await policies.update(tenant.handle, context.id, lambda _: change)
+    return await one_context(tenant, changed_context)
 
 
 class Fork(Shape):

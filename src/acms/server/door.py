@@ -150,6 +150,7 @@ class Door:
         if operation is None:
             allowed = ", ".join(sorted(found.methods))
             raise MethodError(f"this path has {allowed}, not {method}", options=tuple(sorted(found.methods)))
+        wire.no_nul(values)
         return operation, values
 
     async def _serve(
@@ -254,8 +255,11 @@ class Door:
             headers["WWW-Authenticate"] = "Bearer"
         if isinstance(error, MethodError):
             headers["Allow"] = ", ".join(error.options)
+        contract = operation is not None and operation.contract
+        if isinstance(error, ValidationError) and not contract:
+            error = wire.told(error)
         written = problems.problem(error, request_id=request_id)
-        if operation is not None and operation.contract:
+        if contract:
             written |= {"message": written["detail"], "request_id": request_id}
             if error.retryable:
                 headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))

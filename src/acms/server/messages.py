@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,14 +36,14 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, S
 from acms.server.stores import Tenant
 from acms.server.wire import instant, plain
 
-__all__ = ["EntryShape", "StoredShape", "entry_shown", "operations"]
+__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
 
 operations = Operations("messages")
 
 _TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
-_PASSED = frozenset(("actor_id", "metadata", "markers", "privacy", "origin", "key", "tool_call_id"))
+_PASSED = frozenset(("actor_id", "metadata", "markers", "origin", "key", "tool_call_id"))
 """What is handed to the session as it was sent."""
-_STRUCTURED = frozenset(("parts", "tool_calls", "tool_call_id"))
+_PLAIN = frozenset(("role", "content"))
 
 RoleName = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -213,6 +214,33 @@ class EntryShape(Shape):
     state: Literal["live", "expired", "erased"]
 
 
+class WholeShape(EntryShape):
+    """An entry with all that it says, also about others."""
+
+    #: The caller's id for it.
+    key: str | None
+    #: Whether the markers were found in the text.
+    detected: bool
+    #: On the message that ends an episode: why.
+    closes: str | None
+    #: Shared by a message with tool calls and the answers to them.
+    group: str | None
+    #: First and last version of what a summary or an episode stands for, and of each stretch that is out of force
+    #: from this entry's version on.
+    covers: tuple[int, int] | None
+    replaces: list[tuple[int, int]]
+    #: Ids of the entries it was made from.
+    sources: list[str]
+    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
+    data: dict[str, Any]
+    #: First version of the append that wrote it; tokens of all messages up to it.
+    batch: int
+    total: int
+    #: What its hash is made of.
+    digest: str
+    salt: str | None
+
+
 class ListedShape(EntryShape):
     """A message of the log."""
 
@@ -282,6 +310,25 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
     }
 
 
+def whole_shown(entry: Entry) -> dict[str, Json]:
+    """Write an entry of the log with all that it says."""
+    return {
+        **entry_shown(entry),
+        "key": entry.key,
+        "detected": entry.detected,
+        "closes": entry.closes,
+        "group": entry.group,
+        "covers": plain(entry.covers),
+        "replaces": plain(entry.replaces),
+        "sources": list(entry.sources),
+        "data": dict(entry.data),
+        "batch": entry.batch,
+        "total": entry.total,
+        "digest": entry.digest.hex(),
+        "salt": None if entry.salt is None else entry.salt.hex(),
+    }
+
+
 def _answers(parts: Sequence[Part]) -> str | None:
     return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
 
@@ -318,10 +365,13 @@ async def append_messages(call: Call[None, AppendBody]) -> Reply:
     drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
     seen = _seen(call.headers)
     session = await call.tenant.session(context)
-    receipts = await session.ingest_many(drafts, idempotency_key=call.idempotency_key, last_message=seen)
+    receipts = await session.ingest_many(
+        drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
+    )
     if receipts[0].repeated:
         return await _repeated(call.tenant, receipts)
-    data = [_stored(context, draft, receipt) for draft, receipt in zip(drafts, receipts, strict=True)]
+    said = instant(now)
+    data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
     return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
 
 
@@ -329,20 +379,22 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
     """Return the arguments of `ingest`; what they hold is checked there."""
     draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
     given, size = one.model_fields_set, _bytes(one.content)
-    if len(given) > 2:  # more than role and content
+    if not given <= _PLAIN:
         for name in given & _PASSED:
             draft[name] = getattr(one, name)
+        draft["privacy"] = one.privacy
         if one.created_at is not None:
             draft["created_at"] = validate.moment(one.created_at, f"messages[{index}].createdAt")
-        kept = {"toolName": one.tool_name, "model": one.model}
-        if any(kept.values()):
-            draft["metadata"] = {**(one.metadata or {}), **{name: v for name, v in kept.items() if v}}
+        if one.tool_name is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
+        if one.model is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
         if one.parts:
             draft["parts"] = [part.part() for part in one.parts]
             size += len(wire.written(plain(draft["parts"])))
         if one.tool_calls:
             draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
-            size += len(wire.written(calls))
+            size += _bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
     if one.role == "tool" and one.tool_call_id is None and not one.parts:
         raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
     if size > most:
@@ -352,6 +404,17 @@ def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, 
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _key(given: str | None) -> str | None:
+    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
+    if given is None:
+        return None
+    if len(given) > validate.NAME_CHARS - 8:
+        raise ValidationError(
+            f"has {len(given)} characters, the limit is {validate.NAME_CHARS - 8}", field="Idempotency-Key"
+        )
+    return validate.name(given, "Idempotency-Key")
 
 
 def _seen(headers: Mapping[str, str]) -> Seen:
@@ -365,15 +428,12 @@ def _seen(headers: Mapping[str, str]) -> Seen:
     return None if found[1] == "empty" else found[1]
 
 
-def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> dict[str, Json]:
+def _stored(
+    context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
+) -> dict[str, Json]:
     """Write a message that was just stored, from what was sent and what became of it."""
-    role, content, metadata = draft["role"], draft["content"], draft.get("metadata") or {}
-    parts: tuple[Part, ...] = ()
-    if not draft.keys().isdisjoint(_STRUCTURED):
-        parts, content = validate.parts(
-            Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
-        )
-    return {
+    role, content = draft["role"], draft["content"]
+    stored: dict[str, Json] = {
         "id": receipt.message_id,
         "contextId": context,
         "kind": "message",
@@ -381,17 +441,17 @@ def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> 
         "position": receipt.position,
         "role": role,
         "content": content,
-        "parts": plain(parts) if parts else [],
-        "toolCallId": _answers(parts),
-        "toolName": _text(metadata.get("toolName")),
-        "model": _text(metadata.get("model")),
-        "actorId": draft.get("actor_id"),
-        "markers": list(receipt.markers),
-        "metadata": metadata,
+        "parts": [],
+        "toolCallId": None,
+        "toolName": None,
+        "model": None,
+        "actorId": None,
+        "markers": receipt.markers,
+        "metadata": {},
         "tokenCount": receipt.tokens,
-        "createdAt": instant(draft["created_at"]),
-        "origin": draft.get("origin") or ("system" if role == "developer" else role),
-        "privacy": draft.get("privacy", "allow"),
+        "createdAt": now,
+        "origin": "system" if role == "developer" else role,
+        "privacy": "allow",
         "episodeId": receipt.episode_id,
         "chainHash": receipt.chain_hash,
         "state": "live",
@@ -399,6 +459,19 @@ def _stored(context: str, draft: Mapping[str, Any], receipt: MessageReceipt) -> 
         "embedded": receipt.embedded,
         "repeated": False,
     }
+    if len(draft) > 3:  # more than role, content and the time of the batch
+        metadata = draft.get("metadata") or {}
+        parts, stored["content"] = validate.parts(
+            Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
+        )
+        stored["parts"] = plain(parts)
+        stored["toolCallId"] = _answers(parts)
+        stored["toolName"], stored["model"] = _text(metadata.get("toolName")), _text(metadata.get("model"))
+        stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
+        stored["origin"] = draft.get("origin") or stored["origin"]
+        stored["privacy"] = draft.get("privacy", "allow")
+        stored["createdAt"] = instant(draft["created_at"])
+    return stored
 
 
 async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:

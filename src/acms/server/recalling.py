@@ -9,14 +9,14 @@ from pydantic import Field
 from acms.core import chat
 from acms.errors import ValidationError
 from acms.model import Json
-from acms.projections import ContextItem, ContextItems, Verdict
+from acms.projections import ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.messages import RoleName
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.wire import instant, plain
+from acms.server.places import Version, view_at
+from acms.server.wire import plain
 
-__all__ = ["VerdictShape", "operations", "verdict_shown", "within"]
+__all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
 
 operations = Operations("memory")
 
@@ -41,14 +41,17 @@ class RecallBody(Body):
     scope: Literal["session", "namespace"] = "session"
     #: Also show what a newer fact has replaced.
     include_superseded: bool = False
-    #: Look at the log as it was at a version, or right after a message.
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    #: The current episode has no part of its own: its messages compete like all others.
+    relevant_only: bool = False
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
     #: Say of every candidate why it is shown or not.
     why: bool = False
 
 
-class RecalledItem(Shape):
+class ItemShape(Shape):
     """One thing the model should see, and why."""
 
     #: Of the entry it shows.
@@ -57,18 +60,19 @@ class RecalledItem(Shape):
     position: int | None
     role: RoleName | None
     content: str
-    parts: list[dict[str, Any]]
     source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Relevance raised by the markers, and how well it answers, both in [0, 1].
+    #: Relevance raised by the markers, and how well it answers, both in [0, 1]; 0 in a window.
     score: float
     relevance: float
+    #: What it costs in the prompt, its frame included.
     token_count: int
     markers: list[str]
+    parts: list[dict[str, Any]]
     group: str | None
     actor_id: str | None
     metadata: dict[str, Any]
     created_at: str
-    #: True when the content was cut to fit.
+    #: Whether it was cut to fit.
     truncated: bool
     why: str
 
@@ -91,11 +95,25 @@ class VerdictShape(Shape):
     reason: str
 
 
+class CertaintyShape(Shape):
+    """How sure it is that memory holds an answer, and what that was read off."""
+
+    confidence: float
+    #: Share of what was asked for that the best places hold.
+    reach: float
+    #: How much more of it the speaker whom the query names has said than anybody else.
+    lead: float
+    #: How well the best entry answers by meaning.
+    rise: float
+    #: Whether a fact says what was asked.
+    says: bool
+
+
 class Recalled(Shape):
     """What the model should see for a query."""
 
     #: In the order in which the model should see them: facts, past messages, the current episode.
-    items: list[RecalledItem]
+    items: list[ItemShape]
     #: What they cost together, frames included, and what they may cost.
     tokens: int
     budget: int
@@ -107,8 +125,11 @@ class Recalled(Shape):
     #: Share of the entries in force that could be compared by meaning.
     coverage: float
     warnings: list[str]
+    #: Candidates that are not shown.
+    omitted: int
     #: With `why` only: best first.
     verdicts: list[VerdictShape] | None = None
+    certainty: CertaintyShape | None = None
 
 
 class OneRecall(Shape):
@@ -121,28 +142,6 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
     """Raise `ValidationError` for more tokens than one request may ask for."""
     if budget is not None and budget > limits.tokens:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
-
-
-def _item(item: ContextItem) -> dict[str, Json]:
-    return {
-        "id": item.id,
-        "version": item.version,
-        "position": item.position,
-        "role": item.role,
-        "content": item.content,
-        "parts": plain(item.parts),
-        "source": item.source,
-        "score": item.score,
-        "relevance": item.relevance,
-        "tokenCount": item.token_count,
-        "markers": list(item.markers),
-        "group": item.group,
-        "actorId": item.actor_id,
-        "metadata": dict(item.metadata),
-        "createdAt": instant(item.created_at),
-        "truncated": item.truncated,
-        "why": item.why,
-    }
 
 
 def verdict_shown(one: Verdict) -> dict[str, Json]:
@@ -162,9 +161,17 @@ def verdict_shown(one: Verdict) -> dict[str, Json]:
     }
 
 
+def verdicts_shown(found: ContextItems) -> list[Json]:
+    """Write why each candidate is shown or not, best first."""
+    verdicts = sorted(
+        found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
+    )
+    return [verdict_shown(one) for one in verdicts]
+
+
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
-        "items": [_item(item) for item in found],
+        "items": [plain(item) for item in found],
         "tokens": found.tokens,
         "budget": found.budget,
         "version": found.version,
@@ -172,12 +179,11 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
         "band": found.band,
         "coverage": found.coverage,
         "warnings": list(found.ledger.warnings),
+        "omitted": found.ledger.omitted,
     }
     if why:
-        verdicts = sorted(
-            found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
-        )
-        shown["verdicts"] = [verdict_shown(one) for one in verdicts]
+        shown["verdicts"] = verdicts_shown(found)
+        shown["certainty"] = found.ledger.certainty._asdict()
     return shown
 
 
@@ -199,7 +205,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     """
     body = call.body
     within(body.token_budget, call.config.limits, "tokenBudget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     found = await session.recall(
         body.query,
         token_budget=body.token_budget,
@@ -208,6 +214,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
         exclude=body.exclude,
         scope=body.scope,
         include_superseded=body.include_superseded,
+        relevant_only=body.relevant_only,
     )
     return Reply(body={"data": _recalled(found, why=body.why)})
 
@@ -217,8 +224,9 @@ class ChatBody(Body):
 
     query: str
     budget: Budget
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
 
 
 class ChatShape(Shape):
@@ -260,7 +268,7 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     """
     body = call.body
     within(body.budget, call.config.limits, "budget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
     tokens = chat.tokens(messages, session.counter)
     return Reply(body={"data": {"messages": messages, "tokens": tokens, "budget": body.budget}})

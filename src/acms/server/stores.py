@@ -73,16 +73,15 @@ class Tenant:
         """Return the session of a live context by the context's id."""
         found = self._sessions.get(id)
         if found is None:
-            found = self.over(await self.context(id))
+            made = self.over(await self.context(id))
             try:
-                await found.tags()  # finds its context
-            except BaseException:  # also of a request that is given up: a session counts as a user of its store
-                self._leave(found)
+                await made.tags()  # finds its context
+            except BaseException:
+                self._leave(made)
                 raise
-            if id in self._sessions:  # another request was faster
-                self._leave(found)
-                return self._sessions[id]
-            self._sessions[id] = found
+            found = self._sessions.setdefault(id, made)
+            if found is not made:  # another request was first
+                self._leave(made)
             while len(self._sessions) > self._ready:
                 _, oldest = self._sessions.popitem(last=False)
                 self._leave(oldest)
