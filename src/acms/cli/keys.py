@@ -88,7 +88,8 @@ async def _served(db: str | None, *, write: bool = False) -> AsyncGenerator[tupl
 
 
 @keys.command(
-    epilog="Example:  acms keys create --tenant acme --scopes context:read,memory:read --expires 90d"
+    "create",
+    epilog="Example:  acms keys create --tenant acme --scopes context:read,memory:read --expires 90d",
 )
 def create(
     tenant: Tenant,
