@@ -77,7 +77,9 @@ class Answer:
     @property
     def data(self) -> Json:
         """What stands under `data`."""
-        return self.body["data"]
+        if not isinstance(self.body, dict) or "data" not in self.body:
+            raise ACMSError("what answered is not this service", options=("check the address",))
+        return cast("dict[str, Json]", self.body)["data"]
 
 
 def path(*parts: str | int) -> str:
@@ -333,8 +335,7 @@ class Transport:
 _ARGUMENTS: Mapping[str, str] = {
     "at_tag": "at",
     "at_version": "at",
-    "other_tag": "other",
-    "other_version": "other",
+    "other_version": "at",
 }
 
 
