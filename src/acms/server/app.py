@@ -13,14 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 from acms.config import ACMSConfig
 from acms.core.validate import PAGE
+from acms.errors import ConfigurationError
 from acms.layers import KnowledgeSource
 from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
+from acms.server.audit import Audit
 from acms.server.catalogue import OPERATIONS
 from acms.server.config import ServerConfig
 from acms.server.door import Door
 from acms.server.gate import Gate
+from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.openapi import document
 from acms.server.stores import OWN, Engine, Stores, working
@@ -46,7 +49,9 @@ class App:
             most=config.open_tenants,
             ready=config.ready_sessions,
         )
-        self.gate = Gate(config)
+        self.audit = Audit(self.stores)
+        self.keys = Keys(self.stores, self.audit)
+        self.gate = Gate(config, self.keys)
         #: The OpenAPI document.
         self.document: Mapping[str, Json] = document(OPERATIONS, version("acms-engine"))
         self._door = Door(self, OPERATIONS)
@@ -89,9 +94,14 @@ class App:
                 return
 
     async def start(self) -> None:
-        """Open the store of whoever needs no key, so that a wrong URL is found out at once."""
+        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody has a key."""
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
+        elif not await self.keys.any():
+            raise ConfigurationError(
+                "a key is required, and none was ever made: acms keys create --tenant NAME",
+                options=("App.keys.create(tenant), before it starts", "auth='off' on this machine"),
+            )
         if self.config.works:
             self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
 

@@ -17,6 +17,7 @@ from acms.server import (
     recalling,
     render,
     service,
+    trail,
 )
 from acms.server.operation import Operation
 
@@ -36,5 +37,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *pins.operations.all,
     *moving.operations.all,
     *render.operations.all,
+    *trail.operations.all,
     *service.operations.all,
 )

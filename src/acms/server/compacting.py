@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,11 +11,10 @@ from acms.core import validate
 from acms.core.policy import FIELDS, ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.model import Job, JobQuery, Json, Kind
-from acms.projections import Compaction
 from acms.server.contexts import PolicyBody
-from acms.server.jobs import CompactionShape, JobShape, compaction_shown, job_shown
-from acms.server.moments import view
-from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
+from acms.server.operation import Call, Operations, Reply, Scope, Shape
+from acms.server.places import Place, view_at
 from acms.session import ACMS
 
 __all__ = ["OneVersion", "operations", "version_of"]
@@ -24,12 +22,9 @@ __all__ = ["OneVersion", "operations", "version_of"]
 operations = Operations("compaction")
 
 _CONTEXT = "/contexts/{context_id}"
-_WAIT = re.compile(r"wait=(\d{1,6})", re.IGNORECASE)
-_MARGIN = 1.0
-"""Seconds before the deadline of a request that its waiting ends."""
 
 
-class Asked(Shape):
+class AskedShape(Shape):
     """A compaction that was asked for."""
 
     job: JobShape
@@ -40,7 +35,7 @@ class Asked(Shape):
 class OneAsked(Shape):
     """A compaction that was asked for."""
 
-    data: Asked
+    data: AskedShape
 
 
 class ManyCompactions(Shape):
@@ -51,11 +46,9 @@ class ManyCompactions(Shape):
     has_more: bool
 
 
-class ListCompactions(Query):
+class ListCompactions(Place):
     """Which compactions to list."""
 
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
     #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 50
@@ -115,9 +108,17 @@ class OnePolicy(Shape):
 # ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
+    """Answer a request that was made before by the job it asked for."""
+    session = await call.tenant.session(call.path["context_id"])
+    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _told(call, session, found[0]) if found else None
+
+
 @operations(
     "POST",
     f"{_CONTEXT}/compact",
+    again=_compact_again,
     scope=Scope.COMPACT,
     body=PolicyBody,
     optional=True,
@@ -135,44 +136,22 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
     """
     session = await call.tenant.session(call.path["context_id"])
-    job = await session.compact(**call.body.given())
-    seconds = _wait(call)
-    headers = {"Location": f"{BASE}/jobs/{job.id}"}
-    made: Compaction | None = None
-    ended = False
-    if seconds is not None:
-        headers["Preference-Applied"] = f"wait={seconds}"
-        try:
-            made = await _waited(call, session, job, seconds)
-            ended = True
-        except TimeoutError:
-            pass
-        job = (await call.tenant.handle.jobs(JobQuery(ids=(job.id,)))).items[0]
-    if not ended:
-        headers["Retry-After"] = "1"
-    data = {"job": job_shown(job), "compaction": None if made is None else compaction_shown(made)}
-    return Reply(body={"data": data}, status=200 if ended else 202, headers=headers)
+    return await _told(call, session, await session.compact(**call.body.given()))
 
 
-def _wait(call: Call[None, PolicyBody]) -> int | None:
-    """Return the seconds a caller would wait; a preference that is not understood is none (RFC 7240)."""
-    for one in re.split("[,;]", call.headers.get("prefer", "")):
-        found = _WAIT.fullmatch(one.strip())
-        if found:
-            return int(found[1])
-    return None
-
-
-async def _waited(call: Call[None, PolicyBody], session: ACMS, job: Job, seconds: int) -> Compaction | None:
-    most = max(0.0, call.config.limits.deadline_seconds - _MARGIN)
-    return await session.wait(job, timeout=min(float(seconds), most))
+async def _told(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
+    """Answer with a job, and with what came of it while it was waited for."""
+    done = await asked(call, session, job)
+    made = done.compaction
+    data = {"job": job_shown(done.job), "compaction": None if made is None else compaction_shown(made)}
+    return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)
 
 
 @operations("GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=ManyCompactions)
 async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     """List the compactions of a context, oldest first, also those that were undone."""
     query = call.query
-    session = await view(call.tenant, call.path["context_id"], query.at_version, query.at_message)
+    session = await view_at(call, query)
     found = [one for one in await session.compactions() if one.version > query.cursor]
     page = found[: query.limit]
     more = len(found) > len(page)

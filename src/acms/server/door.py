@@ -141,7 +141,7 @@ class Door:
                 if match is Match.FULL:
                     found, values = route.app, child["path_params"]
                     break
-        if not isinstance(found, _Path):
+        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
@@ -211,7 +211,8 @@ class Door:
 
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
         """Run a handler within the deadline; a write that takes longer goes on, as half of it must not be told."""
-        running = asyncio.ensure_future(call.operation.handler(call))
+        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
+        running = asyncio.ensure_future(work)
         try:
             done, _ = await asyncio.wait([running], timeout=seconds)
             if done:
@@ -254,10 +255,11 @@ class Door:
             headers["WWW-Authenticate"] = "Bearer"
         if isinstance(error, MethodError):
             headers["Allow"] = ", ".join(error.options)
-        if isinstance(error, ValidationError):
+        contract = operation is not None and operation.contract
+        if isinstance(error, ValidationError) and not contract:
             error = wire.told(error)
         written = problems.problem(error, request_id=request_id)
-        if operation is not None and operation.contract:
+        if contract:
             written |= {"message": written["detail"], "request_id": request_id}
             if error.retryable:
                 headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))

@@ -11,8 +11,8 @@ from acms.errors import TooLargeError
 from acms.model import Json
 from acms.server.compacting import OneVersion
 from acms.server.messages import WholeShape, whole_shown
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.places import Place, placed
 from acms.server.wire import plain
 
 __all__ = ["operations"]
@@ -21,6 +21,7 @@ operations = Operations("entries")
 
 _CONTEXT = "/contexts/{context_id}"
 _ENTRY = f"{_CONTEXT}/entries/{{entry_id}}"
+_NOW = Place()
 
 
 class WholeEntry(WholeShape):
@@ -36,30 +37,20 @@ class OneEntry(Shape):
     data: WholeEntry
 
 
-class GetEntry(Query):
-    """At which version to look."""
-
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
-
-
-async def _shown(
-    call: Call[Any, Any], id: str, at_version: int | None = None, at_message: int | None = None
-) -> dict[str, Json]:
+async def _shown(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
     context, storage = call.path["context_id"], call.tenant.handle
-    entry = await (await view(call.tenant, context, at_version, at_message)).get(id)
+    session = await call.tenant.session(context)
+    at = await placed(session, context, place.at_version, place.at_message, place.at_tag)
+    entry = await (session if at is None else session.at(at)).get(id)
     head = await storage.head(context)
-    version = head.version if at_version is None else at_version
-    cover = await cover_at(storage, context, head, version)
+    cover = await cover_at(storage, context, head, head.version if at is None else at)
     return {**whole_shown(entry), "inForce": cover.by(entry.version) is None}
 
 
-@operations("GET", _ENTRY, scope=Scope.READ, query=GetEntry, reply=OneEntry)
-async def get_entry(call: Call[GetEntry, None]) -> Reply:
+@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=OneEntry)
+async def get_entry(call: Call[Place, None]) -> Reply:
     """Return any entry of a context by its id: a message, a fact, a summary, a retraction."""
-    query = call.query
-    found = await _shown(call, call.path["entry_id"], query.at_version, query.at_message)
-    return Reply(body={"data": found})
+    return Reply(body={"data": await _shown(call, call.path["entry_id"], call.query)})
 
 
 class ReplaceBody(Body):

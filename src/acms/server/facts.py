@@ -9,9 +9,9 @@ from pydantic import Field
 from acms.knowledge import Fact
 from acms.model import Json
 from acms.projections import Episode
-from acms.server.jobs import OneJob, job_shown
-from acms.server.moments import view
-from acms.server.operation import BASE, Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.jobs import OneJob, asked, job_shown
+from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Place, view_at
 from acms.server.wire import instant
 
 __all__ = ["operations"]
@@ -67,7 +67,7 @@ class ManyFacts(Shape):
     has_more: bool
 
 
-class ListFacts(Query):
+class ListFacts(Place):
     """Which facts to list."""
 
     subject: str | None = None
@@ -77,8 +77,6 @@ class ListFacts(Query):
     history: bool = False
     #: Those of this conversation, or of the profile of its namespace.
     scope: Literal["session", "namespace"] = "session"
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
     #: A version: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -126,7 +124,7 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
     `id` are what retract and erase take.
     """
     query = call.query
-    session = await view(call.tenant, call.path["context_id"], query.at_version, query.at_message)
+    session = await view_at(call, query)
     found = await session.facts(
         subject=query.subject,
         attribute=query.attribute,
@@ -167,12 +165,10 @@ class ManyEpisodes(Shape):
     has_more: bool
 
 
-class ListEpisodes(Query):
+class ListEpisodes(Place):
     """Which episodes to list."""
 
     status: Literal["open", "closed"] | None = None
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
     #: An ordinal: those after it are listed.
     cursor: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 50
@@ -198,7 +194,7 @@ def _episode(one: Episode) -> dict[str, Json]:
 async def list_episodes(call: Call[ListEpisodes, None]) -> Reply:
     """List the episodes of a context, oldest first."""
     query = call.query
-    session = await view(call.tenant, call.path["context_id"], query.at_version, query.at_message)
+    session = await view_at(call, query)
     found = [one for one in await session.episodes(query.status) if one.ordinal > query.cursor]
     page = found[: query.limit]
     more = len(found) > len(page)
@@ -242,13 +238,21 @@ async def close_episode(call: Call[None, CloseBody]) -> Reply:
     return Reply(body={"data": {"episodeId": await session.close_episode(call.body.reason)}})
 
 
-@operations("POST", f"{_CONTEXT}/reflect", scope=Scope.MEMORY_WRITE, reply=OneJob, status=202)
+@operations(
+    "POST",
+    f"{_CONTEXT}/reflect",
+    scope=Scope.MEMORY_WRITE,
+    reply=OneJob,
+    status=202,
+    takes=("Prefer",),
+    also={200: "It ended while it was waited for."},
+)
 async def reflect_context(call: Call[None, None]) -> Reply:
     """Ask for everything closed to be reflected on now.
 
-    Facts appear once the job is done, which `GET /jobs/{id}` tells. The open episode is not read: close it first.
+    Facts appear once the job is done, which `GET /jobs/{id}` tells; with `Prefer: wait=n` the answer comes when it has
+    ended, or after n seconds. The open episode is not read: close it first.
     """
     session = await call.tenant.session(call.path["context_id"])
-    job = await session.reflect()
-    headers = {"Location": f"{BASE}/jobs/{job.id}", "Retry-After": "1"}
-    return Reply(body={"data": job_shown(job)}, headers=headers)
+    done = await asked(call, session, await session.reflect())
+    return Reply(body={"data": job_shown(done.job)}, status=200 if done.ended else 202, headers=done.headers)

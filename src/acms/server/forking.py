@@ -11,9 +11,9 @@ from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, 
 from acms.model import Context, Json
 from acms.projections import Branch, Delta, Diff
 from acms.server.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
-from acms.server.history import Place, Version, placed
 from acms.server.messages import WholeShape, whole_shown
 from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Place, Version, placed
 from acms.server.wire import instant
 from acms.session import ACMS
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.alias_generators import to_camel
@@ -14,15 +16,19 @@ from acms.core.compact import KIND
 from acms.errors import NotFoundError, SessionNotFoundError
 from acms.model import Job, JobQuery, JobState, Json
 from acms.projections import Compaction
-from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.stores import OWN, Tenant
 from acms.server.wire import instant
+from acms.session import ACMS
 
-__all__ = ["CompactionShape", "JobShape", "compaction_shown", "job_shown", "operations"]
+__all__ = ["CompactionShape", "JobShape", "OneJob", "asked", "compaction_shown", "job_shown", "operations"]
 
 operations = Operations("jobs")
 
 _PATH = "/jobs/{job_id}"
+_WAIT = re.compile(r"wait=(\d{1,6})", re.IGNORECASE)
+_MARGIN = 1.0
+"""Seconds before the deadline of a request that its waiting ends."""
 
 
 class JobShape(Shape):
@@ -133,6 +139,45 @@ def compaction_shown(found: Compaction) -> dict[str, Json]:
         "createdAt": instant(found.created_at),
         "inForce": found.in_force,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A job that was asked for, and what came of it while it was waited for."""
+
+    job: Job
+    ended: bool
+    compaction: Compaction | None
+    #: Where to ask after it.
+    headers: Mapping[str, str]
+
+
+async def asked(call: Call[Any, Any], session: ACMS, job: Job) -> Asked:
+    """Wait for a job as long as the request prefers to, and within its deadline; `JobFailedError` when it failed."""
+    headers = {"Location": f"{BASE}/jobs/{job.id}"}
+    seconds = _preferred(call.headers.get("prefer", ""))
+    ended, made = False, None
+    if seconds is not None:
+        headers["Preference-Applied"] = f"wait={seconds}"
+        most = max(0.0, call.config.limits.deadline_seconds - _MARGIN)
+        try:
+            made = await session.wait(job, timeout=min(float(seconds), most))
+            ended = True
+        except TimeoutError:
+            pass
+        job = (await call.tenant.handle.jobs(JobQuery(ids=(job.id,)))).items[0]
+    if not ended:
+        headers["Retry-After"] = "1"
+    return Asked(job=job, ended=ended, compaction=made, headers=headers)
+
+
+def _preferred(prefer: str) -> int | None:
+    """Return the seconds that a caller would wait; a preference that is not understood is none (RFC 7240)."""
+    for one in re.split("[,;]", prefer):
+        found = _WAIT.fullmatch(one.strip())
+        if found:
+            return int(found[1])
+    return None
 
 
 async def visible(tenant: Tenant, found: Iterable[Job]) -> list[Job]:

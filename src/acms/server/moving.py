@@ -200,6 +200,8 @@ class _Lines:
                     piece = await anext(self._stream, None)
             except TimeoutError:
                 raise DeadlineError(f"nothing arrived for {self._seconds:g} seconds") from None
+            if piece is None and not any(left):
+                return
             *whole, rest = (b"\n" if piece is None else piece).split(b"\n")
             for one in whole:
                 self.number += 1

@@ -150,6 +150,11 @@ class Operation:
     contract: bool = False
     #: Whether it writes; then a deadline does not end it halfway.
     writes: bool = False
+    #: Whether the audit trail has it.
+    audited: bool = False
+    #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
+    #: by the Location of the first answer, or with None when that is gone.
+    again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
 
 
 class Operations:
@@ -165,6 +170,7 @@ class Operations:
         def add(handler: Handler) -> Handler:
             summary, _, description = (handler.__doc__ or "").strip().partition("\n")
             lines = [line.strip() for line in description.strip().splitlines()]
+            writes = given.pop("writes", method not in ("GET", "HEAD"))
             self.all.append(
                 Operation(
                     name=to_camel(handler.__name__),
@@ -174,7 +180,9 @@ class Operations:
                     description="\n".join(lines),
                     tag=self.tag,
                     handler=handler,
-                    writes=given.pop("writes", method not in ("GET", "HEAD")),
+                    writes=writes,
+                    # The log itself says what was appended to it.
+                    audited=given.pop("audited", writes and not path.endswith("/messages")),
                     **given,
                 )
             )

@@ -12,8 +12,8 @@ from acms.manifest import Manifest
 from acms.model import Json
 from acms.prompt import Prompt, Rendered
 from acms.protocols import Codec
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Version, view_at
 from acms.server.recalling import Budget, Excluded, VerdictShape, verdict_shown, within
 from acms.server.wire import plain
 
@@ -45,7 +45,7 @@ class HintPart(Body):
 
 
 class PromptBody(Body):
-    """What a prompt is made of; its parts stand in this order."""
+    """What a prompt is made of; its parts stand in this order, and what is recalled behind all that stays."""
 
     codec: Literal["openai-chat", "openai-responses", "anthropic"] = "openai-chat"
     #: Which model it is counted for; a current one of the format when it is left out.
@@ -68,9 +68,10 @@ class PromptBody(Body):
     after: dict[str, Any] | None = None
     #: Say of everything why it is in the prompt or not.
     ledger: bool = False
-    #: Look at the log as it was at a version, or right after a message.
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
 
 
 class CountShape(Shape):
@@ -164,13 +165,13 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     """Return the request for a model: rules, pins, history, what the past says, the user's text and tools.
 
     The whole request is within the budget by the format's own count; what is written here is required, history,
-    recall and pins shrink. What is recalled stands behind the last message that stays, so that all before it can be
+    recall and pins shrink. What is recalled is new every turn: it stands at the end, so that all before it can be
     cached. 422 when what is required does not fit: the answer says where, and what was tried.
     """
     body = call.body
     within(body.budget, call.config.limits, "budget")
     after = None if body.after is None else Manifest.from_json(body.after)
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     made = Prompt(_codec(body.codec, body.model))
     if body.system is not None:
         made = made.system(body.system)
@@ -226,5 +227,5 @@ def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
         "manifest": found.manifest.to_json(),
     }
     if ledger:
-        shown["verdicts"] = [verdict_shown(one) for one in found.ledger]
+        shown["verdicts"] = [verdict_shown(one) for one in found.ledger.candidates.values()]
     return shown

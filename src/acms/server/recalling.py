@@ -9,12 +9,12 @@ from pydantic import Field
 from acms.core import chat
 from acms.errors import ValidationError
 from acms.model import Json
-from acms.projections import ContextItem, ContextItems, Verdict
+from acms.projections import ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.messages import RoleName
-from acms.server.moments import view
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.wire import instant, plain
+from acms.server.places import Version, view_at
+from acms.server.wire import plain
 
 __all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
 
@@ -43,14 +43,15 @@ class RecallBody(Body):
     include_superseded: bool = False
     #: The current episode has no part of its own: its messages compete like all others.
     relevant_only: bool = False
-    #: Look at the log as it was at a version, or right after a message.
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    #: Look at the log as it was at a version, right after a message, or at a tag.
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
     #: Say of every candidate why it is shown or not.
     why: bool = False
 
 
-class RecalledItem(Shape):
+class ItemShape(Shape):
     """One thing the model should see, and why."""
 
     #: Of the entry it shows.
@@ -59,18 +60,19 @@ class RecalledItem(Shape):
     position: int | None
     role: RoleName | None
     content: str
-    parts: list[dict[str, Any]]
     source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Relevance raised by the markers, and how well it answers, both in [0, 1].
+    #: Relevance raised by the markers, and how well it answers, both in [0, 1]; 0 in a window.
     score: float
     relevance: float
+    #: What it costs in the prompt, its frame included.
     token_count: int
     markers: list[str]
+    parts: list[dict[str, Any]]
     group: str | None
     actor_id: str | None
     metadata: dict[str, Any]
     created_at: str
-    #: True when the content was cut to fit.
+    #: Whether it was cut to fit.
     truncated: bool
     why: str
 
@@ -111,7 +113,7 @@ class Recalled(Shape):
     """What the model should see for a query."""
 
     #: In the order in which the model should see them: facts, past messages, the current episode.
-    items: list[RecalledItem]
+    items: list[ItemShape]
     #: What they cost together, frames included, and what they may cost.
     tokens: int
     budget: int
@@ -142,28 +144,6 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def _item(item: ContextItem) -> dict[str, Json]:
-    return {
-        "id": item.id,
-        "version": item.version,
-        "position": item.position,
-        "role": item.role,
-        "content": item.content,
-        "parts": plain(item.parts),
-        "source": item.source,
-        "score": item.score,
-        "relevance": item.relevance,
-        "tokenCount": item.token_count,
-        "markers": list(item.markers),
-        "group": item.group,
-        "actorId": item.actor_id,
-        "metadata": dict(item.metadata),
-        "createdAt": instant(item.created_at),
-        "truncated": item.truncated,
-        "why": item.why,
-    }
-
-
 def verdict_shown(one: Verdict) -> dict[str, Json]:
     """Write a verdict."""
     return {
@@ -191,7 +171,7 @@ def verdicts_shown(found: ContextItems) -> list[Json]:
 
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
-        "items": [_item(item) for item in found],
+        "items": [plain(item) for item in found],
         "tokens": found.tokens,
         "budget": found.budget,
         "version": found.version,
@@ -225,7 +205,7 @@ async def recall(call: Call[None, RecallBody]) -> Reply:
     """
     body = call.body
     within(body.token_budget, call.config.limits, "tokenBudget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     found = await session.recall(
         body.query,
         token_budget=body.token_budget,
@@ -244,8 +224,9 @@ class ChatBody(Body):
 
     query: str
     budget: Budget
-    at_version: Annotated[int, Field(ge=0)] | None = None
-    at_message: Annotated[int, Field(ge=0)] | None = None
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: str | None = None
 
 
 class ChatShape(Shape):
@@ -287,7 +268,7 @@ async def chat_messages(call: Call[None, ChatBody]) -> Reply:
     """
     body = call.body
     within(body.budget, call.config.limits, "budget")
-    session = await view(call.tenant, call.path["context_id"], body.at_version, body.at_message)
+    session = await view_at(call, body)
     messages = await session.messages(body.query, budget=body.budget)
     tokens = chat.tokens(messages, session.counter)
     return Reply(body={"data": {"messages": messages, "tokens": tokens, "budget": body.budget}})
