@@ -282,7 +282,14 @@ async def outcome(call: Awaitable[Any]) -> Any:
 
 
 PLACES = (None, 0, 9, 1000)
-TWO = {"an unknown tag", "no query", "half a character", "diff with a tag", "recall of nothing"}
+TWO = {
+    "an unknown tag",
+    "an unknown entry",
+    "no query",
+    "half a character",
+    "diff with a tag",
+    "recall of nothing",
+}
 """Where the place is wrong too, either may be told."""
 
 

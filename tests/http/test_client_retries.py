@@ -109,8 +109,8 @@ async def test_an_append_whose_answer_is_lost_stores_one_message(service: Servic
         assert (await session.get(id)).content == "b"
 
 
-async def test_a_precondition_that_was_met_is_met_again(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+async def test_a_precondition_that_was_met_is_met_again(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
         session = client.session("seen")
         first = await session.ingest("user", "a")
         wire.lose[b"POST /api/v1/contexts/"] = 1
@@ -119,15 +119,15 @@ async def test_a_precondition_that_was_met_is_met_again(service: Service) -> Non
         assert await contents(client, "seen") == ["a", "b"]
 
 
-async def test_the_first_write_creates_one_context_whatever_is_lost(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+async def test_the_first_write_creates_one_context_whatever_is_lost(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
         wire.lose[b"POST /api/v1/contexts"] = 2
         await client.session("first", namespace="firsts").ingest("user", "a")
         assert [one.message_count async for one in client.contexts(namespace="firsts")] == [1]
 
 
-async def test_forks_jobs_and_tags_are_made_once(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+async def test_forks_jobs_and_tags_are_made_once(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
         session = client.session("branching")
         for number in range(12):
             await session.ingest("user", f"The orders table {number} moves on day {number}.")
@@ -144,8 +144,8 @@ async def test_forks_jobs_and_tags_are_made_once(service: Service) -> None:
         assert len(await session.forks()) == len(await session.compactions()) == 1
 
 
-async def test_what_would_do_something_else_again_is_sent_once(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+async def test_what_would_do_something_else_again_is_sent_once(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
         session = client.session("once")
         first = await session.ingest("user", "a")
         wire.lose[b"PATCH"] = 1
@@ -159,8 +159,8 @@ async def test_what_would_do_something_else_again_is_sent_once(service: Service)
                 await change()
 
 
-async def test_fifty_at_once_under_one_key_store_one_message(service: Service) -> None:
-    async with lossy(service) as (wire, client):
+async def test_fifty_at_once_under_one_key_store_one_message(sqlite_service: Service) -> None:
+    async with lossy(sqlite_service) as (wire, client):
         session = client.session("fifty")
         await session.ingest("user", "before")
         wire.lose[b"POST /api/v1/contexts/"] = 10
@@ -341,12 +341,12 @@ async def test_a_stream_that_breaks_is_told() -> None:
     assert lines == ['{"acms": 1}\n']
 
 
-async def test_what_the_callers_lines_raise_is_raised(service: Service) -> None:
+async def test_what_the_callers_lines_raise_is_raised(sqlite_service: Service) -> None:
     async def lines() -> AsyncIterator[str]:
         yield "{}\n"
         raise ZeroDivisionError
 
-    async with Client(service.url) as client:
+    async with Client(sqlite_service.url) as client:
         with pytest.raises(ZeroDivisionError):
             await client.restore(lines())
 
