@@ -28,11 +28,12 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(found["info"].strip(), found["body"]) for found in _FENCE.finditer(text)]
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `acms serve` as the page starts it, on a free port and with an empty data folder."""
+    home = tmp_path_factory.mktemp("home")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ACMS_")}
-    environment = {**kept, "XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    environment = {**kept, "XDG_DATA_HOME": str(home / "data"), "HOME": str(home)}
     served = subprocess.Popen(
         [sys.executable, "-m", "acms.cli", "serve", "--port", "0", "--json"],
         stdout=subprocess.PIPE,
@@ -52,7 +53,9 @@ def shows(shown: Any, said: Any) -> bool:
     """Whether what a page shows is said: `…` stands for whatever it is, and for what is left out."""
     if isinstance(shown, str):
         head, dots, _ = shown.partition("…")
-        return shown == said or bool(dots) and (not head or isinstance(said, str) and said.startswith(head))
+        return shown == said or (
+            bool(dots) and (not head or (isinstance(said, str) and said.startswith(head)))
+        )
     if isinstance(shown, dict):
         if not isinstance(said, dict):
             return False
