@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.core.caching import epoch
-from acms.core.history import LONG_RUN, Cover, Unit, Units, effective, shown_role, unasked, units
+from acms.core.history import Cover, Unit, Units, effective, shown_role, units
 from acms.core.plan import (
     Choice,
     Pairs,
@@ -73,6 +72,8 @@ class Gathered:
     stamp: str = ""
     #: Ids of messages that a compaction left among what it took: they stay where its summary does.
     stays: frozenset[str] = frozenset()
+    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    length: int = 0
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -123,56 +124,18 @@ def _gathered(
 
 
 async def gather_newest(
-    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, cover: Cover | None = None
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    cover: Cover | None = None,
 ) -> Gathered:
     """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
     return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget, cover)
-
-
-async def gather_epoch(
-    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, distance: int
-) -> Gathered:
-    """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
-
-    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
-    compaction changes prompts when their start moves anyway (decision 0036).
-    """
-    head = await storage.head(context)
-    version = version_of(head, at)
-    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    if head.epoch or not any(map(unasked, replacing)):  # where content is gone a summary is all there is
-        return await gather_newest(storage, context, at, frame, budget)
-    said = await gather_newest(
-        storage, context, at, frame, budget, cover=Cover([one for one in replacing if not unasked(one)])
-    )
-    if not said.units:
-        return said
-    tokens = before(said.units[-1])
-    if said.whole and tokens < 2 * distance:
-        return said
-    since = epoch(tokens, distance)
-    began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
-    cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
-    ends = [span[1] for one in cover.shown if unasked(one) for span in one.replaces]
-    if not ends:
-        return said
-    rest = await gather_newest(storage, context, at, frame, budget, cover=cover)
-    known = {entry.id for unit in said.units for entry in unit.entries}
-    left = [
-        unit
-        for unit in rest.units
-        if unit.entries[0].kind is not Kind.SUMMARY and unit.version <= max(ends)
-    ]
-    older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
-    return replace(
-        said,
-        cover=cover,
-        units=[*older, *said.units],
-        stays=frozenset(entry.id for unit in left for entry in unit.entries),
-    )
 
 
 async def gather_last(storage: StorageBackend, context: str, at: int | None, messages: int) -> Gathered:
@@ -253,34 +216,6 @@ async def in_force(storage: StorageBackend, context: str, at: int | None, newest
         if after == 0 or len(found) >= newest:
             return found[max(0, len(found) - newest) :]
         size *= 2
-
-
-async def active(
-    storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
-) -> tuple[int, int]:
-    """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
-    if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
-        sequence = effective(await read_stretches(storage, context, cover, version), cover)
-        messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
-        return messages, sum(entry.tokens for entry in sequence)
-    messages, tokens = await _said(storage, context, version)
-    for first, last in cover.spans():
-        if last - first < LONG_RUN:
-            for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
-                messages -= 1
-                tokens -= entry.tokens
-            continue
-        for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
-            more_messages, more_tokens = await _said(storage, context, end)
-            messages += sign * more_messages
-            tokens += sign * more_tokens
-    return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
-
-
-async def _said(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
-    """Return how many messages were said up to a version, and their tokens."""
-    newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
-    return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
 
 
 def plan_window(
