@@ -119,7 +119,7 @@ async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterato
             if size >= PIECE:
                 yield "".join(piece).encode()
                 piece, size = [], 0
-                await asyncio.sleep(0)  # a reader that keeps up never makes this wait: others want to be served too
+                await asyncio.sleep(0)  # a fast reader never makes this wait: others want to be served too
     if piece:
         yield "".join(piece).encode()
 
