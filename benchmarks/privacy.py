@@ -36,8 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import privacy_fourth
 import privacy_logs
 import privacy_second
+import privacy_third
+
 from acms.core import detectors_rules
 from acms.core.privacy import redact, spans
 from acms.model import Privacy
@@ -487,7 +490,7 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second}
+LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:
@@ -497,7 +500,9 @@ def logged(count: int, seed: int) -> Iterator[Case]:
         made = {True: 0, False: 0}
         while min(made.values()) * 2 < count:
             hard = made[False] <= made[True]
-            texts = source.negatives(make) if hard else (("positive", text) for text in source.positives(make))
+            texts = (
+                source.negatives(make) if hard else (("positive", text) for text in source.positives(make))
+            )
             for what, marked in texts:
                 text, gold = privacy_logs.unmarked(marked)
                 yield Case(text=text, gold=gold, part=part, source=what)

@@ -13,7 +13,6 @@ import base64
 import json
 import random
 import re
-from collections.abc import Iterator
 
 UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LOWER = UPPER.lower()
@@ -82,7 +81,11 @@ class Make:
 
     def digits(self, shape: str) -> str:
         return "".join(
-            self.of("23456789", 1) if char == "8" and "#" in shape else self.of(DIGITS, 1) if char == "#" else char
+            self.of("23456789", 1)
+            if char == "8" and "#" in shape
+            else self.of(DIGITS, 1)
+            if char == "#"
+            else char
             for char in shape
         )
 
@@ -95,7 +98,9 @@ class Make:
     def iban(self) -> str:
         country = self.random.choice(sorted(ACCOUNTS))
         sets = {"d": DIGITS, "A": UPPER, "c": UPPER + DIGITS}
-        body = "".join(self.of(sets[kind], int(size)) for kind, size in re.findall(r"([dAc])(\d+)", ACCOUNTS[country]))
+        body = "".join(
+            self.of(sets[kind], int(size)) for kind, size in re.findall(r"([dAc])(\d+)", ACCOUNTS[country])
+        )
         check = 98 - int("".join(str(int(char, 36)) for char in body + country + "00")) % 97
         plain = f"{country}{check:02}{body}"
         return self.one(plain, " ".join(plain[at : at + 4] for at in range(0, len(plain), 4)))
@@ -113,7 +118,14 @@ class Make:
 
     def mail(self) -> str:
         first, last = (re.sub(r"[^a-z]", "", name.lower()) for name in self.person())
-        local = self.one(f"{first}.{last}", f"{first[0]}.{last}", f"{last}{self.num(1, 99)}", f"{first}-{last}", f"{first}_{last}+news", first)
+        local = self.one(
+            f"{first}.{last}",
+            f"{first[0]}.{last}",
+            f"{last}{self.num(1, 99)}",
+            f"{first}-{last}",
+            f"{first}_{last}+news",
+            first,
+        )
         return f"{local}@{self.one('gmail.com', 'web.de', 'orange.fr', 'proton.me', 'corp.example.com', f'{self.word()}.io', f'mail.{self.word()}-{self.word()}.co.jp', f'{self.word()}.museum')}"  # fmt: skip
 
     def uuid(self) -> str:
@@ -140,8 +152,17 @@ class Make:
         return f"{part({'alg': self.one('HS256', 'RS256'), 'typ': 'JWT'})}.{part({'sub': self.of(DIGITS, 10), 'iat': 1700000000 + self.num(0, 9**8)})}.{self.of(URLSAFE, 43)}"
 
     def pem(self) -> str:
-        name = self.one("RSA PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "PGP PRIVATE KEY BLOCK")
-        rows = [self.of(BASE64, 64) for _ in range(self.num(4, 26))] + [self.of(BASE64, self.num(8, 60)) + "="]
+        name = self.one(
+            "RSA PRIVATE KEY",
+            "EC PRIVATE KEY",
+            "OPENSSH PRIVATE KEY",
+            "PRIVATE KEY",
+            "ENCRYPTED PRIVATE KEY",
+            "PGP PRIVATE KEY BLOCK",
+        )
+        rows = [self.of(BASE64, 64) for _ in range(self.num(4, 26))] + [
+            self.of(BASE64, self.num(8, 60)) + "="
+        ]
         return f"-----BEGIN {name}-----\n" + "\n".join(rows) + f"\n-----END {name}-----"
 
     def key(self) -> str:

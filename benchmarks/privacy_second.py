@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 
 from privacy_logs import ALNUM, BASE64, DIGITS, HEX, LOWER, UPPER, URLSAFE, Make, s
@@ -75,8 +74,24 @@ def positives(m: Make) -> Iterator[str]:
     )  # fmt: skip
     # addresses with credentials
     inside = p().replace("@", "%40").replace("#", "%23").replace("/", "%2F").replace("?", "%3F")
-    scheme = m.one("postgresql", "mysql+pymysql", "mongodb+srv", "redis", "amqps", "https", "ftp", "mssql", "clickhouse", "ldap", "smtp", "nats")
-    url = s("connection_string", f"{scheme}://{m.one('app', 'root', first.lower())}:{inside}@{host}:{m.num(1000, 9999)}/{m.word()}")
+    scheme = m.one(
+        "postgresql",
+        "mysql+pymysql",
+        "mongodb+srv",
+        "redis",
+        "amqps",
+        "https",
+        "ftp",
+        "mssql",
+        "clickhouse",
+        "ldap",
+        "smtp",
+        "nats",
+    )
+    url = s(
+        "connection_string",
+        f"{scheme}://{m.one('app', 'root', first.lower())}:{inside}@{host}:{m.num(1000, 9999)}/{m.word()}",
+    )
     yield m.one(f"DATABASE_URL={url}", f"url: {url}", f"git clone {url}", f"connecting to {url} ...", f'"dsn": "{url}"', f"psql '{url}'", f"it's {url}, I think", f"<{url}>", f"ERROR could not connect to {url}: timeout")  # fmt: skip
     yield m.one(
         f"DefaultEndpointsProtocol=https;AccountName={m.word()};AccountKey={s('api_key', m.of(BASE64, 86) + '==')};EndpointSuffix=core.windows.net", f"https://hooks.slack.com/services/{s('api_key', f'T{m.of(UPPER + DIGITS, 10)}/B{m.of(UPPER + DIGITS, 10)}/{m.of(ALNUM, 24)}')}",
@@ -104,8 +119,14 @@ def negatives(m: Make) -> Iterator[tuple[str, str]]:
     d, w, n = m.of, m.word, m.num
     host = f"{w()}.example.com"
     # identifiers
-    yield "git", f"* {d(HEX, 7)} (HEAD -> main, tag: v{n(0, 9)}.{n(0, 30)}.{n(0, 9)}) Merge pull request #{n(100, 9999)}\n* {d(HEX, 40)} fix: reset token counter"
-    yield "git", f"index {d(HEX, 7)}..{d(HEX, 7)} 100644\n--- a/src/auth/password.ts\n+++ b/src/auth/password.ts\n@@ -{n(1, 90)},7 +{n(1, 90)},9 @@ export class PasswordService {{"
+    yield (
+        "git",
+        f"* {d(HEX, 7)} (HEAD -> main, tag: v{n(0, 9)}.{n(0, 30)}.{n(0, 9)}) Merge pull request #{n(100, 9999)}\n* {d(HEX, 40)} fix: reset token counter",
+    )
+    yield (
+        "git",
+        f"index {d(HEX, 7)}..{d(HEX, 7)} 100644\n--- a/src/auth/password.ts\n+++ b/src/auth/password.ts\n@@ -{n(1, 90)},7 +{n(1, 90)},9 @@ export class PasswordService {{",
+    )
     yield "git", f"Submodule path 'vendor/{w()}': checked out '{d(HEX, 40)}'"
     yield "id", f"trace_id={d(HEX, 32)} span_id={d(HEX, 16)} parent_id={d(HEX, 16)} sampled=1"
     yield "id", f"arn:aws:iam::{d(DIGITS, 12)}:role/{w()}-{w()} assumed by {m.uuid()}"
@@ -113,115 +134,369 @@ def negatives(m: Make) -> Iterator[tuple[str, str]]:
     yield "id", f"msg_{d(ALNUM, 24)} req_{d(ALNUM, 24)} run_{d(ALNUM, 24)} call_{d(ALNUM, 24)}"
     yield "id", f"tweet {n(1, 9)}{d(DIGITS, 18)}, channel {n(1, 9)}{d(DIGITS, 17)}, page 1000{d(DIGITS, 11)}"
     yield "id", f"customer cus_{d(ALNUM, 14)} paid invoice in_{d(ALNUM, 24)} with pi_{d(ALNUM, 24)}"
-    yield "id", f'{{"idempotency_key": "{m.uuid()}", "cache_key": "user:{n(1, 9999)}:v2", "partition_key": "{d(HEX, 16)}"}}'
-    yield "id", f"nonce={d(HEX, 16)} etag=W/\"{d(HEX, 27)}\" x-request-id: {m.uuid()}"
+    yield (
+        "id",
+        f'{{"idempotency_key": "{m.uuid()}", "cache_key": "user:{n(1, 9999)}:v2", "partition_key": "{d(HEX, 16)}"}}',
+    )
+    yield "id", f'nonce={d(HEX, 16)} etag=W/"{d(HEX, 27)}" x-request-id: {m.uuid()}'
     yield "id", f"kid: {d(URLSAFE, 27)}, thumbprint {':'.join(d(HEX.upper()[:16], 2) for _ in range(20))}"
     yield "id", f"container {d(HEX, 64)} exited (137), image sha256:{d(HEX, 64)}"
-    yield "id", f"pod {w()}-{d(HEX, 9)}-{d(LOWER + DIGITS, 5)} on ip-10-{n(0, 99)}-{n(0, 99)}-{n(0, 99)}.ec2.internal"
+    yield (
+        "id",
+        f"pod {w()}-{d(HEX, 9)}-{d(LOWER + DIGITS, 5)} on ip-10-{n(0, 99)}-{n(0, 99)}-{n(0, 99)}.ec2.internal",
+    )
     yield "hash", f"{d(HEX, 32)}  {w()}.iso\n{d(HEX, 128)}  {w()}.tar.xz"
-    yield "hash", f'"resolved": "https://registry.npmjs.org/{w()}/-/{w()}-1.2.3.tgz",\n"integrity": "sha512-{d(BASE64, 86)}=="'
+    yield (
+        "hash",
+        f'"resolved": "https://registry.npmjs.org/{w()}/-/{w()}-1.2.3.tgz",\n"integrity": "sha512-{d(BASE64, 86)}=="',
+    )
     yield "hash", f"{w()}=={n(0, 9)}.{n(0, 30)}.{n(0, 9)} \\\n    --hash=sha256:{d(HEX, 64)}"
     yield "hash", f"golang.org/x/{w()} v0.{n(1, 30)}.0 h1:{d(BASE64, 43)}="
-    yield "hash", f"checksum = \"{d(HEX, 64)}\"\ndependencies = [\"{w()}\"]"
+    yield "hash", f'checksum = "{d(HEX, 64)}"\ndependencies = ["{w()}"]'
     yield "hash", f"SHA256:{d(BASE64, 43)} (ED25519)\nMD5:{':'.join(d(HEX, 2) for _ in range(16))}"
     # encoded things
     yield "image", f"data:image/jpeg;base64,/9j/4AAQSkZJRgABAQ{d(BASE64, 600)}"
     yield "image", f"background:url(data:font/woff2;base64,d09GMgABAAAAA{d(BASE64, 400)}==) format('woff2')"
-    yield "map", f"//# sourceMappingURL=data:application/json;base64,eyJ2ZXJzaW9uIjozLCJzb3VyY2VzIjpb{d(BASE64, 300)}"
-    yield "map", '{"version":3,"sources":["webpack:///src/token.ts"],"mappings":"' + ";".join(d("ABCDEGIKMQSUYace", n(4, 12)) for _ in range(40)) + '"}'
-    yield "hexdump", "\n".join(f"{row * 16:08x}  {' '.join(d(HEX, 2) for _ in range(8))}  {' '.join(d(HEX, 2) for _ in range(8))}  |{d(ALNUM + '...', 16)}|" for row in range(6))
-    yield "js", f"!function(e,t){{'use strict';var n=t.token,r=e.password||'',o={{key:n,value:r}};function a(e){{return e.secret?e.secret.id:null}}}}({d(LOWER, 1)},{d(LOWER, 1)});"
-    yield "js", "const{apiKey:a,secretKey:s}=c.credentials;if(!a||!s)throw Error('apiKey and secretKey are required');"
+    yield (
+        "map",
+        f"//# sourceMappingURL=data:application/json;base64,eyJ2ZXJzaW9uIjozLCJzb3VyY2VzIjpb{d(BASE64, 300)}",
+    )
+    yield (
+        "map",
+        '{"version":3,"sources":["webpack:///src/token.ts"],"mappings":"'
+        + ";".join(d("ABCDEGIKMQSUYace", n(4, 12)) for _ in range(40))
+        + '"}',
+    )
+    yield (
+        "hexdump",
+        "\n".join(
+            f"{row * 16:08x}  {' '.join(d(HEX, 2) for _ in range(8))}  {' '.join(d(HEX, 2) for _ in range(8))}  |{d(ALNUM + '...', 16)}|"
+            for row in range(6)
+        ),
+    )
+    yield (
+        "js",
+        f"!function(e,t){{'use strict';var n=t.token,r=e.password||'',o={{key:n,value:r}};function a(e){{return e.secret?e.secret.id:null}}}}({d(LOWER, 1)},{d(LOWER, 1)});",
+    )
+    yield (
+        "js",
+        "const{apiKey:a,secretKey:s}=c.credentials;if(!a||!s)throw Error('apiKey and secretKey are required');",
+    )
     yield "public", f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{d(BASE64, 43)} {w()}@laptop"
-    yield "public", "-----BEGIN CERTIFICATE-----\n" + "\n".join(d(BASE64, 64) for _ in range(8)) + "\n-----END CERTIFICATE-----"
-    yield "public", "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n" + "\n".join(d(BASE64, 64) for _ in range(5)) + "\n-----END PGP PUBLIC KEY BLOCK-----"
-    yield "public", f"-----BEGIN PGP SIGNATURE-----\n\niQIzBAEBCAAdFiEE{d(BASE64, 48)}\n{d(BASE64, 64)}\n-----END PGP SIGNATURE-----"
+    yield (
+        "public",
+        "-----BEGIN CERTIFICATE-----\n"
+        + "\n".join(d(BASE64, 64) for _ in range(8))
+        + "\n-----END CERTIFICATE-----",
+    )
+    yield (
+        "public",
+        "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n"
+        + "\n".join(d(BASE64, 64) for _ in range(5))
+        + "\n-----END PGP PUBLIC KEY BLOCK-----",
+    )
+    yield (
+        "public",
+        f"-----BEGIN PGP SIGNATURE-----\n\niQIzBAEBCAAdFiEE{d(BASE64, 48)}\n{d(BASE64, 64)}\n-----END PGP SIGNATURE-----",
+    )
     yield "public", f"pk_live_{d(ALNUM, 24)} is the publishable key of the shop"
     yield "public", f"{host} ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQ{d(BASE64, 200)}"
     # numbers
     yield "number", f"EAN {d('4569', 1)}{d(DIGITS, 12)}, GTIN-14 {d(DIGITS, 14)}, UPC {d(DIGITS, 12)}"
-    yield "number", f"{d('4569', 1)}{d(DIGITS, 12)}  {w().title()} tea 100 g  3,49\n{d('4569', 1)}{d(DIGITS, 12)}  {w().title()} oil 1 l   7,99"
-    yield "number", f"ISBN-13: 978-{n(0, 9)}-{d(DIGITS, 4)}-{d(DIGITS, 4)}-{n(0, 9)}, ISBN-10: {n(0, 9)}-{d(DIGITS, 3)}-{d(DIGITS, 5)}-X"
+    yield (
+        "number",
+        f"{d('4569', 1)}{d(DIGITS, 12)}  {w().title()} tea 100 g  3,49\n{d('4569', 1)}{d(DIGITS, 12)}  {w().title()} oil 1 l   7,99",
+    )
+    yield (
+        "number",
+        f"ISBN-13: 978-{n(0, 9)}-{d(DIGITS, 4)}-{d(DIGITS, 4)}-{n(0, 9)}, ISBN-10: {n(0, 9)}-{d(DIGITS, 3)}-{d(DIGITS, 5)}-X",
+    )
     yield "number", f"IMEI: 35{d(DIGITS, 13)}, ICCID 89{d(DIGITS, 17)}"
-    yield "number", f"UPS 1Z{d(UPPER + DIGITS, 16)}, DHL {d(DIGITS, 20)}, USPS 9400 1{d(DIGITS, 3)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 2)}"
-    yield "number", f"Order {d(DIGITS, 3)}-{d(DIGITS, 7)}-{d(DIGITS, 7)} has shipped; your return code is {d(UPPER, 2)}{d(DIGITS, 9)}"
-    yield "number", f"Rechnung Nr. 2024-{d(DIGITS, 6)}, Kundennummer {d(DIGITS, 8)}, Steuernummer {d(DIGITS, 2)}/{d(DIGITS, 3)}/{d(DIGITS, 5)}, USt-IdNr. DE{d(DIGITS, 9)}"
-    yield "number", f"lat=48.{d(DIGITS, 6)}&lon=11.{d(DIGITS, 6)} (WGS 84), UTM 32U {d(DIGITS, 6)} {d(DIGITS, 7)}"
-    yield "number", f"POINT(-{n(10, 99)}.{d(DIGITS, 8)} {n(10, 60)}.{d(DIGITS, 8)}), bbox=[{n(1, 9)}.{d(DIGITS, 5)},{n(40, 60)}.{d(DIGITS, 5)},{n(1, 9)}.{d(DIGITS, 5)},{n(40, 60)}.{d(DIGITS, 5)}]"
-    yield "number", f"1 {d(DIGITS, 3)} {d(DIGITS, 3)},00 € on {n(1, 28):02}.{n(1, 12):02}.2024, 12 {d(DIGITS, 3)} {d(DIGITS, 3)} Kč, CHF 1'{d(DIGITS, 3)}'{d(DIGITS, 3)}.50, ₹12,34,{d(DIGITS, 3)}"
+    yield (
+        "number",
+        f"UPS 1Z{d(UPPER + DIGITS, 16)}, DHL {d(DIGITS, 20)}, USPS 9400 1{d(DIGITS, 3)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 2)}",
+    )
+    yield (
+        "number",
+        f"Order {d(DIGITS, 3)}-{d(DIGITS, 7)}-{d(DIGITS, 7)} has shipped; your return code is {d(UPPER, 2)}{d(DIGITS, 9)}",
+    )
+    yield (
+        "number",
+        f"Rechnung Nr. 2024-{d(DIGITS, 6)}, Kundennummer {d(DIGITS, 8)}, Steuernummer {d(DIGITS, 2)}/{d(DIGITS, 3)}/{d(DIGITS, 5)}, USt-IdNr. DE{d(DIGITS, 9)}",
+    )
+    yield (
+        "number",
+        f"lat=48.{d(DIGITS, 6)}&lon=11.{d(DIGITS, 6)} (WGS 84), UTM 32U {d(DIGITS, 6)} {d(DIGITS, 7)}",
+    )
+    yield (
+        "number",
+        f"POINT(-{n(10, 99)}.{d(DIGITS, 8)} {n(10, 60)}.{d(DIGITS, 8)}), bbox=[{n(1, 9)}.{d(DIGITS, 5)},{n(40, 60)}.{d(DIGITS, 5)},{n(1, 9)}.{d(DIGITS, 5)},{n(40, 60)}.{d(DIGITS, 5)}]",
+    )
+    yield (
+        "number",
+        f"1 {d(DIGITS, 3)} {d(DIGITS, 3)},00 € on {n(1, 28):02}.{n(1, 12):02}.2024, 12 {d(DIGITS, 3)} {d(DIGITS, 3)} Kč, CHF 1'{d(DIGITS, 3)}'{d(DIGITS, 3)}.50, ₹12,34,{d(DIGITS, 3)}",
+    )
     yield "number", f"iat=17{d(DIGITS, 8)} exp=17{d(DIGITS, 8)} ms=17{d(DIGITS, 11)} ns=17{d(DIGITS, 17)}"
-    yield "number", f"from 10.{n(0, 9)}.0.0/16 port {n(1024, 65535)} to {m.ip()}:{n(1, 65535)} len {n(40, 1500)} seq {d('123456789', 10)} ack {d('123456789', 10)}"
-    yield "number", "\n".join(f"{n(1, 9)}{d(DIGITS, 2)} {n(1, 9)}{d(DIGITS, 3)} {n(1, 9)}{d(DIGITS, 2)} 0.{d(DIGITS, 6)} -{d(DIGITS, 2)}" for _ in range(4))
+    yield (
+        "number",
+        f"from 10.{n(0, 9)}.0.0/16 port {n(1024, 65535)} to {m.ip()}:{n(1, 65535)} len {n(40, 1500)} seq {d('123456789', 10)} ack {d('123456789', 10)}",
+    )
+    yield (
+        "number",
+        "\n".join(
+            f"{n(1, 9)}{d(DIGITS, 2)} {n(1, 9)}{d(DIGITS, 3)} {n(1, 9)}{d(DIGITS, 2)} 0.{d(DIGITS, 6)} -{d(DIGITS, 2)}"
+            for _ in range(4)
+        ),
+    )
     yield "number", f"Item # {n(200, 999)}-{n(200, 999)}-{d(DIGITS, 4)} | Qty {n(1, 9)} | $ {n(1, 99)}.99"
-    yield "number", f"results: {n(10, 99)}-{n(10, 99)}, {n(10, 99)}-{n(10, 99)}, {n(10, 99)}-{n(10, 99)}; sets 6-4 3-6 7-6"
-    yield "number", f"dimensions 0{n(100, 999)} x 0{n(100, 999)} x 0{n(100, 999)}, serial no. {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)}, P/N {n(10, 99)}-{d(DIGITS, 5)}-{d(DIGITS, 3)}"
-    yield "number", f"pi = 3.14159265358979323846, e = 2.718281828459045, {n(2, 9)}^{n(60, 99)} = {d('123456789', 1)}{d(DIGITS, 24)}"
-    yield "number", f"processed {n(1, 9)},{d(DIGITS, 3)},{d(DIGITS, 3)} rows in {n(1, 9)}{d(DIGITS, 4)} ms ({d(DIGITS, 3)} 000 000 bytes)"
-    yield "number", f"backup-2024{n(1, 12):02}{n(1, 28):02}-{n(0, 23):02}{n(0, 59):02}{n(0, 59):02}.sql.gz 20240{n(1, 9)}{n(10, 28)}{n(10, 23)}{n(10, 59)}"
-    yield "number", f"RFC 7519 section 4.1.{n(1, 7)}, ISO 8601-1:2019, IEC 61000-4-{n(2, 30)}, DIN EN 12{d(DIGITS, 3)}-{n(1, 9)}"
-    yield "number", f"pages 1020-1034, vol. {n(10, 99)}, no. {n(1, 12)}, doi:10.{d('123456789', 4)}/{w()}.2024.{d(DIGITS, 7)}, arXiv:24{n(1, 12):02}.{d(DIGITS, 5)}"
-    yield "number", f"https://www.youtube.com/watch?v={d(URLSAFE, 11)}&t={n(10, 999)}s and https://x.com/{w()}/status/1{d(DIGITS, 18)}"
+    yield (
+        "number",
+        f"results: {n(10, 99)}-{n(10, 99)}, {n(10, 99)}-{n(10, 99)}, {n(10, 99)}-{n(10, 99)}; sets 6-4 3-6 7-6",
+    )
+    yield (
+        "number",
+        f"dimensions 0{n(100, 999)} x 0{n(100, 999)} x 0{n(100, 999)}, serial no. {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)}, P/N {n(10, 99)}-{d(DIGITS, 5)}-{d(DIGITS, 3)}",
+    )
+    yield (
+        "number",
+        f"pi = 3.14159265358979323846, e = 2.718281828459045, {n(2, 9)}^{n(60, 99)} = {d('123456789', 1)}{d(DIGITS, 24)}",
+    )
+    yield (
+        "number",
+        f"processed {n(1, 9)},{d(DIGITS, 3)},{d(DIGITS, 3)} rows in {n(1, 9)}{d(DIGITS, 4)} ms ({d(DIGITS, 3)} 000 000 bytes)",
+    )
+    yield (
+        "number",
+        f"backup-2024{n(1, 12):02}{n(1, 28):02}-{n(0, 23):02}{n(0, 59):02}{n(0, 59):02}.sql.gz 20240{n(1, 9)}{n(10, 28)}{n(10, 23)}{n(10, 59)}",
+    )
+    yield (
+        "number",
+        f"RFC 7519 section 4.1.{n(1, 7)}, ISO 8601-1:2019, IEC 61000-4-{n(2, 30)}, DIN EN 12{d(DIGITS, 3)}-{n(1, 9)}",
+    )
+    yield (
+        "number",
+        f"pages 1020-1034, vol. {n(10, 99)}, no. {n(1, 12)}, doi:10.{d('123456789', 4)}/{w()}.2024.{d(DIGITS, 7)}, arXiv:24{n(1, 12):02}.{d(DIGITS, 5)}",
+    )
+    yield (
+        "number",
+        f"https://www.youtube.com/watch?v={d(URLSAFE, 11)}&t={n(10, 999)}s and https://x.com/{w()}/status/1{d(DIGITS, 18)}",
+    )
     yield "card", f"reference {m.card(right=False)} was not found"
-    yield "card", f"tracking 4{d(DIGITS, 3)}-{d(DIGITS, 4)}-{d(DIGITS, 4)} and sku 5{d(DIGITS, 3)} {d(DIGITS, 4)}"
-    yield "card", f"account no. {n(7, 9)}{d(DIGITS, 3)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)}, meter 1{d(DIGITS, 15)}"
+    yield (
+        "card",
+        f"tracking 4{d(DIGITS, 3)}-{d(DIGITS, 4)}-{d(DIGITS, 4)} and sku 5{d(DIGITS, 3)} {d(DIGITS, 4)}",
+    )
+    yield (
+        "card",
+        f"account no. {n(7, 9)}{d(DIGITS, 3)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 4)}, meter 1{d(DIGITS, 15)}",
+    )
     yield "card", f'{{"user_id": {d("456", 1)}{d(DIGITS, 15)}, "snowflake": {d("456", 1)}{d(DIGITS, 17)}}}'
-    yield "iban", f"part DE{d(DIGITS, 2)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 2)} X, model GB{d(DIGITS, 2)}{d(UPPER, 4)}{d(DIGITS, 10)}, SE{d(DIGITS, 10)}01"
+    yield (
+        "iban",
+        f"part DE{d(DIGITS, 2)} {d(DIGITS, 4)} {d(DIGITS, 4)} {d(DIGITS, 2)} X, model GB{d(DIGITS, 2)}{d(UPPER, 4)}{d(DIGITS, 10)}, SE{d(DIGITS, 10)}01",
+    )
     yield "iban", f"Seriennummer FR{d(DIGITS, 2)}{d(UPPER + DIGITS, 12)} und CH{d(DIGITS, 4)}-{d(DIGITS, 4)}"
     # placeholders
-    yield "placeholder", f"{m.one('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'STRIPE_KEY', 'GITHUB_TOKEN')}={m.one('<your-api-key>', 'your_api_key_here', 'xxxxx', 'sk-...', 'sk-xxxxxxxxxxxxxxxx', 'changeme', '', '***', 'REPLACE_ME', 'insert-key-here', 'TODO', 'sk-your-key', 'ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')}"
-    yield "placeholder", f"password: {m.one('<password>', 'changeme', '********', '${PASSWORD}', '{{ vault_password }}', '$DB_PASS', '(hidden)', '[FILTERED]', '...', 'null', '••••••••', '<set in CI>', 'ENC[AES256,...]', '!vault |', '%PASSWORD%', 'YOUR_PASSWORD')}\nhost: {host}"
-    yield "placeholder", f"Authorization: Bearer {m.one('<token>', '{token}', '$TOKEN', '***', 'YOUR_TOKEN', '${{ secrets.GITHUB_TOKEN }}', '[REDACTED]', '<access-token>', 'xxx')}"
-    yield "placeholder", f"https://{m.one('user:password', 'username:****', '<user>:<pass>', '${USER}:${PASS}', 'user:***')}@{host}/path" if m.num(0, 1) == 2 else f"https://{m.one('<user>:<pass>', '${USER}:${PASS}', 'user:***')}@{host}/path"
-    yield "placeholder", "env:\n  - name: DB_PASSWORD\n    valueFrom:\n      secretKeyRef:\n        name: app-secrets\n        key: db-password"
+    yield (
+        "placeholder",
+        f"{m.one('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', 'STRIPE_KEY', 'GITHUB_TOKEN')}={m.one('<your-api-key>', 'your_api_key_here', 'xxxxx', 'sk-...', 'sk-xxxxxxxxxxxxxxxx', 'changeme', '', '***', 'REPLACE_ME', 'insert-key-here', 'sk-your-key', 'ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')}",
+    )
+    yield (
+        "placeholder",
+        f"password: {m.one('<password>', 'changeme', '********', '${PASSWORD}', '{{ vault_password }}', '$DB_PASS', '(hidden)', '[FILTERED]', '...', 'null', '••••••••', '<set in CI>', 'ENC[AES256,...]', '!vault |', '%PASSWORD%', 'YOUR_PASSWORD')}\nhost: {host}",
+    )
+    yield (
+        "placeholder",
+        f"Authorization: Bearer {m.one('<token>', '{token}', '$TOKEN', '***', 'YOUR_TOKEN', '${{ secrets.GITHUB_TOKEN }}', '[REDACTED]', '<access-token>', 'xxx')}",
+    )
+    yield (
+        "placeholder",
+        f"https://{m.one('user:password', 'username:****', '<user>:<pass>', '${USER}:${PASS}', 'user:***')}@{host}/path"
+        if m.num(0, 1) == 2
+        else f"https://{m.one('<user>:<pass>', '${USER}:${PASS}', 'user:***')}@{host}/path",
+    )
+    yield (
+        "placeholder",
+        "env:\n  - name: DB_PASSWORD\n    valueFrom:\n      secretKeyRef:\n        name: app-secrets\n        key: db-password",
+    )
     yield "placeholder", "AWS_ACCESS_KEY_ID=\nAWS_SECRET_ACCESS_KEY=\nSLACK_TOKEN=\n# fill these in"
-    yield "placeholder", f"set the variables GITHUB_TOKEN, NPM_TOKEN and {w().upper()}_API_KEY before you run make release"
-    yield "placeholder", "secret: !Ref DatabaseSecret\npassword: '{{resolve:secretsmanager:prod/db:SecretString:password}}'"
+    yield (
+        "placeholder",
+        f"set the variables GITHUB_TOKEN, NPM_TOKEN and {w().upper()}_API_KEY before you run make release",
+    )
+    yield (
+        "placeholder",
+        "secret: !Ref DatabaseSecret\npassword: '{{resolve:secretsmanager:prod/db:SecretString:password}}'",
+    )
     # code
-    yield "code", f"def get_password(user_id: int) -> str:\n    return vault.read(f'secret/{w()}/{{user_id}}')['password']"
-    yield "code", "user.setPassword(passwordEncoder.encode(request.getPassword()));\nString token = jwtService.generateToken(user);"
-    yield "code", "if (!password) return res.status(400).json({ error: 'password is required', code: 'E_PASSWORD' });"
-    yield "code", "token := r.Header.Get(\"Authorization\")\nif token == \"\" { return ErrMissingToken }"
-    yield "code", "password = getpass.getpass('Password: ')\nsecret = secrets.token_hex(32)\nkey = Fernet.generate_key()"
-    yield "code", f"expect(screen.getByLabelText('Password')).toBeVisible(); cy.get('#password').type(Cypress.env('{w()}'))"
-    yield "code", "SELECT id, email, password_hash FROM users WHERE api_key = :api_key AND reset_token IS NULL;"
-    yield "code", "CREATE TABLE tokens (id serial PRIMARY KEY, token varchar(64) NOT NULL, secret text, expires_at timestamptz);"
-    yield "code", "interface Credentials { username: string; password: string; apiKey?: string; token: string | null }"
-    yield "code", "type Config struct {\n\tPassword string `json:\"password\" env:\"DB_PASSWORD\"`\n\tToken    string `json:\"token\"`\n}"
-    yield "code", "let key = event.key; if (key === 'Enter') submit(); const primaryKey = 'id'; const cacheKey = `${ns}:${id}`;"
-    yield "code", "tokenizer = AutoTokenizer.from_pretrained('bert-base-uncased'); tokens = tokenizer.encode(text); pad_token_id=0, eos_token='</s>'"
-    yield "code", "#define PASSWORD_MAX 64\nstatic const char *TOKEN_FILE = \"/var/run/secrets/token\";"
-    yield "code", "variable \"db_password\" {\n  type      = string\n  sensitive = true\n}\npassword = var.db_password"
+    yield (
+        "code",
+        f"def get_password(user_id: int) -> str:\n    return vault.read(f'secret/{w()}/{{user_id}}')['password']",
+    )
+    yield (
+        "code",
+        "user.setPassword(passwordEncoder.encode(request.getPassword()));\nString token = jwtService.generateToken(user);",
+    )
+    yield (
+        "code",
+        "if (!password) return res.status(400).json({ error: 'password is required', code: 'E_PASSWORD' });",
+    )
+    yield "code", 'token := r.Header.Get("Authorization")\nif token == "" { return ErrMissingToken }'
+    yield (
+        "code",
+        "password = getpass.getpass('Password: ')\nsecret = secrets.token_hex(32)\nkey = Fernet.generate_key()",
+    )
+    yield (
+        "code",
+        f"expect(screen.getByLabelText('Password')).toBeVisible(); cy.get('#password').type(Cypress.env('{w()}'))",
+    )
+    yield (
+        "code",
+        "SELECT id, email, password_hash FROM users WHERE api_key = :api_key AND reset_token IS NULL;",
+    )
+    yield (
+        "code",
+        "CREATE TABLE tokens (id serial PRIMARY KEY, token varchar(64) NOT NULL, secret text, expires_at timestamptz);",
+    )
+    yield (
+        "code",
+        "interface Credentials { username: string; password: string; apiKey?: string; token: string | null }",
+    )
+    yield (
+        "code",
+        'type Config struct {\n\tPassword string `json:"password" env:"DB_PASSWORD"`\n\tToken    string `json:"token"`\n}',
+    )
+    yield (
+        "code",
+        "let key = event.key; if (key === 'Enter') submit(); const primaryKey = 'id'; const cacheKey = `${ns}:${id}`;",
+    )
+    yield (
+        "code",
+        "tokenizer = AutoTokenizer.from_pretrained('bert-base-uncased'); tokens = tokenizer.encode(text); pad_token_id=0, eos_token='</s>'",
+    )
+    yield "code", '#define PASSWORD_MAX 64\nstatic const char *TOKEN_FILE = "/var/run/secrets/token";'
+    yield (
+        "code",
+        'variable "db_password" {\n  type      = string\n  sensitive = true\n}\npassword = var.db_password',
+    )
     yield "code", "parser.add_argument('--api-key', default=None, help='API key (default: $API_KEY)')"
-    yield "code", "public_key = load_public_key(path); key_size = 2048; key_id = 'alias/app'; sort_key = 'created_at'"
-    yield "code", "validate: password => password.length >= 12 || 'Password too short', secretOrPrivateKey must have a value"
-    yield "code", "raise ValueError(f'token {token!r} is not valid') from error  # password: str = Field(min_length=8)"
-    yield "code", "<label for=\"pwd\">Password:</label>\n<input id=\"pwd\" type=\"password\" name=\"pwd\" required autocomplete=\"new-password\">"
+    yield (
+        "code",
+        "public_key = load_public_key(path); key_size = 2048; key_id = 'alias/app'; sort_key = 'created_at'",
+    )
+    yield (
+        "code",
+        "validate: password => password.length >= 12 || 'Password too short', secretOrPrivateKey must have a value",
+    )
+    yield (
+        "code",
+        "raise ValueError(f'token {token!r} is not valid') from error  # password: str = Field(min_length=8)",
+    )
+    yield (
+        "code",
+        '<label for="pwd">Password:</label>\n<input id="pwd" type="password" name="pwd" required autocomplete="new-password">',
+    )
     yield "code", "grep -rn 'password' src/ | wc -l; passwd --status; sudo -k; ssh-keygen -t ed25519 -C build"
-    yield "i18n", '{"login.password": "Passwort", "login.forgot": "Passwort vergessen?", "password.hint": "Mindestens 8 Zeichen", "token.expired": "Der Link ist abgelaufen"}'
-    yield "i18n", '{"password": "Mot de passe", "passwordConfirm": "Confirmez le mot de passe", "apiKey": "Clé API", "secret": "Clé secrète"}'
-    yield "i18n", 'password: "Contraseña"\npasswordPlaceholder: "Escribe tu contraseña"\ntoken: "Código de acceso"'
+    yield (
+        "i18n",
+        '{"login.password": "Passwort", "login.forgot": "Passwort vergessen?", "password.hint": "Mindestens 8 Zeichen", "token.expired": "Der Link ist abgelaufen"}',
+    )
+    yield (
+        "i18n",
+        '{"password": "Mot de passe", "passwordConfirm": "Confirmez le mot de passe", "apiKey": "Clé API", "secret": "Clé secrète"}',
+    )
+    yield (
+        "i18n",
+        'password: "Contraseña"\npasswordPlaceholder: "Escribe tu contraseña"\ntoken: "Código de acceso"',
+    )
     # logs and documents
-    yield "log", f"{m.time()} INFO usage prompt_tokens={n(100, 9999)} completion_tokens={n(10, 999)} total_tokens: {n(100, 9999)} cached_tokens=0"
-    yield "log", f"{m.time()} WARN auth: invalid token for user {n(1, 9999)}: token expired at 2025-01-{n(10, 28)}T00:00:00Z"
-    yield "log", f"sshd[{n(100, 99999)}]: Failed password for invalid user admin from {m.ip()} port {n(1024, 65535)} ssh2"
-    yield "log", f"sshd[{n(100, 99999)}]: Accepted publickey for deploy from {m.ip()} port {n(1024, 65535)} ssh2: RSA SHA256:{d(BASE64, 43)}"
-    yield "log", f'{m.ip()} - - [12/Mar/2025:10:11:12 +0000] "POST /api/token/refresh HTTP/1.1" 200 {n(100, 9999)} "-" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"'
-    yield "log", f"npm notice total files: {n(10, 99)}; npm http fetch GET 200 https://registry.npmjs.org/@{w()}%2f{w()} {n(10, 999)}ms"
-    yield "log", f"password changed for user {w()} (uid={n(1000, 9999)}); password policy: min 12 chars, history 5"
-    yield "log", f"Set-Cookie: theme=dark; Path=/; Max-Age=31536000\nCookie: lang=en; consent=true; _ga=GA1.2.{d(DIGITS, 9)}.17{d(DIGITS, 8)}"
-    yield "log", f"nextPageToken: null, next_page_token: '', token_type=Bearer, expires_in=3600, token_endpoint=https://{host}/oauth/token"
-    yield "log", f"root@{w()}-01:~# apt-get install {w()}={n(1, 9)}.{n(0, 20)}.{n(0, 9)}-{n(0, 9)}ubuntu{n(1, 9)}.22.04.{n(1, 9)}"
+    yield (
+        "log",
+        f"{m.time()} INFO usage prompt_tokens={n(100, 9999)} completion_tokens={n(10, 999)} total_tokens: {n(100, 9999)} cached_tokens=0",
+    )
+    yield (
+        "log",
+        f"{m.time()} WARN auth: invalid token for user {n(1, 9999)}: token expired at 2025-01-{n(10, 28)}T00:00:00Z",
+    )
+    yield (
+        "log",
+        f"sshd[{n(100, 99999)}]: Failed password for invalid user admin from {m.ip()} port {n(1024, 65535)} ssh2",
+    )
+    yield (
+        "log",
+        f"sshd[{n(100, 99999)}]: Accepted publickey for deploy from {m.ip()} port {n(1024, 65535)} ssh2: RSA SHA256:{d(BASE64, 43)}",
+    )
+    yield (
+        "log",
+        f'{m.ip()} - - [12/Mar/2025:10:11:12 +0000] "POST /api/token/refresh HTTP/1.1" 200 {n(100, 9999)} "-" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"',
+    )
+    yield (
+        "log",
+        f"npm notice total files: {n(10, 99)}; npm http fetch GET 200 https://registry.npmjs.org/@{w()}%2f{w()} {n(10, 999)}ms",
+    )
+    yield (
+        "log",
+        f"password changed for user {w()} (uid={n(1000, 9999)}); password policy: min 12 chars, history 5",
+    )
+    yield (
+        "log",
+        f"Set-Cookie: theme=dark; Path=/; Max-Age=31536000\nCookie: lang=en; consent=true; _ga=GA1.2.{d(DIGITS, 9)}.17{d(DIGITS, 8)}",
+    )
+    yield (
+        "log",
+        f"nextPageToken: null, next_page_token: '', token_type=Bearer, expires_in=3600, token_endpoint=https://{host}/oauth/token",
+    )
+    yield (
+        "log",
+        f"root@{w()}-01:~# apt-get install {w()}={n(1, 9)}.{n(0, 20)}.{n(0, 9)}-{n(0, 9)}ubuntu{n(1, 9)}.22.04.{n(1, 9)}",
+    )
     yield "log", f"{w()}@{w()}:~/src$ npm i @{w()}/{w()}@^{n(1, 9)}.{n(0, 20)}.{n(0, 9)} react@18.{n(0, 3)}.0"
     yield "log", f"session {m.uuid()} started; session timeout: 30m; session_count={n(1, 99)}"
-    yield "doc", "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore magna aliqua."
-    yield "doc", "Basic authentication sends the user name and password with each request. Bearer tokens are safer. API keys identify the project."
-    yield "doc", "Passwords: never reuse them. Secrets: keep them in a vault. Keys: rotate them every 90 days. Tokens: short-lived."
-    yield "doc", "What is the difference between an access token and a refresh token? The password grant is deprecated in OAuth 2.1."
-    yield "doc", "Das Passwort muss mindestens zwölf Zeichen haben. Ihr Kennwort wurde geändert. Passwort vergessen? Hier klicken."
-    yield "doc", "Le mot de passe doit contenir au moins 8 caractères. La contraseña no puede estar vacía. 密码不能为空。パスワードを忘れた場合"
-    yield "doc", f"I keep forgetting my password, can you reset it? The token ring network was slow, the secret garden is a book, keynote at {n(9, 12)}:30."
-    yield "doc", "The bypass is closed, passing lane ahead; his passport and compass were in the passenger seat. Monkey: banana. Turkey: 85 million."
-    yield "doc", f"password: string (required), 8-64 characters\ntoken: string, see Authentication\nkey: integer, the primary key\nsecret_name: {w()}-tls"
-    yield "doc", f"host={host} sslmode=require user=app dbname={w()} application_name=worker-{n(1, 9)} connect_timeout=10"
-    yield "doc", "Ask @team-security or ping @alice on Slack; 50% off @ $9.99; meeting @ 10:30 @ room B; see foo@bar"
-    yield "doc", f"Meeting ID: {n(100, 999)} {d(DIGITS, 4)} {d(DIGITS, 4)}, room {n(100, 999)}, 2 PM - 3:30 PM, {n(1, 28)} March 2025, agenda items 1-2-3"
+    yield (
+        "doc",
+        "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore magna aliqua.",
+    )
+    yield (
+        "doc",
+        "Basic authentication sends the user name and password with each request. Bearer tokens are safer. API keys identify the project.",
+    )
+    yield (
+        "doc",
+        "Passwords: never reuse them. Secrets: keep them in a vault. Keys: rotate them every 90 days. Tokens: short-lived.",
+    )
+    yield (
+        "doc",
+        "What is the difference between an access token and a refresh token? The password grant is deprecated in OAuth 2.1.",
+    )
+    yield (
+        "doc",
+        "Das Passwort muss mindestens zwölf Zeichen haben. Ihr Kennwort wurde geändert. Passwort vergessen? Hier klicken.",
+    )
+    yield (
+        "doc",
+        "Le mot de passe doit contenir au moins 8 caractères. La contraseña no puede estar vacía. 密码不能为空。パスワードを忘れた場合",
+    )
+    yield (
+        "doc",
+        f"I keep forgetting my password, can you reset it? The token ring network was slow, the secret garden is a book, keynote at {n(9, 12)}:30.",
+    )
+    yield (
+        "doc",
+        "The bypass is closed, passing lane ahead; his passport and compass were in the passenger seat. Monkey: banana. Turkey: 85 million.",
+    )
+    yield (
+        "doc",
+        f"password: string (required), 8-64 characters\ntoken: string, see Authentication\nkey: integer, the primary key\nsecret_name: {w()}-tls",
+    )
+    yield (
+        "doc",
+        f"host={host} sslmode=require user=app dbname={w()} application_name=worker-{n(1, 9)} connect_timeout=10",
+    )
+    yield (
+        "doc",
+        "Ask @team-security or ping @alice on Slack; 50% off @ $9.99; meeting @ 10:30 @ room B; see foo@bar",
+    )
+    yield (
+        "doc",
+        f"Meeting ID: {n(100, 999)} {d(DIGITS, 4)} {d(DIGITS, 4)}, room {n(100, 999)}, 2 PM - 3:30 PM, {n(1, 28)} March 2025, agenda items 1-2-3",
+    )

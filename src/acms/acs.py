@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
@@ -43,7 +44,7 @@ from acms.core.renditions import let_go
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
 from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
-from acms.logs import log, shown
+from acms.logs import correlation, correlation_id, log, shown
 from acms.memories import Memory
 from acms.model import Json, Privacy
 from acms.projections import Ledger
@@ -80,6 +81,8 @@ class _Asking(NamedTuple):
     mode: Privacy
     action: Action | None
     attempt: int
+    #: Its request_id as it may stand in a log.
+    id: str
     #: Of the event loop's clock, in seconds: when it began, and when answers must be there.
     began: float
     until: float
@@ -88,6 +91,11 @@ class _Asking(NamedTuple):
     #: What the caller's cache holds, and how many keys at most.
     cache: tuple[Held, ...]
     capacity: int | None
+
+    def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
+        """Write an event of this request: ids, counts and milliseconds since it began, never a text."""
+        ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
+        log(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
 
 
 class _Pile:
@@ -195,31 +203,51 @@ class ACS:
         mode = effective(asked.privacy, self._privacy)
         held = known(cache)
         capacity = cache.capacity if isinstance(cache, Holds) else None
-        log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
             kept = None  # another question, or another exposure
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
         now = _Asking(
-            asked, mode, chosen, attempt, began, began + max(0.0, left), kept, Desk(), held, capacity
+            request=asked,
+            mode=mode,
+            action=chosen,
+            attempt=attempt,
+            id=redact(asked.request_id, Privacy.REDACT).text,
+            began=began,
+            until=began + max(0.0, left),
+            kept=kept,
+            desk=Desk(),
+            cache=held,
+            capacity=capacity,
+        )
+        with correlation(now.id) if correlation_id.get() is None else nullcontext():
+            return await self._told(now)
+
+    async def _told(self, now: _Asking) -> RenderReply:
+        """Answer a request, and log that it came and what became of it."""
+        request = now.request
+        now.tell(
+            "render.received",
+            action=now.action,
+            privacy=now.mode.value,
+            risk=request.risk.value,
+            tokens_max=request.tokens_max,
+            time_ms=request.time_ms,
         )
         try:
             reply = await self._render(now)
         except Exception as error:
-            log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
+            now.tell("render.broke", level=logging.ERROR, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
         finally:
             now.desk.quiet.end()
-        log(
-            logging.INFO,
-            "render_replied" if reply.error is None else "render_failed",
-            request_id=asked.request_id,
-            attempt=attempt,
+        now.tell(
+            "render.replied" if reply.error is None else "render.failed",
+            level=logging.INFO,
             fragments=len(reply.fragments or ()),
             used_tokens=0 if reply.metrics is None else reply.metrics.used_tokens,
             code=None if reply.error is None else reply.error.code.value,
             warnings=[one.code for one in reply.warnings],
-            ms=round(1000 * (asyncio.get_running_loop().time() - began), 3),
         )
         return reply
 
@@ -257,6 +285,21 @@ class ACS:
         admitted, reasons = chosen
         selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
+        now.tell(
+            "selection.done",
+            candidates=collected,
+            fragments=len(selection.fragments),
+            used_tokens=selection.used_tokens,
+            coverage_entities=selection.coverage,
+            planner_ms=planner_ms,
+        )
+        if admitted.redacted or admitted.blocked or admitted.withheld:
+            now.tell(
+                "privacy.redacted",
+                redacted=admitted.redacted,
+                blocked=admitted.blocked,
+                withheld=admitted.withheld,
+            )
         too_large = selection.weighed.too_large()
         code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
         if code is not None and not minimal:
@@ -265,10 +308,12 @@ class ACS:
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
             message = "what was found would show what must not be shown"
             return replace(self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0), ledger=reasons)
+        advice = admitted.advice
+        now.tell("kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict))
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=admitted.advice,
+            kv_policy=advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
@@ -301,6 +346,12 @@ class ACS:
                 calls[place] = call
             else:
                 answers[place] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
+        now.tell(
+            "plan.built",
+            providers=len(calls),
+            not_asked=len(answers),
+            until_ms=round((now.until - now.began) * 1000),
+        )
         answers |= await self._asked(now, calls, memories)
         second: dict[int, Call] = {}
         left = (now.until - loop.time()) * 1000
@@ -316,25 +367,20 @@ class ACS:
         self, now: _Asking, calls: Mapping[int, Call], memories: Mapping[int, Memory]
     ) -> dict[int, Answer]:
         for call in calls.values():
-            log(
-                logging.DEBUG,
-                "provider_called",
-                request_id=now.request.request_id,
+            now.tell(
+                "provider.called",
                 provider=call.provider.name,
                 layer=call.provider.layer.value,
                 top_k=call.request.top_k,
                 slice_ms=round(call.slice_ms),
+                expansion=call.request.expansion,
             )
+        if any(call.request.expansion for call in calls.values()):
+            now.tell("expansion.used", asked_for=now.action is Action.EXPLICIT_L1_EXPANSION)
         found = await ask(list(calls.values()), memories, now.desk, until=now.until)
         for one in found:
-            log(
-                logging.DEBUG,
-                "provider_timeout" if one.code is Code.PROVIDER_TIMEOUT else "provider_replied",
-                request_id=now.request.request_id,
-                provider=one.call.provider.name,
-                candidates=len(one.candidates),
-                code=None if one.code is None else one.code.value,
-            )
+            for name, level, fields in replying.heard(one):
+                now.tell(name, level=level, **fields)
         return dict(zip(calls, found, strict=True))
 
     def _wave(self, now: _Asking) -> list[int]:
@@ -469,6 +515,7 @@ class ACS:
                 risk=request.risk,
                 cache=now.cache,
                 capacity=now.capacity,
+                unread=tuple(text for answer in pile for text in answer.unread),
             )
             chosen = choose(candidates, terms)
             pile.let_go()

@@ -84,16 +84,17 @@ class Quiet:
     """Keeps the garbage collector off while many objects without cycles are made that are gone soon.
 
     It would look at every object of the process for nothing, tens of milliseconds each time. Of those who need that at
-    the same time the last one switches it on again; each has `LONGEST` seconds, and after as many nobody joins.
+    the same time the last one switches it on again; each has `longest` seconds, and after `LONGEST` nobody joins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = LONGEST) -> None:
+        self._longest = longest
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Keep it off from now on, unless it is somebody else's to say."""
         if self._timer is None and _pause.begin():
-            self._timer = asyncio.get_running_loop().call_later(LONGEST, self.end)
+            self._timer = asyncio.get_running_loop().call_later(self._longest, self.end)
 
     def end(self) -> None:
         """Need that no more."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from acms.aside import Quiet
-from acms.contract import Candidate, Code, Layer, Notice, ProviderRequest, ProviderResponse, Variant
+from acms.contract import SNIPPET, Candidate, Code, Layer, Notice, ProviderRequest, ProviderResponse, Variant
+from acms.core.privacy import redact
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
-from acms.logs import log, shown
+from acms.logs import shown
 from acms.model import Json, Privacy
 from acms.reading import ITEMS, one_of
 from acms.view import View
@@ -109,10 +109,18 @@ class Answer:
     partial: bool = False
     #: Candidates that could not be read or were not allowed.
     dropped: int = 0
+    #: Texts of those, where none was allowed.
+    unread: tuple[str, ...] = ()
     #: Candidates that came with a text although none was allowed.
     disobeyed: int = 0
     #: Asking again at once may help.
     passing: bool = False
+    #: What may be kept of the error it ended with.
+    error: str | None = None
+    #: It would not end, whatever was done.
+    abandoned: bool = False
+    #: Milliseconds until it answered, or was given up.
+    took_ms: float = 0.0
 
 
 class Desk:
@@ -128,7 +136,7 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
     found: list[Provider] = []
     for source in sources:
         if isinstance(source, View):
-            name = source.session_id
+            name = redact(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
             found.append(Provider(name=name, layer=Layer.L2, source=source, own=True))
             found.append(Provider(name=name, layer=Layer.L4, source=source, own=True))
             continue
@@ -151,7 +159,9 @@ def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
             raise ConfigurationError("layer of a source must be L1, L2 or L4")
         found.append(
             Provider(
-                name=name if isinstance(name, str) and name else type(source).__name__,
+                name=redact(name, Privacy.REDACT).text
+                if isinstance(name, str) and name
+                else type(source).__name__,
                 layer=layer,
                 source=source,
                 deadline_ms=deadline,
@@ -176,6 +186,7 @@ async def ask(
     begin = loop.time()
     tasks = [asyncio.create_task(_answer(call, memories, desk)) for call in calls]
     ends = {task: begin + call.slice_ms / 1000 for task, call in zip(tasks, calls, strict=True)}
+    took = dict.fromkeys(tasks, 0.0)
     waiting, late = set(tasks), set[asyncio.Task[Answer]]()
     try:
         while waiting:
@@ -183,6 +194,7 @@ async def ask(
             await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
             now = loop.time()
             for task in tuple(waiting):
+                took[task] = 1000 * (now - begin)
                 if task.done():
                     waiting.discard(task)
                 elif ends[task] <= now:
@@ -191,7 +203,10 @@ async def ask(
                     late.add(task)
     finally:
         await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
-    return [_outcome(task, call, task in late) for task, call in zip(tasks, calls, strict=True)]
+    return [
+        replace(_outcome(task, call, task in late), took_ms=took[task])
+        for task, call in zip(tasks, calls, strict=True)
+    ]
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
@@ -211,8 +226,6 @@ async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
                 coroutine.close()  # ends also what catches the cancellation and goes on
             task.cancel()
         _, left = await asyncio.wait(left, timeout=KILL)
-    if left:
-        log(logging.ERROR, "provider_abandoned", tasks=len(left))
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
@@ -223,7 +236,7 @@ def _forget(task: asyncio.Task[Any]) -> None:
 
 def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     if not task.done():
-        return Answer(call=call, code=Code.PROVIDER_TIMEOUT)
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=True)
     if task.cancelled():
         return Answer(call=call, code=Code.PROVIDER_TIMEOUT if late else Code.PROVIDER_ERROR)
     error = task.exception()
@@ -232,18 +245,11 @@ def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     if error is None:
         return task.result()
     code = _code(error)
-    log(
-        logging.WARNING,
-        "provider_failed",
-        provider=call.provider.name,
-        request_id=call.request.request_id,
-        code=code.value,
-        error=shown(error) if call.provider.own else type(error).__name__,
-    )
     passing = isinstance(error, ConnectionError) or (
         isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
     )
-    return Answer(call=call, code=code, passing=passing)
+    told = shown(error) if call.provider.own else type(error).__name__
+    return Answer(call=call, code=code, passing=passing, error=told)
 
 
 def _code(error: BaseException) -> Code:
@@ -329,6 +335,7 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
     pile: list[object] = list(given)
     del said, body, given, stated
     found: list[Candidate] = []
+    unread: list[str] = []
     dropped = disobeyed = chars = done = 0
     if len(pile) >= MANY:
         desk.quiet.begin()
@@ -345,9 +352,11 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
                     ).candidates
                 except ValidationError:
                     dropped += 1
+                    unread += _text_of(one)
                     continue
                 if candidate.source is Layer.L1 and not call.request.expansion:
                     dropped += 1  # knowledge of the world by a back door: nobody asked for it
+                    unread += _text_of(one)
                     continue
                 if candidate.text is not None or candidate.variants:
                     chars += letters(candidate)
@@ -365,8 +374,15 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
         warnings=frozenset(one.code for one in frame.warnings),
         partial=frame.partial,
         dropped=dropped,
+        unread=tuple(unread) if call.request.privacy is Privacy.BLOCK else (),
         disobeyed=disobeyed,
     )
+
+
+def _text_of(value: object) -> list[str]:
+    """Return the text of a candidate that was passed over; others of the same answer must not tell it."""
+    said = value.get("text") if isinstance(value, Mapping) else None
+    return [said[:SNIPPET]] if isinstance(said, str) else []
 
 
 def size(one: Candidate) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 
 from acms.contract import Candidate, Code, Experience, Layer, Lod, Notice
 from acms.core import recovery
@@ -26,6 +27,27 @@ def outcome(answer: Answer) -> Outcome:
         found=len(answer.candidates),
         own=call.provider.own,
     )
+
+
+def heard(answer: Answer) -> Iterator[tuple[str, int, dict[str, object]]]:
+    """Yield the records of an answer for the log: name, level, fields."""
+    name = answer.call.provider.name
+    code = None if answer.code is None else answer.code.value
+    if answer.error is not None:
+        yield "provider.failed", logging.WARNING, {"provider": name, "code": code, "error": answer.error}
+    if answer.abandoned:
+        yield "provider.abandoned", logging.ERROR, {"provider": name}
+    fields: dict[str, object] = {
+        "provider": name,
+        "candidates": len(answer.candidates),
+        "dropped": answer.dropped,
+        "code": code,
+        "took_ms": round(answer.took_ms, 3),
+    }
+    late = answer.code is Code.PROVIDER_TIMEOUT
+    yield "provider.timeout" if late else "provider.replied", logging.DEBUG, fields
+    if answer.disobeyed:
+        yield "privacy.violation", logging.WARNING, {"provider": name, "candidates": answer.disobeyed}
 
 
 def collected(answers: Mapping[int, Answer], most: int | None) -> int:

@@ -150,7 +150,8 @@ def _listen(host: str, port: int) -> socket.socket:
     """Open the port before anything else, so that what is announced is true."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family)
+        # Named as TCP, as only then asyncio sends small pieces at once: else each answer waits 40 ms.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(2048)

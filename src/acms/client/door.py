@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from acms.client.log import Log
 from acms.client.nouns import ContextInfo, noun, nouns
@@ -13,6 +13,9 @@ from acms.config import RetryConfig
 from acms.contract import RenderRequest
 from acms.errors import ValidationError
 from acms.model import Json
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Client"]
 
@@ -24,7 +27,8 @@ class Client:
     attempt. What fails for a passing reason (nobody answers, the connection breaks, 429, 503) is tried again as `retry`
     says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
     are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
-    Redirects are not followed. A client belongs to one event loop; close it, or use it in a block.
+    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out: half
+    the bytes. A client belongs to one event loop; close it, or use it in a block.
     """
 
     def __init__(
@@ -34,10 +38,11 @@ class Client:
         api_key: str | None = None,
         timeout: float = 60.0,
         retry: RetryConfig | None = None,
+        why: bool = True,
         verify: ssl.SSLContext | None = None,
     ) -> None:
         self._transport = Transport(
-            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), verify=verify
+            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), why=why, verify=verify
         )
 
     def __repr__(self) -> str:
@@ -64,7 +69,7 @@ class Client:
 
     async def contexts(
         self, *, namespace: str | None = None, parent: str | None = None
-    ) -> AsyncIterator[ContextInfo]:
+    ) -> AsyncGenerator[ContextInfo]:
         """Yield every live context, newest first: of a namespace, or the forks of one by its id."""
         cursor: str | None = None
         while True:
@@ -104,22 +109,30 @@ class Client:
         answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
         return answer.body
 
-    async def export(self, context: RemoteSession | str) -> AsyncIterator[str]:
-        """Yield a context, by its session or its id, and its own entries as lines of JSON: what `acms restore` reads.
+    async def export(
+        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+    ) -> AsyncGenerator[str]:
+        """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
 
-        Sent as it is read: a break in the middle is raised, and the first line says where the last one should be.
+        They come as they are read: a break in the middle is raised, and the first line of a context says at which
+        version it ends.
         """
-        id = context if isinstance(context, str) else await context.log.known()
-        async for line in self._transport.lines(path("contexts", id, "export")):
+        id = await context.log.known() if isinstance(context, RemoteSession) else context
+        async for line in self._transport.lines(
+            path("export"), query={"contextId": id, "namespace": namespace}
+        ):
             yield line
 
-    async def restore(self, lines: Iterable[str] | AsyncIterable[str]) -> ContextInfo:
-        """Write an exported context verbatim; the same lines again go on where an interrupted one stopped.
+    async def restore(self, lines: Iterable[str] | AsyncIterable[str]) -> list[ContextInfo]:
+        """Write exported contexts verbatim; the same lines again go on where an interrupted one stopped.
 
         They are sent once: what breaks on the way is raised, not tried again.
         """
         answer = await self._transport.send(path("import"), _later(lines))
-        return noun(ContextInfo, answer.data)
+        made = [one["id"] for one in answer.data["contexts"]]
+        return [
+            noun(ContextInfo, (await self._transport.call("GET", path("contexts", id))).data) for id in made
+        ]
 
 
 async def _later(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from acms.core.policy import ResolvedPolicy
 from acms.core.wire import parts_from_json
-from acms.errors import ACMSError
+from acms.errors import ACMSError, ConfigurationError
 from acms.model import Entry, Job, Json
 from acms.projections import (
     Branch,
@@ -188,34 +188,35 @@ def snake(name: str) -> str:
 
 
 def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems:
-    """Read recalled or windowed items, with the verdicts that came along."""
-    verdicts = {one.id: one for one in nouns(Verdict, written.get("verdicts", ()))}
-    certainty = written.get("certainty")
-    ledger = Ledger(
-        lambda: verdicts,
-        tuple(written.get("warnings", ())),
-        omitted=written.get("omitted", 0),
-        certainty=lambda: Certainty(0.0) if certainty is None else Certainty(**certainty),
-    )
+    """Read recalled or windowed items; the reasons that came along when they are first asked for."""
+    sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
+
+    def verdicts() -> Mapping[str, Verdict]:
+        found = written.get("verdicts")
+        if found is None:
+            raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
+        return {one.id: one for one in nouns(Verdict, found)}
+
     return ContextItems(
         nouns(ContextItem, shown),
         budget=written["budget"],
-        ledger=ledger,
+        ledger=Ledger(
+            verdicts,
+            tuple(written["warnings"]),
+            omitted=written["omitted"],
+            certainty=lambda: Certainty(**sure),
+        ),
         context=context,
         version=written["version"],
         coverage=written.get("coverage", 1.0),
     )
 
 
-_UNSHOWN: Mapping[str, Json] = {"batch": 0, "total": 0, "salt": None, "digest": ""}
-"""What the service keeps for itself of an entry."""
-
-
 def entry(written: Mapping[str, Any]) -> Entry:
     """Read an entry of a log."""
     episode = (written.get("episodeId") or "_0").rpartition("_")[2]  # its ordinal
     said = {"actor": written["actorId"], "chain": written["chainHash"], "episode": int(episode)}
-    return noun(Entry, {**_UNSHOWN, **said, **written})
+    return noun(Entry, {**written, **said})
 
 
 def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:

@@ -205,13 +205,23 @@ class RemoteSession(RemoteView):
     async def fork(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
         """Return a new session that shares everything up to a version, or a tag, with this one; the head by default.
 
-        See `acms.ACMS.fork`.
+        One without a `session_id` is named by the key of this call. See `acms.ACMS.fork`.
         """
+        return await self._branched("fork", at, session_id)
+
+    async def copy(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
+        """Return a new session with everything this one reads up to a version, or a tag; it inherits nothing.
+
+        See `acms.ACMS.copy`.
+        """
+        return await self._branched("copy", at, session_id)
+
+    async def _branched(self, how: str, at: int | str | None, session_id: str | None) -> RemoteSession:
         body = given({"at_tag" if isinstance(at, str) else "at_version": at, "key": session_id})
-        answer = await self.log.change("POST", await self.log.known(), "fork", body=body)
-        made = answer.data
-        log = Log(self.log.transport, made["key"] or made["id"], made["namespace"], made["id"])
-        return RemoteSession(log)
+        made = (await self.log.change("POST", await self.log.known(), how, body=body)).data
+        return RemoteSession(
+            Log(self.log.transport, made["key"] or made["id"], made["namespace"], made["id"])
+        )
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
         """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.

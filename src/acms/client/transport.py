@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -31,6 +30,8 @@ from acms.errors import (
 from acms.model import Json
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 __all__ = ["Answer", "Transport", "path"]
@@ -94,6 +95,7 @@ class Transport:
         *,
         timeout: float,
         retry: RetryConfig,
+        why: bool,
         verify: ssl.SSLContext | None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         fraction: Callable[[], float] = random.random,
@@ -104,6 +106,8 @@ class Transport:
             raise ConfigurationError("timeout must be above 0")
         self._timeout = timeout
         self.retry = retry
+        #: Whether recalls and windows are asked for their reasons.
+        self.why = why
         self._verify = verify
         self._sleep = sleep
         self._fraction = fraction
@@ -253,6 +257,8 @@ class Transport:
     def _open(self) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
         if self._client is None:
+            from importlib.metadata import version
+
             import httpx2
 
             headers = {"accept": "application/json", "user-agent": f"acms-python/{version('acms-engine')}"}
@@ -260,7 +266,7 @@ class Transport:
                 headers["authorization"] = f"Bearer {self._key.reveal()}"
             self._client = httpx2.AsyncClient(
                 headers=headers,
-                verify=self._verify or httpx2.create_ssl_context(),
+                verify=self._verify or _context(self.url),
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
                 limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64),
                 follow_redirects=False,
@@ -305,6 +311,8 @@ class Transport:
         after = _seconds(headers.get("retry-after"))
         if isinstance(found, dict) and isinstance(found.get("code"), str):
             error = problems.raised(cast("dict[str, Json]", found))
+            if isinstance(error, ValidationError):
+                _call_by_argument(error)
         elif status == 429:
             error = RateLimitError(retry_after=0.0)
         elif status in _DOWN:
@@ -322,9 +330,36 @@ class Transport:
         return error
 
 
+_ARGUMENTS: Mapping[str, str] = {
+    "at_tag": "at",
+    "at_version": "at",
+    "other_tag": "other",
+    "other_version": "other",
+}
+
+
+def _call_by_argument(error: ValidationError) -> None:
+    """Name the argument at fault as it is named here, not as on the wire."""
+    wire, text = error.field, str(error)
+    name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", wire)
+    error.field = _ARGUMENTS.get(name, name)
+    if text.startswith(f"{wire}: "):
+        error.args = (error.field + text[len(wire) :],)
+
+
 def _passing(error: ACMSError) -> bool:
     """Whether the same request may simply be sent again: nobody was there, or it was too much at a time."""
     return error.retryable and problems.status_of(error) in (429, 503)
+
+
+def _context(url: str) -> ssl.SSLContext:
+    """Return what checks certificates; where none is expected, loading those of authorities would be for nothing."""
+    import ssl
+
+    import httpx2
+
+    secure = url.startswith("https:")
+    return httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 async def _parsed(content: bytes) -> Json:

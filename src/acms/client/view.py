@@ -8,6 +8,7 @@ from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
 from acms.client.transport import path
+from acms.core import validate
 from acms.core.policy import ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -61,6 +62,7 @@ class RemoteView:
         """
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
+        self._check_scope(scope)
         context = await self._around()
         written = await self.log.ask(
             context,
@@ -74,18 +76,19 @@ class RemoteView:
             include_superseded=include_superseded,
             relevant_only=relevant_only,
             at_version=self._at,
-            why=True,
+            why=self.log.transport.why,
         )
         return nouns.items(context, written, written["items"])
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget; see `acms.View.window`."""
+        budget = validate.budget(budget, "budget")
         context = await self.log.find()
         if context is None:
             self._nothing()
             return ContextItems((), budget=budget, ledger=Ledger(lambda: {}), context="", version=0)
         roles = ",".join(str(role) for role in keep) or None
-        query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": True}
+        query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": self.log.transport.why}
         body = (await self.log.transport.call("GET", path("contexts", context, "window"), query=query)).body
         return nouns.items(context, body, body["data"])
 
@@ -98,6 +101,8 @@ class RemoteView:
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
+        limit = validate.whole(limit, "limit", least=1, most=validate.PAGE)
+        after = validate.whole(after, "after")
         context = await self.log.find()
         if context is None:
             self._nothing()
@@ -108,6 +113,8 @@ class RemoteView:
 
     async def episodes(self, status: str | None = None) -> list[Episode]:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
+        if status not in (None, "open", "closed"):
+            raise ValidationError(f"{status!r} is not open or closed", field="status")
         context = await self.log.find()
         if context is None:
             self._nothing()
@@ -125,6 +132,7 @@ class RemoteView:
         scope: str = "session",
     ) -> list[Fact]:
         """List the facts in force, oldest first; see `acms.View.facts`."""
+        self._check_scope(scope)
         context = await (self._around() if scope == "namespace" else self.log.find())
         if context is None:
             self._nothing()
@@ -199,7 +207,7 @@ class RemoteView:
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
-        return nouns.policy(await self.log.get(await self._around(), "policy"))
+        return nouns.policy(await self.log.get(await self.log.find() or await self.log.ensure(), "policy"))
 
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
@@ -221,6 +229,12 @@ class RemoteView:
             )
         written = await self.log.get(context, "stats", atVersion=self._at)
         return noun(SessionStats, {**written, "sessionId": self.session_id})
+
+    def _check_scope(self, scope: str) -> None:
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        if scope == "namespace" and self._at is not None:
+            raise ValidationError("a past version of one session has no namespace around it", field="scope")
 
     async def _around(self) -> str:
         """Return the id of a context in the namespace: what was asked looks at what is around the session too.

@@ -7,7 +7,7 @@ chosen is read; where that changes a text, the choice is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -17,13 +17,12 @@ from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
 from acms.core.renditions import let_go
 from acms.core.selection import Profile, Selection, select
+from acms.core.windows import Windows
 from acms.model import Privacy
 from acms.projections import Ledger, Verdict
 
 MARK = "[REDACTED: "
 """How the mark of a redaction begins."""
-WINDOW = 20
-"""Characters in a row that give away a text."""
 PIECE = 8
 """Characters of something sensitive that give it away."""
 ROUNDS = 3
@@ -43,6 +42,8 @@ class Terms:
     profile: Profile = "quality"
     order: Literal["selection", "lod"] = "selection"
     risk: RiskLevel = RiskLevel.MEDIUM
+    #: Texts that are nobody's and may not be told either.
+    unread: tuple[str, ...] = ()
     #: What the caller says of its cache, and how many keys that holds at most.
     cache: tuple[Held, ...] = ()
     capacity: int | None = None
@@ -69,8 +70,12 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose what enters a reply. The order in which candidates come does not matter."""
     withheld = 0
     pool: list[Candidate] = []
+    hidden: list[Candidate] = []
     for one in candidates:
-        found = _referred(one) if effective(terms.mode, one.privacy) is Privacy.BLOCK else one
+        (hidden if effective(terms.mode, one.privacy) is Privacy.BLOCK else pool).append(one)
+    texts = Windows((*(text for one in hidden for text in _texts(one)), *terms.unread))
+    for one in hidden:
+        found = _referred(one, texts)
         if found is None:
             withheld += 1
         else:
@@ -170,10 +175,17 @@ def _left_out(id: str, rule: str, reason: str) -> Verdict:
     return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
 
 
-def _referred(one: Candidate) -> Candidate | None:
-    """Return what may be said of a blocked item; None when its id alone would say more."""
-    texts = [text for text in (one.text, *(variant.text for variant in one.variants)) if text]
-    if _gives_away(one.id, texts) or _tells(one.id, Privacy.REDACT):
+def _texts(one: Candidate) -> Iterator[str]:
+    """Yield all renditions of a candidate."""
+    if one.text:
+        yield one.text
+    for variant in one.variants:
+        yield variant.text
+
+
+def _referred(one: Candidate, texts: Windows) -> Candidate | None:
+    """Return what may be said of a blocked item; None when its id alone would tell one of the blocked texts."""
+    if texts.give_away(one.id) or _tells(one.id, Privacy.REDACT):
         return None
     return replace(
         one,
@@ -181,7 +193,7 @@ def _referred(one: Candidate) -> Candidate | None:
         variants=(),
         cost_tokens=0,
         citations=(),
-        entities=tuple(name for name in one.entities if safe_key(name) and not _gives_away(name, texts)),
+        entities=tuple(name for name in one.entities if safe_key(name) and not texts.give_away(name)),
         privacy=Privacy.BLOCK,
     )
 
@@ -189,11 +201,6 @@ def _referred(one: Candidate) -> Candidate | None:
 def _tells(id: str, mode: Privacy) -> bool:
     """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
     return any(one.kind != "phone" for one in redact(id, mode).spans)
-
-
-def _gives_away(name: str, texts: Sequence[str]) -> bool:
-    last = len(name) - WINDOW + 1
-    return last > 0 and any(name[at : at + WINDOW] in text for text in texts for at in range(last))
 
 
 def excerpt(part: str, whole: str, mode: Privacy) -> str | None:

@@ -74,7 +74,7 @@ def private_keys(text: str) -> Iterator[Found]:
 
 _SCHEME = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]{1,30}$")
 _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@([^\s"'`<>,;)\]}]{1,512}+)""")
-_VARIABLE = re.compile(
+VARIABLE = re.compile(
     r"""\$?\$?\{[^}]*\}?\}?|\$\(?(?:[A-Z_][A-Z0-9_]{0,60}|[a-z_]{1,60})\)?|%\w{1,60}%|%\(\w{1,60}\)s|%[sdrv]|<[^>]*>?|\[[^\]]*\]?|\*+|x{3,}|X{3,}|\.{2,}|…|_+"""
 )
 
@@ -87,7 +87,7 @@ def addresses(text: str) -> Iterator[Found]:
         after = at + 3
         if match:
             scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not _VARIABLE.fullmatch(match[2]):
+            if scheme and not VARIABLE.fullmatch(match[2]):
                 yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
                 after = match.end()
         at = text.find("://", after)
@@ -115,7 +115,7 @@ _SPECIAL = (
     ("ZXlK", _ENCODED, "jwt"),
 )
 _DUMMY = re.compile(
-    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
+    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
     r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 

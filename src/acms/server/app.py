@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter
@@ -13,13 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 from acms.config import ACMSConfig
 from acms.core.validate import PAGE
+from acms.errors import ConfigurationError
+from acms.layers import KnowledgeSource
 from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
+from acms.server.audit import Audit
 from acms.server.catalogue import OPERATIONS
 from acms.server.config import ServerConfig
 from acms.server.door import Door
 from acms.server.gate import Gate
+from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.openapi import document
 from acms.server.stores import OWN, Engine, Stores, working
@@ -45,7 +49,9 @@ class App:
             most=config.open_tenants,
             ready=config.ready_sessions,
         )
-        self.gate = Gate(config)
+        self.audit = Audit(self.stores)
+        self.keys = Keys(self.stores, self.audit)
+        self.gate = Gate(config, self.keys)
         #: The OpenAPI document.
         self.document: Mapping[str, Json] = document(OPERATIONS, version("acms-engine"))
         self._door = Door(self, OPERATIONS)
@@ -88,9 +94,14 @@ class App:
                 return
 
     async def start(self) -> None:
-        """Open the store of whoever needs no key, so that a wrong URL is found out at once."""
+        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody has a key."""
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
+        elif not await self.keys.any():
+            raise ConfigurationError(
+                "a key is required, and none was ever made: acms keys create --tenant NAME",
+                options=("App.keys.create(tenant), before it starts", "auth='off' on this machine"),
+            )
         if self.config.works:
             self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
 
@@ -140,10 +151,12 @@ def create_app(
     reflector: Reflector | None = None,
     reranker: Reranker | None = None,
     summarizer: Summarizer | None = None,
+    sources: Sequence[KnowledgeSource] = (),
 ) -> App:
     """Return the HTTP service over the store a URL names.
 
     Keys are required unless `config` says otherwise. Models are the operator's choice: no request can change them.
+    `sources` are asked by `/orchestration/render` for every tenant, beside the contexts that a request names.
     `ConfigurationError` when it would be open to the network without keys.
     """
     return App(
@@ -155,5 +168,6 @@ def create_app(
             reflector=reflector,
             reranker=reranker,
             summarizer=summarizer,
+            sources=tuple(sources),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
@@ -10,6 +11,8 @@ from acms.core import validate
 from acms.errors import ConfigurationError, ValidationError
 
 __all__ = ["Limits", "ServerConfig"]
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class ServerConfig:
     #: Where it listens: without keys it must be this machine only.
     host: str = "127.0.0.1"
     #: Names by which clients may call it; others are refused, so that no web page can reach it by a name of its own.
-    #: Empty: this machine's names on a loopback address, any name elsewhere.
+    #: Empty: this machine's names when no key is required, else any name.
     hosts: tuple[str, ...] = ()
     #: Web pages that may call it (`https://app.example.org`); none by default.
     origins: tuple[str, ...] = ()
@@ -81,8 +84,14 @@ class ServerConfig:
                 f"{self.host} can be reached from other machines, and no key is required",
                 options=("acms keys create --tenant NAME, and require keys", "--host 127.0.0.1"),
             )
+        for one in self.origins:
+            if not _ORIGIN.fullmatch(one):
+                raise ConfigurationError(
+                    f"{one!r} is not the origin of a web page", options=("https://app.example.org",)
+                )
         try:
-            validate.name(self.tenant, "tenant")
+            if validate.name(self.tenant, "tenant").startswith("@"):
+                raise ValidationError("names that begin with @ are the service's own", field="tenant")
             validate.whole(self.open_tenants, "open_tenants", least=1)
             validate.whole(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:

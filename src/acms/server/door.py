@@ -108,14 +108,14 @@ class Door:
                 code = "CLIENT_GONE"
             except ACMSError as error:
                 code = error.code
-                await self._fail(error, request_id, answer)
+                await self._fail(error, request_id, answer, operation)
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
             except Exception as error:
                 code = "ACMS"
                 log(logging.ERROR, "request_broke", error=shown(error))
-                await self._fail(ACMSError(), request_id, answer)
+                await self._fail(ACMSError(), request_id, answer, operation)
             finally:
                 seconds = perf_counter() - began
                 name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
@@ -141,7 +141,7 @@ class Door:
                 if match is Match.FULL:
                     found, values = route.app, child["path_params"]
                     break
-        if not isinstance(found, _Path):
+        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
@@ -211,7 +211,8 @@ class Door:
 
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
         """Run a handler within the deadline; a write that takes longer goes on, as half of it must not be told."""
-        running = asyncio.ensure_future(call.operation.handler(call))
+        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
+        running = asyncio.ensure_future(work)
         try:
             done, _ = await asyncio.wait([running], timeout=seconds)
             if done:
@@ -238,7 +239,9 @@ class Door:
                 f"must be {wanted}" + (f", not {given[:64]}" if given else ""), field="content-type"
             )
 
-    async def _fail(self, error: ACMSError, request_id: str, answer: _Answer) -> None:
+    async def _fail(
+        self, error: ACMSError, request_id: str, answer: _Answer, operation: Operation | None
+    ) -> None:
         if problems.status_of(error) == 500:
             log(logging.ERROR, "request_failed", error=shown(error))
         if answer.started:  # a stream that breaks: the client sees that it is not whole
@@ -252,9 +255,14 @@ class Door:
             headers["WWW-Authenticate"] = "Bearer"
         if isinstance(error, MethodError):
             headers["Allow"] = ", ".join(error.options)
-        if isinstance(error, ValidationError):
+        contract = operation is not None and operation.contract
+        if isinstance(error, ValidationError) and not contract:
             error = wire.told(error)
         written = problems.problem(error, request_id=request_id)
+        if contract:
+            written |= {"message": written["detail"], "request_id": request_id}
+            if error.retryable:
+                headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
         await answer.reply(
             Reply(body=written, status=written["status"], headers=headers, media=problems.MEDIA), 500
         )
@@ -283,8 +291,9 @@ class _Answer:
         body = reply.body
         if isinstance(body, AsyncIterator):
             await self._start(reply.status or status, reply.media, None)
-            async for piece in body:
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            if not self._bare:
+                async for piece in body:
+                    await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
             return
         data = body if isinstance(body, bytes) else b"" if body is None else wire.written(body)

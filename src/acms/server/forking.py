@@ -11,9 +11,9 @@ from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, 
 from acms.model import Context, Json
 from acms.projections import Branch, Delta, Diff
 from acms.server.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
-from acms.server.history import Place, Version, placed
-from acms.server.messages import EntryShape, entry_shown
+from acms.server.messages import WholeShape, whole_shown
 from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
+from acms.server.places import Place, Version, placed
 from acms.server.wire import instant
 from acms.session import ACMS
 
@@ -77,15 +77,15 @@ class TreeShape(Shape):
 class ChangeShape(Shape):
     """An entry that says something else on the other side."""
 
-    before: EntryShape
-    after: EntryShape
+    before: WholeShape
+    after: WholeShape
 
 
 class DeltaShape(Shape):
     """What is in force on one side and not on the other, of one kind."""
 
-    added: list[EntryShape]
-    removed: list[EntryShape]
+    added: list[WholeShape]
+    removed: list[WholeShape]
     changed: list[ChangeShape]
 
 
@@ -293,10 +293,10 @@ def _diff(found: Diff) -> dict[str, Json]:
 
 def _delta(delta: Delta) -> dict[str, Json]:
     return {
-        "added": [entry_shown(one) for one in delta.added],
-        "removed": [entry_shown(one) for one in delta.removed],
+        "added": [whole_shown(one) for one in delta.added],
+        "removed": [whole_shown(one) for one in delta.removed],
         "changed": [
-            {"before": entry_shown(one.before), "after": entry_shown(one.after)} for one in delta.changed
+            {"before": whole_shown(one.before), "after": whole_shown(one.after)} for one in delta.changed
         ],
     }
 

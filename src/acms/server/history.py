@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from acms import branches
 from acms.assembly import cover_at
 from acms.core import validate
 from acms.core.history import Cover, anchor, effective
 from acms.errors import TooLargeError, ValidationError
-from acms.model import Entry, Head, Json, Kind
+from acms.model import Entry, Json, Kind
 from acms.protocols import StorageBackend
 from acms.server.contexts import etag
 from acms.server.messages import EntryShape, RoleName, entry_shown
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.server.places import Place, Version, view_at
+from acms.server.recalling import ItemShape, VerdictShape, verdicts_shown
 from acms.server.wire import instant, plain
-from acms.session import ACMS
-from acms.view import View
 
-__all__ = ["Place", "operations", "placed"]
+__all__ = ["operations"]
 
 operations = Operations("history")
-
-Version = Annotated[int, Field(ge=0)]
-
-
-class Place(Query):
-    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
-
-    at_version: Version | None = None
-    at_message: Version | None = None
-    at_tag: str | None = None
-
-
-class ItemShape(Shape):
-    """One thing the model should see."""
-
-    id: str
-    version: int
-    position: int | None
-    role: RoleName | None
-    content: str
-    source: Literal["fact", "summary", "marked", "similar", "current_episode", "window"]
-    #: Of what was asked for by a query; 0 in a window.
-    score: float
-    relevance: float
-    #: What it costs in the prompt, its frame included.
-    token_count: int
-    markers: list[str]
-    parts: list[dict[str, Any]]
-    group: str | None
-    actor_id: str | None
-    metadata: dict[str, Any]
-    created_at: str
-    #: Whether it was cut to fit.
-    truncated: bool
-    why: str
 
 
 class WindowShape(Shape):
@@ -73,6 +37,8 @@ class WindowShape(Shape):
     #: In force and not shown.
     omitted: int
     warnings: list[str]
+    #: With `why` only.
+    verdicts: list[VerdictShape] | None = None
 
 
 class WindowQuery(Place):
@@ -81,6 +47,8 @@ class WindowQuery(Place):
     budget: Annotated[int, Field(ge=1)]
     #: Roles, separated by commas, whose leading messages stay in front: "system".
     keep: str = ""
+    #: Say of every candidate why it is shown or not.
+    why: bool = False
 
 
 class LineShape(Shape):
@@ -156,62 +124,6 @@ class OneStats(Shape):
     data: StatsShape
 
 
-# ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def placed(
-    session: ACMS, context: str, version: int | None, message: int | None, tag: str | None, side: str = "at"
-) -> int | None:
-    """Return the version that is meant; None for the newest one. `side` begins the names of the parameters.
-
-    `ValidationError` when more than one is given or the log does not reach it, `NotFoundError` for an unknown tag.
-    """
-    if version is message is tag is None:
-        return None
-    if (version is not None) + (message is not None) + (tag is not None) > 1:
-        options = (f"give one of {side}Version, {side}Message, {side}Tag",)
-        raise ValidationError("says it twice", field=f"{side}Version", options=options)
-    if tag is not None:
-        return await branches.version_of(session.storage, context, validate.name(tag, f"{side}Tag"))
-    head = await session.storage.head(context)
-    if version is not None:
-        if version > head.version:
-            raise ValidationError(
-                f"the log ends at version {head.version}, {version} does not exist yet",
-                field=f"{side}Version",
-            )
-        return version
-    assert message is not None
-    if message > head.messages:
-        raise ValidationError(
-            f"the log has {head.messages} messages, {message} does not exist yet", field=f"{side}Message"
-        )
-    return await _of_message(session.storage, head, message)
-
-
-async def _of_message(storage: StorageBackend, head: Head, message: int) -> int:
-    """Return the version of a message by its position: positions rise with versions and are never higher."""
-    if head.messages == head.version or message == 0:
-        return message
-    low, high = message, head.version
-    while low < high:
-        middle = (low + high) // 2
-        newest = await storage.read(head.context, at=middle, kinds=(Kind.MESSAGE,), newest=1)
-        if newest and (newest[0].position or 0) >= message:
-            high = newest[0].version
-        else:
-            low = middle + 1
-    return low
-
-
-async def _view(call: Call[Any, Any]) -> View:
-    """Return the log at the place a query names."""
-    place: Place = call.query
-    session = await call.tenant.session(call.path["context_id"])
-    version = await placed(session, call.path["context_id"], place.at_version, place.at_message, place.at_tag)
-    return session if version is None else session.at(version)
-
-
 # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -225,26 +137,26 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     query, most = call.query, call.config.limits.tokens
     if query.budget > most:
         raise TooLargeError(f"is {query.budget}, the limit is {most}", field="budget")
-    view = await _view(call)
+    view = await view_at(call, call.query)
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
     head = await view.storage.head(call.path["context_id"])
-    return Reply(
-        body={
-            "data": [plain(item) for item in window],
-            "tokens": window.tokens,
-            "budget": window.budget,
-            "version": window.version,
-            "omitted": window.ledger.omitted,
-            "warnings": list(window.ledger.warnings),
-        },
-        headers=etag(head),
-    )
+    body: dict[str, Json] = {
+        "data": [plain(item) for item in window],
+        "tokens": window.tokens,
+        "budget": window.budget,
+        "version": window.version,
+        "omitted": window.ledger.omitted,
+        "warnings": list(window.ledger.warnings),
+    }
+    if query.why:
+        body["verdicts"] = verdicts_shown(window)
+    return Reply(body=body, headers=etag(head))
 
 
 @operations("GET", "/contexts/{context_id}/history", scope=Scope.READ, query=HistoryQuery, reply=HistoryShape)
 async def list_history(call: Call[HistoryQuery, None]) -> Reply:
     """List every entry of a log, oldest first: what was said, learned, summarised and taken back."""
-    view = await _view(call)
+    view = await view_at(call, call.query)
     page = await view.history(limit=call.query.limit, after=call.query.cursor)
     data = [
         {
@@ -313,7 +225,7 @@ async def _standing(
 @operations("GET", "/contexts/{context_id}/stats", scope=Scope.READ, query=Place, reply=OneStats)
 async def show_stats(call: Call[Place, None]) -> Reply:
     """Count a log: everything ever said, and what is in force."""
-    stats: dict[str, Json] = plain(await (await _view(call)).get_session_stats())
+    stats: dict[str, Json] = plain(await (await view_at(call, call.query)).get_session_stats())
     del stats["sessionId"]  # a context is known by its id here
     return Reply(body={"data": {"contextId": call.path["context_id"], **stats}})
 

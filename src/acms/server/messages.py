@@ -36,7 +36,7 @@ from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, S
 from acms.server.stores import Tenant
 from acms.server.wire import instant, plain
 
-__all__ = ["EntryShape", "StoredShape", "entry_shown", "operations"]
+__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
 
 operations = Operations("messages")
 
@@ -214,6 +214,33 @@ class EntryShape(Shape):
     state: Literal["live", "expired", "erased"]
 
 
+class WholeShape(EntryShape):
+    """An entry with all that it says, also about others."""
+
+    #: The caller's id for it.
+    key: str | None
+    #: Whether the markers were found in the text.
+    detected: bool
+    #: On the message that ends an episode: why.
+    closes: str | None
+    #: Shared by a message with tool calls and the answers to them.
+    group: str | None
+    #: First and last version of what a summary or an episode stands for, and of each stretch that is out of force
+    #: from this entry's version on.
+    covers: tuple[int, int] | None
+    replaces: list[tuple[int, int]]
+    #: Ids of the entries it was made from.
+    sources: list[str]
+    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
+    data: dict[str, Any]
+    #: First version of the append that wrote it; tokens of all messages up to it.
+    batch: int
+    total: int
+    #: What its hash is made of.
+    digest: str
+    salt: str | None
+
+
 class ListedShape(EntryShape):
     """A message of the log."""
 
@@ -280,6 +307,25 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
         "episodeId": episode_id(entry.context, entry.episode) if entry.episode else None,
         "chainHash": entry.chain.hex(),
         "state": entry.state,
+    }
+
+
+def whole_shown(entry: Entry) -> dict[str, Json]:
+    """Write an entry of the log with all that it says."""
+    return {
+        **entry_shown(entry),
+        "key": entry.key,
+        "detected": entry.detected,
+        "closes": entry.closes,
+        "group": entry.group,
+        "covers": plain(entry.covers),
+        "replaces": plain(entry.replaces),
+        "sources": list(entry.sources),
+        "data": dict(entry.data),
+        "batch": entry.batch,
+        "total": entry.total,
+        "digest": entry.digest.hex(),
+        "salt": None if entry.salt is None else entry.salt.hex(),
     }
 
 

@@ -146,10 +146,10 @@ def _operation(
     else:
         written["x-scope"] = one.scope.value
     if one.body is not None or one.streams is not None:
-        body: dict[str, Json] = {"type": "object"}
+        body: dict[str, Json] = dict(one.schema or {"type": "object"})
         if _is_model(one.body):
             body = dict(keys[one.body, "validation"])
-        elif one.streams is not None:
+        elif one.streams is not None and one.schema is None:
             body = {"type": "string"}
         content: dict[str, Json] = {"schema": body}
         if one.example is not None:

@@ -128,6 +128,8 @@ class Operation:
     query: type[Query] | None = None
     #: A `Body`; `dict` takes any JSON object as it is.
     body: type[Any] | None = None
+    #: JSON Schema of a body that is no `Body`.
+    schema: Json = None
     #: Whether the body may be left out.
     optional: bool = False
     reply: Any = None
@@ -144,8 +146,15 @@ class Operation:
     #: A request that can be sent as it stands, and the answer to it, for people who read the document.
     example: Json = None
     reply_example: Json = None
+    #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
+    contract: bool = False
     #: Whether it writes; then a deadline does not end it halfway.
     writes: bool = False
+    #: Whether the audit trail has it.
+    audited: bool = False
+    #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
+    #: by the Location of the first answer, or with None when that is gone.
+    again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
 
 
 class Operations:
@@ -161,6 +170,7 @@ class Operations:
         def add(handler: Handler) -> Handler:
             summary, _, description = (handler.__doc__ or "").strip().partition("\n")
             lines = [line.strip() for line in description.strip().splitlines()]
+            writes = given.pop("writes", method not in ("GET", "HEAD"))
             self.all.append(
                 Operation(
                     name=to_camel(handler.__name__),
@@ -170,7 +180,9 @@ class Operations:
                     description="\n".join(lines),
                     tag=self.tag,
                     handler=handler,
-                    writes=given.pop("writes", method not in ("GET", "HEAD")),
+                    writes=writes,
+                    # The log itself says what was appended to it.
+                    audited=given.pop("audited", writes and not path.endswith("/messages")),
                     **given,
                 )
             )

@@ -16,6 +16,7 @@ from acms.background import background
 from acms.config import ACMSConfig
 from acms.core import validate
 from acms.errors import ConfigurationError, SessionNotFoundError
+from acms.layers import KnowledgeSource
 from acms.model import Context
 from acms.protocols import Embedder, Handle, KVMemory, Reflector, Reranker, Summarizer
 from acms.providers.tokens import default_counter, token_counter
@@ -39,6 +40,8 @@ class Engine:
     reflector: Reflector | None = None
     reranker: Reranker | None = None
     summarizer: Summarizer | None = None
+    #: What the contract asks besides the memory that a request names: the same for every tenant.
+    sources: tuple[KnowledgeSource, ...] = ()
 
 
 class Tenant:
@@ -132,11 +135,15 @@ class Tenant:
         """Return what answers the contract from the memory of some contexts, the same object for the same ones."""
         found = self._contracts.get(ids)
         if found is None:
-            sessions = [await self.session(id) for id in ids]
-            found = self._contracts[ids] = await asyncio.to_thread(ACS, sessions)
+            sources = [*[await self.session(id) for id in ids], *self.engine.sources]
+            found = self._contracts[ids] = await asyncio.to_thread(ACS, sources)
             while len(self._contracts) > self._ready:
                 self._contracts.popitem(last=False)
         return found
+
+    def unlearn(self) -> None:
+        """Forget what attempts at the contract have brought: it may quote what was erased."""
+        self._contracts.clear()
 
     async def open(self) -> None:
         """Open the store."""
