@@ -6,7 +6,9 @@
 
 Speed: candidates as providers make them (three in four with other renditions), at 1,000 and 10,000. Wall and processor
 time of one `select` in milliseconds; on a busy machine the second says more. Counting the tokens of texts is left out
-of both and shown beside them: it depends on the tokenizer and on how much providers send.
+of both and shown beside them: it depends on the tokenizer and on how much providers send. "render" is a whole reply
+from the answers of four sources: its `planner_ms`, counting and redaction included, and the longest that it held the
+event loop (only on an idle machine is that of ours alone).
 
 `--data` takes conversations with annotated evidence (see benchmarks/quality.py). Candidates are what our recall finds
 for a question, with its score as relevance; entities and gaze are read off the texts. A long message also comes as a
@@ -38,7 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, open_storage
-from acms.contract import Candidate, Fragment, Layer, Lod, Variant
+from acms.acs import ACS
+from acms.contract import Candidate, Fragment, Layer, Lod, ProviderRequest, Variant
 from acms.core.entities import entities
 from acms.core.passages import spans
 from acms.core.selection import PROFILES, Selection, select
@@ -114,12 +117,91 @@ def speed(size: int, rounds: int) -> dict[str, Any]:
     return found
 
 
+SOURCES = 4
+
+
+class Offers:
+    """A source that offers what it was given, as it would come off a wire."""
+
+    layer = "L2"
+    deadline_ms = 60_000
+
+    def __init__(self, name: str, candidates: Sequence[Candidate]) -> None:
+        self.name = name
+        self._wire = [on_the_wire(one) for one in candidates]
+
+    async def search(self, request: ProviderRequest) -> dict[str, Any]:
+        return {"request_id": request.request_id, "candidates": self._wire, "latency_ms": 1}
+
+
+def on_the_wire(one: Candidate) -> dict[str, Any]:
+    """Return a candidate as JSON."""
+    assert one.timestamp is not None
+    return {
+        "id": one.id,
+        "source": "L2",
+        "lod": one.lod.value,
+        "text": one.text,
+        "entities": list(one.entities),
+        "cost_tokens": one.cost_tokens,
+        "timestamp": one.timestamp.isoformat(),
+        "citations": list(one.citations),
+        "variants": [{"lod": v.lod.value, "text": v.text, "cost_tokens": 0} for v in one.variants],
+        "relevance": one.relevance,
+    }
+
+
+async def whole(size: int, rounds: int) -> dict[str, Any]:
+    """Return what a whole reply takes from answers of several sources, and how long it holds the event loop.
+
+    "planner" is what the reply says of itself, counting and redaction included. "held" is the longest that another task
+    waited for its turn, in each render: in wall time, and in processor time of this process, which a busy machine does
+    not raise.
+    """
+    rng = random.Random(size)
+    candidates, vocabulary = made_up(size, rng)
+    acs = ACS([Offers(f"s{n}", candidates[n::SOURCES]) for n in range(SOURCES)])
+    planner: list[float] = []
+    wall: list[float] = []
+    cpu: list[float] = []
+    for number in range(rounds + 1):
+        waits: list[tuple[float, float]] = []
+        done = asyncio.Event()
+
+        async def watch(waits: list[tuple[float, float]] = waits, done: asyncio.Event = done) -> None:
+            while not done.is_set():
+                wall_from, cpu_from = time.perf_counter(), time.process_time()
+                await asyncio.sleep(0)
+                waits.append((time.perf_counter() - wall_from, time.process_time() - cpu_from))
+
+        body = {
+            "version": "v0",
+            "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
+            "request_id": f"r{number}",
+            "intent": " ".join(rng.sample(vocabulary[:200], 8)),
+            "budgets": {"tokens_max": 4000, "time_ms": 60_000},
+        }
+        alone = await acs.render(body)
+        watching = asyncio.create_task(watch())
+        reply = await acs.render(body)
+        done.set()
+        await watching
+        assert alone.metrics is not None
+        assert reply.metrics is not None
+        if number:  # the first one warms up
+            planner.append(alone.metrics.planner_ms / 1000)
+            wall.append(max(waits)[0])
+            cpu.append(max(one for _, one in waits))
+    return {"planner": folded(planner), "held": folded(wall), "held, cpu": folded(cpu)}
+
+
 def folded(samples: Sequence[float]) -> dict[str, float]:
-    """Return median and 95th percentile in milliseconds."""
+    """Return median, 95th percentile and the most, in milliseconds."""
     ordered = sorted(samples)
     return {
         "p50": round(1000 * statistics.median(ordered), 2),
         "p95": round(1000 * ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 2),
+        "max": round(1000 * ordered[-1], 2),
     }
 
 
@@ -335,7 +417,10 @@ def main() -> None:
             raise SystemExit(str(error)) from error
         document["evidence"] = asyncio.run(evidence(conversations, options.every))
     else:
-        document["speed"] = {str(size): speed(size, options.rounds) for size in options.sizes}
+        document["speed"] = {
+            str(size): {**speed(size, options.rounds), "render": asyncio.run(whole(size, options.rounds))}
+            for size in options.sizes
+        }
     if options.json:
         print(json.dumps(document, indent=2))
     else:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
@@ -21,31 +22,32 @@ from importlib import import_module
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
+from acms import replying
+from acms.aside import INLINE, breathing, in_thread
 from acms.contract import (
     Action,
-    Candidate,
     Code,
-    Experience,
     Layer,
-    Lod,
     Metrics,
-    Notice,
     ProviderRequest,
     RenderReply,
     RenderRequest,
     RiskLevel,
 )
 from acms.core import recovery, validate
-from acms.core.admission import Admitted, Terms, choose
+from acms.core.admission import Admitted, Terms, choose, ledger
 from acms.core.entities import entities, gaze
 from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
+from acms.core.renditions import let_go
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
-from acms.layers import INLINE, Answer, Call, KnowledgeSource, Memory, ask, in_thread, providers
-from acms.logs import log, shown
+from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
+from acms.logs import correlation, correlation_id, log, shown
+from acms.memories import Memory
 from acms.model import Json, Privacy
+from acms.projections import Ledger
 from acms.protocols import TokenCounter
 from acms.providers.tokens import default_counter
 from acms.view import View
@@ -58,8 +60,6 @@ ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
 KEPT = 16_000_000
 """Characters of candidates that are remembered."""
-LOW = 0.5
-"""Coverage below which the caller is warned."""
 
 
 @dataclass(slots=True)
@@ -81,13 +81,49 @@ class _Asking(NamedTuple):
     mode: Privacy
     action: Action | None
     attempt: int
+    #: Its request_id as it may stand in a log.
+    id: str
     #: Of the event loop's clock, in seconds: when it began, and when answers must be there.
     began: float
     until: float
     kept: _Attempt | None
+    desk: Desk
     #: What the caller's cache holds, and how many keys at most.
     cache: tuple[Held, ...]
     capacity: int | None
+
+    def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
+        """Write an event of this request: ids, counts and milliseconds since it began, never a text."""
+        ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
+        log(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
+
+
+class _Pile:
+    """Answers on their way to the choice; when they are needed no more, whoever chose lets them go."""
+
+    def __init__(self, answers: dict[int, Answer], *, spare: bool) -> None:
+        self._answers = [answers]
+        self._spare = spare
+        #: About how many characters there are to read.
+        self.size = sum(answer.size for answer in answers.values())
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Yield the answers by place."""
+        for answers in self._answers:
+            yield from (answer for _, answer in sorted(answers.items()))
+
+    def take(self) -> dict[int, Answer]:
+        """Take the answers, by place; nothing is left."""
+        try:
+            return self._answers.pop()
+        except IndexError:
+            return {}
+
+    def let_go(self) -> None:
+        """Let the candidates go, a piece at a time, unless others hold them."""
+        if self._spare:
+            pile = [one for answer in self.take().values() for one in answer.candidates]
+            let_go(pile)
 
 
 class ACS:
@@ -167,27 +203,51 @@ class ACS:
         mode = effective(asked.privacy, self._privacy)
         held = known(cache)
         capacity = cache.capacity if isinstance(cache, Holds) else None
-        log(logging.DEBUG, "render_received", request_id=asked.request_id, attempt=attempt, action=chosen)
         kept = self._kept.get(asked.request_id)
         if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
             kept = None  # another question, or another exposure
         left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
-        now = _Asking(asked, mode, chosen, attempt, began, began + max(0.0, left), kept, held, capacity)
+        now = _Asking(
+            request=asked,
+            mode=mode,
+            action=chosen,
+            attempt=attempt,
+            id=redact(asked.request_id, Privacy.REDACT).text,
+            began=began,
+            until=began + max(0.0, left),
+            kept=kept,
+            desk=Desk(),
+            cache=held,
+            capacity=capacity,
+        )
+        with correlation(now.id) if correlation_id.get() is None else nullcontext():
+            return await self._told(now)
+
+    async def _told(self, now: _Asking) -> RenderReply:
+        """Answer a request, and log that it came and what became of it."""
+        request = now.request
+        now.tell(
+            "render.received",
+            action=now.action,
+            privacy=now.mode.value,
+            risk=request.risk.value,
+            tokens_max=request.tokens_max,
+            time_ms=request.time_ms,
+        )
         try:
             reply = await self._render(now)
         except Exception as error:
-            log(logging.ERROR, "render_broke", request_id=asked.request_id, error=shown(error))
+            now.tell("render.broke", level=logging.ERROR, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
-        log(
-            logging.INFO,
-            "render_replied" if reply.error is None else "render_failed",
-            request_id=asked.request_id,
-            attempt=attempt,
+        finally:
+            now.desk.quiet.end()
+        now.tell(
+            "render.replied" if reply.error is None else "render.failed",
+            level=logging.INFO,
             fragments=len(reply.fragments or ()),
             used_tokens=0 if reply.metrics is None else reply.metrics.used_tokens,
             code=None if reply.error is None else reply.error.code.value,
             warnings=[one.code for one in reply.warnings],
-            ms=round(1000 * (asyncio.get_running_loop().time() - began), 3),
         )
         return reply
 
@@ -199,53 +259,69 @@ class ACS:
             failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
             return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
         answers = {} if minimal else await self._gather(now)
-        before = self._reused(now, answers)
-        outcomes = [_outcome(answer) for _, answer in sorted(answers.items())]
-        everything = {**before, **answers}
-        candidates = [one for _, answer in sorted(everything.items()) for one in self._of(now, answer)]
-        if not candidates and not minimal:
+        everything = {**self._reused(now, answers), **answers}
+        outcomes = [replying.outcome(answer) for _, answer in sorted(answers.items())]
+        collected = replying.collected(everything, request.experience_top_k)
+        if not collected and not minimal:
             code = recovery.failure(outcomes, request.risk, obtained=False)
             if code is not None:
                 self._remember(now, everything)
                 return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
-        began = self._timer()
-        admitted = await self._chosen(now, candidates)
-        if admitted is None:
-            self._remember(now, everything)
-            message = "there was no time left to choose from what was found"
-            return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
-        selection = admitted.selection
-        planner_ms = round(1000 * (self._timer() - began), 3)
-        too_large = any(one.rule == "budget" for one in selection.left)
-        code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
-        if not candidates or any(answer.code is not None for answer in everything.values()):
+        warnings = replying.missing(everything)
+        if not collected or any(answer.code is not None for answer in everything.values()):
             if not minimal:
                 self._remember(now, everything)
+            pile = _Pile(everything, spare=False)
         else:
             self._kept.pop(request.request_id, None)
+            pile = _Pile(everything, spare=not minimal)
+        del answers, everything  # the last who holds a pile lets it go, a piece at a time
+        began = self._timer()
+        chosen = await self._chosen(now, pile)
+        if chosen is None:
+            self._remember(now, pile.take())
+            message = "there was no time left to choose from what was found"
+            return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, reasons = chosen
+        selection = admitted.selection
+        planner_ms = round(1000 * (self._timer() - began), 3)
+        now.tell(
+            "selection.done",
+            candidates=collected,
+            fragments=len(selection.fragments),
+            used_tokens=selection.used_tokens,
+            coverage_entities=selection.coverage,
+            planner_ms=planner_ms,
+        )
+        if admitted.redacted or admitted.blocked or admitted.withheld:
+            now.tell(
+                "privacy.redacted",
+                redacted=admitted.redacted,
+                blocked=admitted.blocked,
+                withheld=admitted.withheld,
+            )
+        too_large = selection.weighed.too_large()
+        code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
         if code is not None and not minimal:
-            return self._failed(now, code, recovery.all_told(outcomes), outcomes, len(candidates))
+            failed = self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+            return replace(failed, ledger=reasons)
         if admitted.withheld and not selection.fragments and not too_large and not minimal:
             message = "what was found would show what must not be shown"
-            return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
-        warnings = self._warnings(now, everything, admitted)
-        if not selection.fragments and too_large:
-            text = "nothing that was found fits the token budget"
-            warnings.append(Notice(code=Code.TRUNCATED_BY_BUDGET.value, message=text))
-        if selection.coverage is not None and selection.coverage < LOW:
-            text = f"the fragments cover {selection.coverage:.0%} of what was asked for"
-            warnings.append(Notice(code=Code.LOW_COVERAGE.value, message=text))
+            return replace(self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0), ledger=reasons)
+        advice = admitted.advice
+        now.tell("kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict))
         return RenderReply(
             request_id=request.request_id,
             fragments=selection.fragments,
-            kv_policy=admitted.advice,
+            kv_policy=advice,
             metrics=Metrics(
                 used_tokens=selection.used_tokens,
                 planner_ms=planner_ms,
                 coverage_entities=selection.coverage,
             ),
-            warnings=tuple(warnings),
-            experience=_experience(admitted),
+            warnings=(*warnings, *replying.shortened(admitted, too_large=too_large)),
+            experience=replying.experience(admitted),
+            ledger=reasons,
         )
 
     async def _gather(self, now: _Asking) -> dict[int, Answer]:
@@ -270,6 +346,12 @@ class ACS:
                 calls[place] = call
             else:
                 answers[place] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
+        now.tell(
+            "plan.built",
+            providers=len(calls),
+            not_asked=len(answers),
+            until_ms=round((now.until - now.began) * 1000),
+        )
         answers |= await self._asked(now, calls, memories)
         second: dict[int, Call] = {}
         left = (now.until - loop.time()) * 1000
@@ -285,25 +367,20 @@ class ACS:
         self, now: _Asking, calls: Mapping[int, Call], memories: Mapping[int, Memory]
     ) -> dict[int, Answer]:
         for call in calls.values():
-            log(
-                logging.DEBUG,
-                "provider_called",
-                request_id=now.request.request_id,
+            now.tell(
+                "provider.called",
                 provider=call.provider.name,
                 layer=call.provider.layer.value,
                 top_k=call.request.top_k,
                 slice_ms=round(call.slice_ms),
+                expansion=call.request.expansion,
             )
-        found = await ask(list(calls.values()), memories, until=now.until)
+        if any(call.request.expansion for call in calls.values()):
+            now.tell("expansion.used", asked_for=now.action is Action.EXPLICIT_L1_EXPANSION)
+        found = await ask(list(calls.values()), memories, now.desk, until=now.until)
         for one in found:
-            log(
-                logging.DEBUG,
-                "provider_timeout" if one.code is Code.PROVIDER_TIMEOUT else "provider_replied",
-                request_id=now.request.request_id,
-                provider=one.call.provider.name,
-                candidates=len(one.candidates),
-                code=None if one.code is None else one.code.value,
-            )
+            for name, level, fields in replying.heard(one):
+                now.tell(name, level=level, **fields)
         return dict(zip(calls, found, strict=True))
 
     def _wave(self, now: _Asking) -> list[int]:
@@ -409,7 +486,7 @@ class ACS:
         }
 
     def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
-        size = sum(_size(one) for answer in answers.values() for one in answer.candidates)
+        size = sum(answer.size for answer in answers.values())
         self._kept.pop(now.request.request_id, None)
         self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers), size)
         while len(self._kept) > ATTEMPTS or (
@@ -419,40 +496,37 @@ class ACS:
 
     # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _of(self, now: _Asking, answer: Answer) -> Sequence[Candidate]:
-        """Return the candidates of an answer; of experience no more units than were asked for."""
-        most = now.request.experience_top_k
-        if most is None or answer.call.provider.layer is not Layer.L4:
-            return answer.candidates
-        return sorted(answer.candidates, key=_best_first)[:most]
-
-    async def _chosen(self, now: _Asking, candidates: Sequence[Candidate]) -> Admitted | None:
+    async def _chosen(self, now: _Asking, pile: _Pile) -> tuple[Admitted, Ledger] | None:
         """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
         request = now.request
-        size = sum(map(_size, candidates[: INLINE // 200 + 1]))  # more are too many in any case
         moment = self._clock()
 
-        def work() -> Admitted:
+        def work() -> tuple[Admitted, Ledger]:
+            candidates, beyond = replying.candidates(pile, request.experience_top_k)
             names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
                 gaze=gaze(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
-                count=self._count,
+                count=self._count if pile.size <= INLINE else breathing(self._count),
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
                 cache=now.cache,
                 capacity=now.capacity,
+                unread=tuple(text for answer in pile for text in answer.unread),
             )
-            return choose(candidates, terms)
+            chosen = choose(candidates, terms)
+            pile.let_go()
+            let_go(candidates)
+            return chosen, ledger(chosen, beyond)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
         left = last - asyncio.get_running_loop().time() - 0.005
         try:
             async with asyncio.timeout(max(0.0, left)):
-                return await _beside(work, size)
+                return await _beside(work, pile.size)
         except TimeoutError:
             return None
 
@@ -473,42 +547,6 @@ class ACS:
         return RenderReply(
             request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
         )
-
-    def _warnings(self, now: _Asking, answers: Mapping[int, Answer], admitted: Admitted) -> list[Notice]:
-        """Return what is degraded, in the order of the sources."""
-        found: dict[Notice, None] = {}
-
-        def warn(code: Code, message: str) -> None:
-            found[Notice(code=code.value, message=message)] = None
-
-        disobeyed: list[str] = []
-        for _, answer in sorted(answers.items()):
-            name = f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
-            if answer.code is not None:
-                warn(Code.PARTIAL_DATA, recovery.told(_outcome(answer)))
-            elif answer.dropped:
-                warn(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
-            if answer.partial or Code.PARTIAL_DATA in answer.warnings:
-                warn(Code.PARTIAL_DATA, f"{name} did not finish its search")
-            if answer.disobeyed:
-                disobeyed.append(name)
-        project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
-        silent = any(one.code is None for one in project) and not any(one.candidates for one in project)
-        if silent:
-            warn(
-                Code.PROJECT_EMPTY, "the project knows nothing about it; explicit_l1_expansion asks the world"
-            )
-        if any(one.call.request.expansion for one in answers.values()):
-            warn(Code.L1_EXPANSION, "knowledge from outside of the project was asked for; tell the user")
-        for name in disobeyed:
-            warn(Code.PRIVACY_VIOLATION, f"{name} sent texts although none were allowed; they were dropped")
-        if admitted.withheld:
-            warn(Code.PRIVACY_BLOCKED, f"{admitted.withheld} items were left out: their names tell too much")
-        if admitted.blocked:
-            warn(Code.PRIVACY_BLOCKED, f"of {admitted.blocked} fragments only the id may be shown")
-        if admitted.redacted:
-            warn(Code.REDACTED, f"{admitted.redacted} fragments were redacted")
-        return list(found)
 
 
 @once
@@ -533,48 +571,3 @@ async def _beside(work: Callable[[], T], size: int) -> T:
 def _spoken(mode: Privacy) -> Privacy:
     """Return how a question is redacted before others see it: there must be one."""
     return Privacy.REDACT if mode is Privacy.BLOCK else mode
-
-
-def _outcome(answer: Answer) -> Outcome:
-    call = answer.call
-    return Outcome(
-        name=call.provider.name,
-        layer=call.provider.layer,
-        top_k=call.request.top_k,
-        slice_ms=call.slice_ms,
-        code=answer.code,
-        found=len(answer.candidates),
-        own=call.provider.own,
-    )
-
-
-def _size(one: Candidate) -> int:
-    """Return about how much there is to read in a candidate."""
-    return 200 + len(one.text or "") + sum(len(variant.text) for variant in one.variants)
-
-
-def _best_first(one: Candidate) -> tuple[float, float, str, str]:
-    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
-    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
-
-
-def _experience(admitted: Admitted) -> tuple[Experience, ...]:
-    """Return the chosen fragments that are experience as units of it."""
-    return tuple(
-        Experience(
-            unit_id=one.id,
-            score=admitted.selection.scores[one.id],
-            summary=one.text,
-            refs=admitted.candidates[one.id].citations,
-            reason=_REASON[one.lod],
-        )
-        for one in admitted.selection.fragments
-        if one.source is Layer.L4
-    )
-
-
-_REASON = {
-    Lod.MACRO: "a title of what was done before",
-    Lod.MICRO: "a summary of what was done before",
-    Lod.ATOMIC: "the record of what was done before",
-}

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.core.history import Cover, Unit, Units, effective, shown_role, units
+from acms.core.caching import epoch
+from acms.core.history import Cover, Unit, Units, effective, shown_role, unasked, units
 from acms.core.plan import (
     Choice,
     Pairs,
@@ -72,6 +73,8 @@ class Gathered:
     #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
     #: mode of privacy it is read in.
     stamp: str = ""
+    #: Ids of messages that a compaction left among what it took: they stay where its summary does.
+    stays: frozenset[str] = frozenset()
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -139,12 +142,62 @@ async def gather_newest(
     frame: Frame,
     budget: int,
     stage: Stage = OPEN,
+    cover: Cover | None = None,
 ) -> Gathered:
-    """Read back from a version until a budget is filled, or the log ends."""
+    """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
-    return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage)
+    return await _gather_back(
+        storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover
+    )
+
+
+async def gather_epoch(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    distance: int,
+    stage: Stage = OPEN,
+) -> Gathered:
+    """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
+
+    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
+    compaction changes prompts when their start moves anyway (decision 0036).
+    """
+    head = await storage.head(context)
+    version = version_of(head, at)
+    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
+    if head.epoch or not any(map(unasked, replacing)):  # where content is gone a summary is all there is
+        return await gather_newest(storage, context, at, frame, budget, stage)
+    said = await gather_newest(
+        storage, context, at, frame, budget, stage, Cover([one for one in replacing if not unasked(one)])
+    )
+    if not said.units:
+        return said
+    tokens = before(said.units[-1])
+    if said.whole and tokens < 2 * distance:
+        return said
+    since = epoch(tokens, distance)
+    began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
+    cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
+    ends = [span[1] for one in cover.shown if unasked(one) for span in one.replaces]
+    if not ends:
+        return said
+    rest = await gather_newest(storage, context, at, frame, budget, stage, cover)
+    known = {entry.id for unit in said.units for entry in unit.entries}
+    left = [
+        unit for unit in rest.units if unit.entries[0].kind is not Kind.SUMMARY and unit.version <= max(ends)
+    ]
+    older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
+    return replace(
+        said,
+        cover=cover,
+        units=[*older, *said.units],
+        stays=frozenset(entry.id for unit in left for entry in unit.entries),
+    )
 
 
 async def gather_last(
@@ -176,10 +229,12 @@ async def _gather_back(
     size: int,
     enough: Callable[[Sequence[Unit[Entry]]], bool],
     stage: Stage,
+    cover: Cover | None = None,
 ) -> Gathered:
     """Read back from a version, so many entries first, until what is read is enough, or the log ends."""
     context, version = head.context, version_of(head, at)
-    cover = await cover_at(storage, context, head, version)
+    if cover is None:
+        cover = await cover_at(storage, context, head, version)
     size = min(size, max(version, 1))
     entries: list[Entry] = []
     for first, last in reversed(cover.stretches(version)):

@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from acms.composition import Count, Exactness, Tool, Usage
+from acms.errors import ValidationError
 
 if TYPE_CHECKING:
+    from acms.protocols import Codec
     from acms.providers.codecs.anthropic import AnthropicMessages
     from acms.providers.codecs.calibration import Calibration
     from acms.providers.codecs.openai_chat import OpenAIChat
@@ -22,6 +24,7 @@ __all__ = [
     "OpenAIResponses",
     "Tool",
     "Usage",
+    "named",
 ]
 
 _ROOMS = {
@@ -30,6 +33,22 @@ _ROOMS = {
     "OpenAIChat": "openai_chat",
     "OpenAIResponses": "openai_responses",
 }
+NAMED = {
+    "openai-chat": ("OpenAIChat", "gpt-5"),
+    "openai-responses": ("OpenAIResponses", "gpt-5"),
+    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+}
+"""Formats by name: the class, and the model when none is given."""
+
+
+def named(name: str, model: str | None = None) -> Codec:
+    """Return a format by its name, for a model; `ValidationError` when there is none with that name."""
+    short = name.removesuffix("-messages")  # as the codec calls itself
+    if short not in NAMED:
+        raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
+    made, usual = NAMED[short]
+    found: Codec = __getattr__(made)(usual if model is None else model)
+    return found
 
 
 def __getattr__(name: str) -> Any:

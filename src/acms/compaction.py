@@ -296,6 +296,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
             "summarizer": compact.name_of(work.summarizer),
             "coverage": coverage,
             "level": stretch.level,
+            history.ASKED: bool(lease.job.payload.get("force")),
         },
     )
     seconds = (await policies.namespace_settings(storage, work.context.namespace)).get(

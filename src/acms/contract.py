@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from acms.errors import ValidationError
 from acms.model import Json, Privacy
+from acms.projections import Ledger
 from acms.reading import ITEMS, fields, needed, number, one_of, strings, text, whole
 
 __all__ = [
@@ -39,6 +40,10 @@ __all__ = [
 ]
 
 VERSION = "v0"
+SNIPPET = 100_000
+"""Characters of one rendition of a candidate, at most: it is a snippet, and one call of a counter reads all of it."""
+NAMES = 1_000
+"""Entities of a candidate, and its citations, at most."""
 
 
 class Lod(StrEnum):
@@ -359,6 +364,10 @@ class Experience:
         return wire
 
 
+def _unwritten() -> Ledger:
+    return Ledger(dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderReply:
     """The answer to a request: fragments within the budget, or an error (`render_context_reply.v0`)."""
@@ -371,6 +380,8 @@ class RenderReply:
     warnings: tuple[Notice, ...] = ()
     error: ErrorEnvelope | None = None
     experience: tuple[Experience, ...] = ()
+    #: Why each candidate is shown or not, by id; it never goes over the wire.
+    ledger: Ledger = field(default_factory=_unwritten, compare=False, repr=False)
 
     def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
         """Write the reply as JSON, valid against the schema.
@@ -492,11 +503,11 @@ def _candidate(data: object, field: str) -> Candidate:
         id=text(needed(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
         source=one_of(Layer, needed(body, "source", f"{field}."), f"{field}.source"),
         lod=one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
-        text=None if said is None else text(said, f"{field}.text"),
-        entities=strings(needed(body, "entities", f"{field}."), f"{field}.entities"),
+        text=None if said is None else text(said, f"{field}.text", most=SNIPPET),
+        entities=strings(needed(body, "entities", f"{field}."), f"{field}.entities", most=NAMES),
         cost_tokens=whole(needed(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
         timestamp=None if time is None else _moment(time, f"{field}.timestamp"),
-        citations=strings(body.get("citations", ()), f"{field}.citations"),
+        citations=strings(body.get("citations", ()), f"{field}.citations", most=NAMES),
         variants=tuple(_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)),
         relevance=None
         if relevance is None
@@ -509,7 +520,7 @@ def _variant(data: object, field: str) -> Variant:
     body = fields(data, field, (), True)
     return Variant(
         lod=one_of(Lod, needed(body, "lod", f"{field}."), f"{field}.lod"),
-        text=text(needed(body, "text", f"{field}."), f"{field}.text"),
+        text=text(needed(body, "text", f"{field}."), f"{field}.text", most=SNIPPET),
         cost_tokens=whole(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
     )
 

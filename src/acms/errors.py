@@ -4,13 +4,22 @@
     ├── ConfigurationError          CONFIGURATION         no
     │   └── MissingExtraError       MISSING_EXTRA         no     an optional dependency is not installed
     ├── ValidationError             VALIDATION            no     carries .field
-    │   └── PayloadError            PAYLOAD               no     a provider would refuse this request
+    │   ├── PayloadError            PAYLOAD               no     a provider would refuse this request
+    │   ├── TooLargeError           TOO_LARGE             no     more than one call may carry
+    │   ├── MethodError             METHOD_NOT_ALLOWED    no     over HTTP: the path has no such method
+    │   ├── MediaTypeError          UNSUPPORTED_MEDIA     no     over HTTP: the body is in another format
+    │   └── NotAcceptableError      NOT_ACCEPTABLE        no     over HTTP: the answer cannot be in that format
+    ├── AuthenticationError         UNAUTHENTICATED       no     over HTTP: no key, or none that is valid
+    ├── PermissionDeniedError       FORBIDDEN             no     over HTTP: the key is not for this
+    ├── RateLimitError              RATE_LIMITED          yes    carries .retry_after
+    ├── DeadlineError               DEADLINE              yes    it took too long; a write may still happen
     ├── NotFoundError               NOT_FOUND             no
     │   ├── SessionNotFoundError    SESSION_NOT_FOUND     no
     │   ├── EpisodeNotFoundError    EPISODE_NOT_FOUND     no
     │   └── EntryNotFoundError      ENTRY_NOT_FOUND       no
     ├── ConflictError               CONFLICT              yes    the log moved on; read the head and decide again
     │   ├── IdempotencyMismatchError IDEMPOTENCY_MISMATCH no     one key, two different messages
+    │   ├── PreconditionError       PRECONDITION          no     a message came after the one that was named
     │   └── LeaseLostError          LEASE_LOST            no     another worker holds the job now
     ├── GoneError                   GONE                  no     erased, expired or deleted
     │   └── ExpiredError            EXPIRED               no     retention has taken the content
@@ -40,9 +49,11 @@ from collections.abc import Sequence
 
 __all__ = [
     "ACMSError",
+    "AuthenticationError",
     "ConfigurationError",
     "ConflictError",
     "CorruptRecordError",
+    "DeadlineError",
     "EntryNotFoundError",
     "EpisodeNotFoundError",
     "ExpiredError",
@@ -54,10 +65,16 @@ __all__ = [
     "JobFailedError",
     "LeaseLostError",
     "LegalHoldError",
+    "MediaTypeError",
+    "MethodError",
     "MissingExtraError",
+    "NotAcceptableError",
     "NotFoundError",
     "PayloadError",
+    "PermissionDeniedError",
+    "PreconditionError",
     "ProviderError",
+    "RateLimitError",
     "SchemaVersionError",
     "SessionNotFoundError",
     "StorageBusyError",
@@ -66,6 +83,7 @@ __all__ = [
     "StorageReadOnlyError",
     "StorageUnavailableError",
     "TokenBudgetExceededError",
+    "TooLargeError",
     "ValidationError",
     "VectorsUnavailableError",
 ]
@@ -124,6 +142,61 @@ class PayloadError(ValidationError):
     code = "PAYLOAD"
 
 
+class TooLargeError(ValidationError):
+    """This is more than one call may carry; nothing was stored."""
+
+    code = "TOO_LARGE"
+
+
+class MethodError(ValidationError):
+    """The path has no such method."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+
+class MediaTypeError(ValidationError):
+    """The body is in a format that is not understood."""
+
+    code = "UNSUPPORTED_MEDIA"
+
+
+class NotAcceptableError(ValidationError):
+    """The answer cannot be given in the format that was asked for."""
+
+    code = "NOT_ACCEPTABLE"
+
+
+class AuthenticationError(ACMSError):
+    """A valid API key is needed."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(ACMSError):
+    """The API key is not for this."""
+
+    code = "FORBIDDEN"
+
+
+class RateLimitError(ACMSError):
+    """Too many requests; wait and repeat it."""
+
+    code = "RATE_LIMITED"
+    retryable = True
+
+    def __init__(self, message: str | None = None, *, retry_after: float) -> None:
+        super().__init__(message)
+        #: Seconds until it is worth while.
+        self.retry_after = retry_after
+
+
+class DeadlineError(ACMSError):
+    """It took too long; a write may still have happened: repeat it with the same idempotency key."""
+
+    code = "DEADLINE"
+    retryable = True
+
+
 class NotFoundError(ACMSError):
     """Nothing has this name."""
 
@@ -159,6 +232,13 @@ class IdempotencyMismatchError(ConflictError):
     """This idempotency key was used before for another message; nothing was stored."""
 
     code = "IDEMPOTENCY_MISMATCH"
+    retryable = False
+
+
+class PreconditionError(ConflictError):
+    """A message came after the one that was named as the newest; nothing was stored."""
+
+    code = "PRECONDITION"
     retryable = False
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -18,7 +19,7 @@ from acms.core import validate
 from acms.errors import ValidationError
 from acms.model import Json, Media, Part, Role
 
-__all__ = ["Turn", "read_chat", "read_document", "read_lines"]
+__all__ = ["LineReader", "Turn", "read_chat", "read_document", "read_lines"]
 
 Turn: TypeAlias = dict[str, Any]
 """The keyword arguments of one `ingest`, with a `key` that is the same on every reading of the file."""
@@ -73,6 +74,19 @@ def read_lines(lines: Iterable[str], name: str) -> Iterator[Turn]:
         return
     text = "\n" * (number - 1) + first + "".join(line for _, line in numbered)
     yield from read_document(_parse(text, name, 1), name)
+
+
+class LineReader:
+    """Reads JSONL a line at a time: the messages and keys are those that `read_lines` finds in the whole of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._places = count()
+
+    def read(self, line: str, number: int) -> list[Turn]:
+        """Return the messages of a line; `ValidationError` names its number."""
+        record = _parse(line, self._name, number)
+        return list(_messages(_items(record, f"{self._name}:{number}"), self._places))
 
 
 def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -251,8 +265,11 @@ def _items(record: Json, place: str) -> Iterator[tuple[str, Json]]:
         yield from ((f"{place}: messages[{index}]", message) for index, message in enumerate(found))
 
 
-def _messages(items: Iterable[tuple[str, Json]]) -> Iterator[Turn]:
-    for index, (place, item) in enumerate(items):
+def _messages(items: Iterable[tuple[str, Json]], places: Iterator[int] | None = None) -> Iterator[Turn]:
+    """Translate messages; `places` go on from those before."""
+    places = count() if places is None else places
+    for place, item in items:
+        index = next(places)
         message = _object(item)
         if message is None or "role" not in message:
             raise ValidationError('is not a chat message: it has no "role"', field=place, options=EXPECTED)

@@ -24,10 +24,10 @@ from acms.core.chain import Entropy, token
 from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
 from acms.core.policy import CompactionPolicy
-from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, ValidationError
+from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, PreconditionError, ValidationError
 from acms.handles import shared
 from acms.logs import log
-from acms.model import Append, Draft, Expect, Head, JobDraft, Kind, Receipt, ToolCall, filling
+from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall, filling
 from acms.protocols import StorageBackend
 
 MERGE = 512
@@ -63,6 +63,8 @@ class Letter:
     rewrites: int | None = None
     #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
     decided: int | None = None
+    #: Id of the newest message its writer has seen, None for an empty log.
+    seen: Seen = ANY
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
     #: How compaction is asked for; None when an append asks for none.
@@ -193,7 +195,7 @@ class Mailbox:
             if letter.answer is not None and letter.answer.cancelled():
                 self._waiting.popleft()
                 continue
-            alone = letter.rewrite or letter.close is not None
+            alone = letter.rewrite or letter.close is not None or letter.seen is not ANY
             own = {draft.key for draft in letter.drafts if draft.key is not None}
             if taken and (alone or own & keys or size + len(letter.drafts) > MERGE):
                 break
@@ -222,6 +224,11 @@ class Mailbox:
                     continue
                 if letters[0].rewrites not in (None, head.rewrites):
                     raise Overtaken from None
+                if letters[0].seen not in (ANY, head.last_message):
+                    raise PreconditionError(
+                        f"the newest message is {head.last_message}, not {letters[0].seen}",
+                        options=("read what came since, and decide again",),
+                    ) from None
                 conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
                 if conflicts > 1:  # nobody else has written: the store would refuse this for ever
                     raise
@@ -274,7 +281,8 @@ class Mailbox:
         if reflects is not None:
             jobs = (*jobs, asked_for(self._context, reflects))
         expect = _FillingExpect()
-        expect.last_message = head.last_message
+        seen = letters[0].seen
+        expect.last_message = head.last_message if seen is ANY else seen
         expect.version = head.version
         expect.rewrites = letters[0].rewrites
         expect.__class__ = Expect

@@ -52,6 +52,7 @@ __all__ = [
     "Retry",
     "Role",
     "Search",
+    "Seen",
     "Source",
     "Span",
     "State",
@@ -384,13 +385,16 @@ class _Any(Enum):
 ANY = _Any.ANY
 """No expectation."""
 
+Seen: TypeAlias = str | Literal[_Any.ANY] | None
+"""Id of the newest message that was seen, None for an empty log, or no expectation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
     """What must still be true when an append commits."""
 
     #: Id of the newest message the writer has seen, None for an empty log.
-    last_message: str | Literal[_Any.ANY] | None = ANY
+    last_message: Seen = ANY
     #: `Head.rewrites` as the writer read it: the precondition of a worker.
     rewrites: int | None = None
     #: `Head.version` as the writer read it: for whoever decides by everything at the end of the log.

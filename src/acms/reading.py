@@ -53,10 +53,10 @@ def whole(value: object, field: str, *, least: int = 0, most: int = 100_000_000)
     return int(found)
 
 
-def strings(value: object, field: str) -> tuple[str, ...]:
-    """Return a list of strings."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
-        raise ValidationError(f"must be a list of at most {ITEMS} strings", field=field)
+def strings(value: object, field: str, *, most: int = ITEMS) -> tuple[str, ...]:
+    """Return a list of strings, so many at most."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > most:
+        raise ValidationError(f"must be a list of at most {most} strings", field=field)
     return tuple(text(one, f"{field}[{index}]", most=4096) for index, one in enumerate(value))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from acms.assembly import Gathered
 from acms.core import content
 from acms.core.caching import recall_tokens
+from acms.core.caching import step as step_of
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.history import Unit
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
@@ -95,6 +96,8 @@ class Room(NamedTuple):
     shrinks: bool = False
     #: Messages; None without a limit.
     newest: int | None = None
+    #: Share of it that a start gives up when it moves.
+    slack: float = 0.0
 
 
 class Resolver:
@@ -177,7 +180,8 @@ class Resolver:
         least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
         count = step.newest if room.newest is None else min(room.newest, step.newest or room.newest)
         shrinks = room.shrinks or step.strategy is not None
-        nodes = await self._nodes(step.steps, path, Room(least, shrinks, count))
+        slack = step.strategy.slack if isinstance(step.strategy, Window) else room.slack
+        nodes = await self._nodes(step.steps, path, Room(least, shrinks, count, slack))
         if isinstance(step.strategy, Window):
             units = content.flat(nodes)
             if step.newest is None:
@@ -226,13 +230,14 @@ class Resolver:
         same = counter == self._request.codec.counter.name
         count = step.newest if place.newest is None else place.newest
         wanted = None if count is not None or room is None else int(room * MARGIN)
+        epoch = step_of(room, place.slack) if wanted and room and place.slack else 0
         while True:
-            gathered = await view.said(budget=wanted, messages=count)
+            gathered = await view.said(budget=wanted, messages=count, epoch=epoch)
             units = content.atoms(gathered.units, counter)
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break
             wanted = 2 * wanted
-        if wanted is not None and not gathered.whole:
+        if wanted is not None:
             older = content.older(gathered.units, gathered.cover)
             shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
             gathered = replace(gathered, units=[*shown, *gathered.units])
@@ -246,9 +251,10 @@ class Resolver:
         return sum([cost(message) for unit in units for message in unit.messages])
 
     def _summaries(self) -> set[str]:
-        """Return the ids of the summaries that were read."""
+        """Return the ids of the summaries that were read, and of what a compaction left beside them."""
         units = [unit for log in self._found.logs for unit in log.gathered.units]
-        return {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
+        found = {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
+        return found.union(*(log.gathered.stays for log in self._found.logs))
 
     async def _note(
         self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""

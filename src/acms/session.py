@@ -28,6 +28,7 @@ from acms.events import EpisodeClosed, Ingested
 from acms.logs import log
 from acms.mailbox import Delivered, Letter
 from acms.model import (
+    ANY,
     EMPTY,
     Draft,
     Embedded,
@@ -39,6 +40,7 @@ from acms.model import (
     Part,
     Privacy,
     Role,
+    Seen,
     Text,
     filling,
 )
@@ -193,11 +195,17 @@ class ACMS(View):
         return receipt.message_id
 
     async def ingest_many(
-        self, messages: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        last_message: Seen = ANY,
     ) -> list[MessageReceipt]:
         """Append messages in order, all or none; each is a mapping of the arguments of `ingest`.
 
-        `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key".
+        `idempotency_key` gives them the keys `<key>:0`, `<key>:1`…; a message may carry its own as "key". With
+        `last_message`, the id of the newest message the caller has seen (None: there was none), `PreconditionError`
+        when another one came after it; facts and summaries may come.
         """
         if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
             raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
@@ -219,7 +227,7 @@ class ACMS(View):
                 what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
                 raise ValidationError(what, field=field)
             drafts.append(self._draft(f"{field}.", **values))
-        return await self._ingest(drafts) if drafts else []
+        return await self._ingest(drafts, last_message) if drafts else []
 
     def _draft(
         self,
@@ -246,7 +254,7 @@ class ACMS(View):
             private = privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
             plain = EMPTY if metadata is None else validate.metadata(metadata)
             actor = None if actor_id is None else validate.name(actor_id, "actor_id")
-            name = None if key is None else validate.name(key, "idempotency_key")
+            name = None if key is None else validate.name(key, "key" if prefix else "idempotency_key")
             if shared.config.privacy.redact_before_persist:
                 from acms.core.sinks import stored  # the rules come with it
 
@@ -284,12 +292,19 @@ class ACMS(View):
             message = str(error).removeprefix(f"{error.field}: ")
             raise ValidationError(message, field=prefix + error.field, options=error.options) from error
 
-    async def _ingest(self, drafts: Sequence[Draft]) -> list[MessageReceipt]:
+    async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
         context = (shared.context_id if shared.retained else None) or await shared.ensure()
         delivered = await self._writer.post(
             context,
-            Letter(drafts, shared.rules, shared.config.retry, watch=shared.watch, reflect=shared.reflects),
+            Letter(
+                drafts,
+                shared.rules,
+                shared.config.retry,
+                seen=seen,
+                watch=shared.watch,
+                reflect=shared.reflects,
+            ),
         )
         assert delivered is not None
         if delivered.asked:

@@ -5,6 +5,9 @@
         kv.set("style", "Answer in German.")
         create_pin_registry(kv, namespace="user:123").pin("style")
 
+    with Client("http://127.0.0.1:8000") as client:
+        client.session("user_123").ingest("user", "…")
+
 All blocking sessions of a process share that loop, so they can share a storage handle. Not for use inside a running
 event loop: await `acms.ACMS` there.
 """
@@ -14,18 +17,22 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from acms import client as _client
 from acms import pins as _pins
 from acms import prompt as _prompt
 from acms import session as _async
 from acms import view as _view
-from acms.config import ACMSConfig
+from acms.client import ContextInfo
+from acms.config import ACMSConfig, RetryConfig
+from acms.contract import RenderRequest
 from acms.errors import HandleError
 from acms.events import Event
 from acms.manifest import Manifest
+from acms.model import Json
 from acms.projections import Diff, IndexStats, MessageReceipt
 from acms.protocols import (
     Codec,
@@ -42,7 +49,21 @@ from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
 from acms.storage.kv import Clock, utc_now
 
-__all__ = ["ACMS", "KV", "PinRegistry", "Prompt", "View", "create_pin_registry", "open_kv"]
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = [
+    "ACMS",
+    "KV",
+    "Client",
+    "PinRegistry",
+    "Prompt",
+    "RemoteSession",
+    "RemoteView",
+    "View",
+    "create_pin_registry",
+    "open_kv",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -352,3 +373,179 @@ class Prompt:
     ) -> Rendered:
         """Return the request for the provider; see `acms.prompt.Prompt.render`."""
         return _portal.run(self.inner.render(budget, after=after, on_event=on_event))
+
+
+# ── over HTTP ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RemoteView:
+    """A session at a service as it was at a version, for blocking code."""
+
+    def __init__(self, session: _client.RemoteView) -> None:
+        self.inner = session
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        return self.inner.session_id
+
+    recall = _blocking(_client.RemoteView.recall)
+    window = _blocking(_client.RemoteView.window)
+    messages = _blocking(_client.RemoteView.messages)
+    history = _blocking(_client.RemoteView.history)
+    episodes = _blocking(_client.RemoteView.episodes)
+    facts = _blocking(_client.RemoteView.facts)
+    get = _blocking(_client.RemoteView.get)
+    get_session_stats = _blocking(_client.RemoteView.get_session_stats)
+    forks = _blocking(_client.RemoteView.forks)
+    ancestry = _blocking(_client.RemoteView.ancestry)
+    tree = _blocking(_client.RemoteView.tree)
+    tags = _blocking(_client.RemoteView.tags)
+    compactions = _blocking(_client.RemoteView.compactions)
+    policy = _blocking(_client.RemoteView.policy)
+
+    def diff(self, other: RemoteView | int | str) -> Diff:
+        """Return how what is in force differs on another side: another session, or a version or tag of this one."""
+        return _portal.run(self.inner.diff(other.inner if isinstance(other, RemoteView) else other))
+
+
+class RemoteSession(RemoteView):
+    """A session at a service, for blocking code; made by `Client.session`. See `acms.client.RemoteSession`."""
+
+    inner: _client.RemoteSession
+
+    def __init__(self, session: _client.RemoteSession) -> None:
+        super().__init__(session)
+
+    def __enter__(self) -> RemoteSession:
+        """Use the session in a block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the session."""
+        self.close()
+
+    def at(self, version: int) -> RemoteView:
+        """Return a read-only view of the session as if its log ended at a version."""
+        return RemoteView(self.inner.at(version))
+
+    @property
+    def last_receipt(self) -> MessageReceipt | None:
+        """What the last ingested message became; None before the first one."""
+        return self.inner.last_receipt
+
+    ingest = _blocking(_client.RemoteSession.ingest)
+    ingest_many = _blocking(_client.RemoteSession.ingest_many)
+    close_episode = _blocking(_client.RemoteSession.close_episode)
+    retract = _blocking(_client.RemoteSession.retract)
+    replace = _blocking(_client.RemoteSession.replace)
+    clear = _blocking(_client.RemoteSession.clear)
+    tag = _blocking(_client.RemoteSession.tag)
+    untag = _blocking(_client.RemoteSession.untag)
+    delete = _blocking(_client.RemoteSession.delete)
+    compact = _blocking(_client.RemoteSession.compact)
+    reflect = _blocking(_client.RemoteSession.reflect)
+    wait = _blocking(_client.RemoteSession.wait)
+    undo = _blocking(_client.RemoteSession.undo)
+    set_policy = _blocking(_client.RemoteSession.set_policy)
+    erase = _blocking(_client.RemoteSession.erase)
+    close = _blocking(_client.RemoteSession.close)
+
+    def fork(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
+        """Return a new session that shares everything up to a version with this one; see `acms.ACMS.fork`."""
+        return RemoteSession(_portal.run(self.inner.fork(at, session_id)))
+
+    def copy(self, at: int | str | None = None, session_id: str | None = None) -> RemoteSession:
+        """Return a new session with everything this one reads up to a version; see `acms.ACMS.copy`."""
+        return RemoteSession(_portal.run(self.inner.copy(at, session_id)))
+
+
+class Client:
+    """The service at an address, for blocking code; see `acms.client.Client`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retry: RetryConfig | None = None,
+        why: bool = True,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        self.inner = _client.Client(
+            base_url, api_key=api_key, timeout=timeout, retry=retry, why=why, verify=verify
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def __enter__(self) -> Client:
+        """Keep the connections open until the block ends."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones. Idempotent."""
+        _portal.run(self.inner.aclose())
+
+    def session(self, session_id: str, *, namespace: str = "default") -> RemoteSession:
+        """Return the session with a name, or with the id of its context; nothing is sent yet."""
+        return RemoteSession(self.inner.session(session_id, namespace=namespace))
+
+    def contexts(self, *, namespace: str | None = None, parent: str | None = None) -> Iterator[ContextInfo]:
+        """Yield every live context, newest first: of a namespace, or the forks of one by its id."""
+        return _stepping(self.inner.contexts(namespace=namespace, parent=parent))
+
+    def render(
+        self,
+        request: RenderRequest | Mapping[str, Json],
+        contexts: Sequence[RemoteSession | str] = (),
+        *,
+        action: str | None = None,
+        attempt: int = 1,
+        cache: Sequence[str] = (),
+        lenient: bool = False,
+        extended: bool = False,
+    ) -> dict[str, Json]:
+        """Answer a request of the contract from some contexts; see `acms.client.Client.render`."""
+        return _portal.run(
+            self.inner.render(
+                request,
+                [one.inner if isinstance(one, RemoteSession) else one for one in contexts],
+                action=action,
+                attempt=attempt,
+                cache=cache,
+                lenient=lenient,
+                extended=extended,
+            )
+        )
+
+    def export(
+        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+    ) -> Iterator[str]:
+        """Yield contexts and their own entries as lines of JSON; see `acms.client.Client.export`."""
+        inner = context.inner if isinstance(context, RemoteSession) else context
+        return _stepping(self.inner.export(inner, namespace=namespace))
+
+    def restore(self, lines: Iterable[str]) -> list[ContextInfo]:
+        """Write exported contexts verbatim; see `acms.client.Client.restore`."""
+        return _portal.run(self.inner.restore(lines))
+
+
+def _stepping(items: AsyncGenerator[R]) -> Iterator[R]:
+    """Yield what the other loop yields, one step of it at a time."""
+
+    async def step() -> tuple[R, ...]:
+        async for one in items:
+            return (one,)
+        return ()
+
+    try:
+        while found := _portal.run(step()):
+            yield found[0]
+    finally:
+        _portal.run(items.aclose())

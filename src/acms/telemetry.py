@@ -11,7 +11,7 @@ that dashboards which count calls and cost do not count a request twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolRe
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["RenderSpan", "record_content", "render_span"]
+__all__ = ["RenderSpan", "RequestSpan", "record_content", "render_span", "request_span"]
 
 SPAN = "acms.prompt.render"
 
@@ -177,3 +177,48 @@ def _given(arguments: str) -> Json:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+# ── requests of the HTTP service ────────────────────────────────────────────────────────────────────────────────────
+
+
+class RequestSpan:
+    """The span of one request to the HTTP service; does nothing when nobody records it."""
+
+    def __init__(self, span: Span | None = None) -> None:
+        self._span = span
+
+    def done(self, *, operation: str, route: str, status: int, code: str) -> None:
+        """Note what was asked and how it was answered: no ids, no tenant, no query."""
+        if self._span is None:
+            return
+        self._span.update_name(operation)
+        self._span.set_attributes({"http.route": route, "http.response.status_code": status})
+        if code:
+            self._span.set_attribute("error.type", code)
+        if status >= 500:
+            api = _api()
+            self._span.set_status(api.Status(api.StatusCode.ERROR))
+
+
+@contextmanager
+def request_span(method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+    """Open the span of a request, below the caller's when it sent a `traceparent` (W3C Trace Context)."""
+    api = _api()
+    if api is None:
+        yield RequestSpan()
+        return
+    above = None
+    if "traceparent" in headers:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        above = TraceContextTextMapPropagator().extract(dict(headers))
+    tracer: Tracer = api.get_tracer("acms")
+    span = tracer.start_span(
+        method, context=above, kind=api.SpanKind.SERVER, attributes={"http.request.method": method}
+    )
+    if not span.is_recording():
+        yield RequestSpan()
+        return
+    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        yield RequestSpan(span)

@@ -72,14 +72,19 @@ async def export(
 
 
 async def restore(
-    storage: StorageBackend, lines: Iterable[str] | AsyncIterable[str], *, progress: Progress | None = None
+    storage: StorageBackend,
+    lines: Iterable[str] | AsyncIterable[str],
+    *,
+    first: int = 1,
+    progress: Progress | None = None,
 ) -> Context:
     """Write an exported context verbatim; goes on after the last version that is already stored.
 
+    `first` is the number that errors give to the first line: an export may be a part of something longer.
     `CorruptRecordError` names the line that is no export, does not count on from the one before, or is missing at the
     end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
     """
-    numbered = _numbered(lines)
+    numbered = _numbered(lines, first)
     try:
         number, line = await anext(numbered)
     except StopAsyncIteration:
@@ -254,8 +259,8 @@ class _Count:
             self.total = entry.total
 
 
-async def _numbered(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[tuple[int, str]]:
-    number = 0
+async def _numbered(lines: Iterable[str] | AsyncIterable[str], first: int) -> AsyncIterator[tuple[int, str]]:
+    number = first - 1
     if isinstance(lines, AsyncIterable):
         async for line in lines:
             number += 1

@@ -44,6 +44,11 @@ class View:
         return self._shared.session_id
 
     @property
+    def namespace(self) -> str:
+        """The group of conversations it belongs to: a user, a project."""
+        return self._shared.namespace
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter
@@ -182,11 +187,17 @@ class View:
         return list(shared.stage.entries(found))
 
     async def said(
-        self, *, budget: int | None = None, messages: int | None = None, since: int | None = None
+        self,
+        *,
+        budget: int | None = None,
+        messages: int | None = None,
+        since: int | None = None,
+        epoch: int = 0,
     ) -> assembly.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
-        With `since` everything from the last unit on that has no more than so many tokens of the log before it. The
+        With `since` everything from the last unit on that has no more than so many tokens of the log before it. With a
+        budget and an `epoch` the summaries are those that were there when the log last passed a multiple of it. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         """
         shared = self._shared
@@ -201,6 +212,10 @@ class View:
             return self._nothing()
         if messages is not None:
             return await assembly.gather_last(shared.storage, context, self._at, messages, shared.stage)
+        if budget is not None and epoch:
+            return await assembly.gather_epoch(
+                shared.storage, context, self._at, shared.frame, budget, epoch, shared.stage
+            )
         if budget is not None:
             return await assembly.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage

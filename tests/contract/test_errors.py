@@ -244,6 +244,50 @@ async def test_check_32_under_block_no_text_leaves_even_if_a_source_sends_it(
         assert not [piece for piece in windows(SAID) | windows(long) if piece in place]
 
 
+async def test_check_32_no_candidate_tells_the_text_of_another() -> None:
+    long = "The orders of the northern region are moved to the new cluster on the first of May."
+    found = [
+        item("proj:1", long),
+        item(f"proj:{long[5:30]}", None, "orders"),
+        item("proj:2", None, "orders", f"about {long[30:55]}", "new cluster"),
+        {**item("proj:3", long[::-1]), "cost_tokens": -1},  # is not read, and is not told either
+        item("proj:4", None, long[::-1][10:40], "may"),
+    ]
+    reply = await engine(Source("L2", found)).render(request(privacy="block"))
+    named = {one.id: one.entities for one in reply.fragments or ()}
+    assert named == {"proj:1": (), "proj:2": ("orders", "new cluster"), "proj:4": ("may",)}
+    place = json.dumps(checked(reply)) + repr(list(reply.ledger))
+    assert not [piece for piece in windows(long) | windows(long[::-1]) if piece in place]
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"text": "orders " * 20_000},
+        {"entities": [f"e{n}" for n in range(1_001)]},
+        {"citations": ["ref"] * 1_001},
+        {"variants": [{"lod": "macro", "text": "orders " * 20_000}]},
+    ],
+    ids=lambda large: next(iter(large)),
+)
+async def test_check_25_what_is_larger_than_a_snippet_is_passed_over(large: dict[str, Any]) -> None:
+    found = [item("good", "The orders.", "orders"), {**item("large", "x"), **large}]
+    reply = await engine(Source("L2", found)).render(request(tokens=1_000_000))
+    assert ids(reply) == ["good"]
+    assert [one.message for one in reply.warnings if one.code == "PARTIAL_DATA"] == [
+        "1 candidates of L2 provider 'L2-source' were not usable"
+    ]
+
+
+async def test_of_many_warnings_the_first_are_read() -> None:
+    async def complain(asked: Any) -> Any:
+        many = [{"code": "PARTIAL_DATA", "message": "x"}] * 5_000
+        return {"request_id": asked.request_id, "candidates": [item("a", "x", "orders")], "warnings": many}
+
+    reply = await engine(Source("L2", complain)).render(request())
+    assert (ids(reply), codes(reply).count("PARTIAL_DATA")) == (["a"], 1)
+
+
 async def test_what_gives_itself_away_by_its_name_is_a_violation() -> None:
     long = "The orders of the northern region are moved on the first of May."
     reply = await failed(Source("L2", [item(long[:30], long, "orders")]), privacy="block")

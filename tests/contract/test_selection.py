@@ -11,7 +11,7 @@ from math import log, nan
 import pytest
 
 from acms.contract import Candidate, Layer, Lod, RiskLevel, Variant
-from acms.core import selection
+from acms.core import benefit as formula
 from acms.core.selection import PROFILES, Profile, Selection, select
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -91,10 +91,10 @@ def test_check_07_the_golden_rows_come_out(
 ) -> None:
     one = offer("x", entities, age, cites, cost)
     assert one.timestamp is not None
-    fresh = selection.recency(one.timestamp, NOW)
-    cited = selection.citation(one, RiskLevel.MEDIUM)
+    fresh = formula.recency(one.timestamp, NOW)
+    cited = formula.citation(one, RiskLevel.MEDIUM)
     assert fresh == pytest.approx(recency, abs=1e-9)
-    assert selection.benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
+    assert formula.benefit(len(entities) / 4, fresh, cited) == pytest.approx(benefit, abs=1e-9)
     chosen = choose([one], profile="published")
     assert chosen.benefits["x"] == pytest.approx(benefit, abs=1e-9)
     assert chosen.scores["x"] == pytest.approx(score, abs=1.1e-9)
@@ -367,7 +367,7 @@ def test_what_covers_nothing_and_is_hardly_relevant_is_left_out_even_if_there_is
     ]
     chosen = choose(offers)
     assert sorted(one.id for one in chosen.fragments) == ["near", "x"]
-    assert [(one.id, one.rule) for one in chosen.left] == [("noise", "relevance")]
+    assert [(one.id, one.rule) for one in chosen.left] == [("noise", "irrelevant")]
     assert len(choose(offers, gaze="").fragments) == 3
 
 
@@ -452,7 +452,7 @@ def test_lazy_choice_by_score_is_the_choice_of_a_full_search() -> None:
 
             def gain(one: Candidate, covered: set[str] = covered) -> float:
                 asked = set(one.entities)
-                static = 0.3 * selection.recency(one.timestamp, NOW) + 0.1 * selection.citation(
+                static = 0.3 * formula.recency(one.timestamp, NOW) + 0.1 * formula.citation(
                     one, RiskLevel.MEDIUM
                 )
                 return (0.6 * (len(asked) - len(asked & covered) / 2) + static * len(asked)) / 6 / 1.1

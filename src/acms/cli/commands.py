@@ -15,6 +15,7 @@ from acms.cli import (
     evaluating,
     facts,
     jobs,
+    keys,
     migrating,
     moving,
     pinning,
@@ -22,6 +23,8 @@ from acms.cli import (
     reading,
     reindexing,
     rendering,
+    scanning,
+    serving,
 )
 from acms.cli.base import app
 
@@ -34,6 +37,7 @@ __all__ = [
     "evaluating",
     "facts",
     "jobs",
+    "keys",
     "migrating",
     "moving",
     "pinning",
@@ -41,6 +45,8 @@ __all__ = [
     "reading",
     "reindexing",
     "rendering",
+    "scanning",
+    "serving",
 ]
 
 

@@ -54,23 +54,12 @@ class Kept:
 
 RECALLED = 4
 """Part of a budget that what the past says may have: one in so many."""
-CODECS = {
-    "openai-chat": ("OpenAIChat", "gpt-5"),
-    "openai-responses": ("OpenAIResponses", "gpt-5"),
-    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
-}
-"""Formats by name: the class, and the model when none is given."""
 
 
 def _codec(name: str, model: str | None) -> Codec:
     from acms import codecs
 
-    name = name.removesuffix("-messages")  # as the codec calls itself
-    if name not in CODECS:
-        raise ValidationError(f"{name!r} is not one of {', '.join(CODECS)}", field="codec")
-    made, usual = CODECS[name]
-    found: Codec = getattr(codecs, made)(usual if model is None else model)
-    return found
+    return codecs.named(name, model)
 
 
 @prompt.command(

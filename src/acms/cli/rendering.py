@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from acms.cli.base import AsJson, Db, File, Namespace, app, reading, run
-from acms.cli.render import Column, Screen
+from acms.cli.render import Column, Screen, plain
 from acms.contract import RenderReply
 from acms.core.history import preview
 from acms.errors import ValidationError
+from acms.projections import Verdict
 
 FRAGMENTS = (
     Column("lod", "magenta"),
@@ -21,6 +22,16 @@ FRAGMENTS = (
     Column("tokens", right=True),
     Column("id", "dim"),
     Column("text"),
+)
+
+WHY = (
+    Column("decision"),
+    Column("rule", "magenta"),
+    Column("score", "green", right=True),
+    Column("tokens", right=True),
+    Column("id", "dim"),
+    Column("signals"),
+    Column("reason"),
 )
 
 
@@ -33,13 +44,17 @@ def render(
     extended: Annotated[
         bool, typer.Option("--extended", help="Add what is not in v0: sources, experience.")
     ] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also say of every candidate why it is shown or left out.")
+    ] = False,
     db: Db = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
     """Answer a render_request.v0 from a session: fragments within the budget, or an error with options.
 
-    --json writes render_context_reply.v0. The exit code is 1 when the reply is an error.
+    --json writes render_context_reply.v0; --why adds a list `ledger`. The exit code is 1 when the reply
+    is an error.
     """
 
     async def work() -> int:
@@ -49,7 +64,10 @@ def render(
         async with reading(db, namespace, session) as one:
             reply = await ACS([one]).render(body)
         screen = Screen(as_json)
-        screen.show(reply.to_wire(extended=extended), lambda: _draw(screen, reply, extended))
+        written = reply.to_wire(extended=extended)
+        if why:
+            written["ledger"] = [plain(verdict) for verdict in reply.ledger]
+        screen.show(written, lambda: _draw(screen, reply, extended, why))
         return 0 if reply.error is None else 1
 
     run(as_json, work())
@@ -64,7 +82,7 @@ def _read(file: Path) -> Any:
         raise ValidationError("is not JSON", field="request") from error
 
 
-def _draw(screen: Screen, reply: RenderReply, extended: bool) -> None:
+def _draw(screen: Screen, reply: RenderReply, extended: bool, why: bool) -> None:
     if reply.fragments:
         screen.table(
             FRAGMENTS,
@@ -82,9 +100,25 @@ def _draw(screen: Screen, reply: RenderReply, extended: bool) -> None:
     if extended:
         for unit in reply.experience:
             screen.line(f"experience {unit.unit_id}: {unit.reason}", "dim")
+    if why:
+        screen.table(WHY, [_why(verdict) for verdict in reply.ledger])
     for warning in reply.warnings:
         screen.line(f"warning {warning.code}: {warning.message}", "yellow")
     if reply.error is not None:
         screen.line(f"error {reply.error.code}: {reply.error.message}", "red")
         for option in reply.error.options:
             screen.line(f"  try: {option.action}: {option.hint}")
+
+
+def _why(verdict: Verdict) -> list[str]:
+    """Return a verdict as a row of the `WHY` table."""
+    parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
+    return [
+        "shown" if verdict.included else "left out",
+        verdict.rule,
+        f"{verdict.score:.2f}",
+        str(verdict.tokens),
+        verdict.id,
+        " ".join(f"{name} {value:.2f}" for name, value in parts),
+        verdict.reason,
+    ]

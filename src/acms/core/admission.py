@@ -7,7 +7,7 @@ chosen is read; where that changes a text, the choice is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -15,13 +15,14 @@ from typing import Literal
 from acms.contract import Candidate, KVPolicy, RiskLevel, Variant
 from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
+from acms.core.renditions import let_go
 from acms.core.selection import Profile, Selection, select
+from acms.core.windows import Windows
 from acms.model import Privacy
+from acms.projections import Ledger, Verdict
 
 MARK = "[REDACTED: "
 """How the mark of a redaction begins."""
-WINDOW = 20
-"""Characters in a row that give away a text."""
 PIECE = 8
 """Characters of something sensitive that give it away."""
 ROUNDS = 3
@@ -41,6 +42,8 @@ class Terms:
     profile: Profile = "quality"
     order: Literal["selection", "lod"] = "selection"
     risk: RiskLevel = RiskLevel.MEDIUM
+    #: Texts that are nobody's and may not be told either.
+    unread: tuple[str, ...] = ()
     #: What the caller says of its cache, and how many keys that holds at most.
     cache: tuple[Held, ...] = ()
     capacity: int | None = None
@@ -51,7 +54,7 @@ class Admitted:
     """What was chosen, and what privacy did on the way."""
 
     selection: Selection
-    #: By id, as they were admitted.
+    #: By id, those of the fragments, as they were admitted.
     candidates: dict[str, Candidate]
     #: Fragments of which only the id is shown.
     blocked: int = 0
@@ -67,8 +70,12 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose what enters a reply. The order in which candidates come does not matter."""
     withheld = 0
     pool: list[Candidate] = []
+    hidden: list[Candidate] = []
     for one in candidates:
-        found = _referred(one) if effective(terms.mode, one.privacy) is Privacy.BLOCK else one
+        (hidden if effective(terms.mode, one.privacy) is Privacy.BLOCK else pool).append(one)
+    texts = Windows((*(text for one in hidden for text in _texts(one)), *terms.unread))
+    for one in hidden:
+        found = _referred(one, texts)
         if found is None:
             withheld += 1
         else:
@@ -106,7 +113,9 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         pool = kept
         if not changed:
             break
-    by_id = {one.id: one for one in pool}
+    shown = {one.id for one in selection.fragments}
+    by_id = {one.id: one for one in pool if one.id in shown}
+    let_go(pool)
     return Admitted(
         selection=selection,
         advice=policy(
@@ -126,10 +135,57 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     )
 
 
-def _referred(one: Candidate) -> Candidate | None:
-    """Return what may be said of a blocked item; None when its id alone would say more."""
-    texts = [text for text in (one.text, *(variant.text for variant in one.variants)) if text]
-    if _gives_away(one.id, texts) or _tells(one.id, Privacy.REDACT):
+def best(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
+    ordered = sorted(candidates, key=_best_first)
+    return ordered[:most], tuple(one.id for one in ordered[most:])
+
+
+def _best_first(one: Candidate) -> tuple[float, float, str, str]:
+    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
+    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
+
+
+def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
+    """Return why each candidate is shown or not, in the words of a recall; written down when it is first read.
+
+    `beyond` are ids of units of experience that were too many. There is no text in it. An id that holds something
+    sensitive is redacted; one that gives away what is blocked is not named.
+    """
+    weighed, withheld = admitted.selection.weighed, admitted.withheld
+
+    def write() -> dict[str, Verdict]:
+        found = [
+            _left_out(id, "top_k", "experience_top_k asked for fewer units of experience") for id in beyond
+        ]
+        found += weighed.verdicts()
+        reason = "its id or its names would tell what may not be shown"
+        found += [_left_out(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)]
+        safe = [
+            replace(one, id=redact(one.id, Privacy.REDACT).text) if _tells(one.id, Privacy.REDACT) else one
+            for one in found
+        ]
+        return {one.id: one for one in safe}
+
+    shown = len(admitted.selection.fragments)
+    return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
+
+
+def _left_out(id: str, rule: str, reason: str) -> Verdict:
+    return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
+
+
+def _texts(one: Candidate) -> Iterator[str]:
+    """Yield all renditions of a candidate."""
+    if one.text:
+        yield one.text
+    for variant in one.variants:
+        yield variant.text
+
+
+def _referred(one: Candidate, texts: Windows) -> Candidate | None:
+    """Return what may be said of a blocked item; None when its id alone would tell one of the blocked texts."""
+    if texts.give_away(one.id) or _tells(one.id, Privacy.REDACT):
         return None
     return replace(
         one,
@@ -137,7 +193,7 @@ def _referred(one: Candidate) -> Candidate | None:
         variants=(),
         cost_tokens=0,
         citations=(),
-        entities=tuple(name for name in one.entities if safe_key(name) and not _gives_away(name, texts)),
+        entities=tuple(name for name in one.entities if safe_key(name) and not texts.give_away(name)),
         privacy=Privacy.BLOCK,
     )
 
@@ -145,11 +201,6 @@ def _referred(one: Candidate) -> Candidate | None:
 def _tells(id: str, mode: Privacy) -> bool:
     """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
     return any(one.kind != "phone" for one in redact(id, mode).spans)
-
-
-def _gives_away(name: str, texts: Sequence[str]) -> bool:
-    last = len(name) - WINDOW + 1
-    return last > 0 and any(name[at : at + WINDOW] in text for text in texts for at in range(last))
 
 
 def excerpt(part: str, whole: str, mode: Privacy) -> str | None:

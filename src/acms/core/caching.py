@@ -9,7 +9,7 @@ is remembered from one render to the next, and every process finds the same one 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import sqrt
@@ -25,6 +25,12 @@ SLACK = 0.5
 """Share of a budget given up when a start moves: the best one for turns of a tenth of a budget, and at most a quarter
 dearer than the best for turns between a fortieth and three tenths of it."""
 
+
+MOST = 0.7
+"""Share of the room that an epoch may add, at most: the rest is for what is shown when it begins."""
+
+MARGIN = 1.1
+"""How much more room is kept for an epoch than its tokens took so far: moving too early costs less than moving twice."""
 
 RECALL = 16
 """A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
@@ -54,13 +60,14 @@ def start(
     """Return the first of some atoms that is shown, so that it and all after it fit the room.
 
     `befores` are the tokens of the log before each atom and never fall; `costs` are what each takes of the room. The
-    atoms are the whole history, or reach so far back that they do not fit. `scale` is what the grid is measured by: the
+    atoms are the whole history, or reach so far back that they do not fit. `scale` is what epochs are measured by: the
     budget, which is the same every turn, where the room is not; the room itself when None.
 
-    Everything when it fits. Otherwise the start is the atom across the first line of the grid from which on it fits:
-    it moves only when it must, and never back while the log grows and the room is the same. Where no line lies between
-    what fits and the newest atom, because one is nearly as large as the room, the lines are set closer. The newest atom
-    is always shown, also when it alone is too large.
+    Everything when it fits. Otherwise an epoch began when the log passed a multiple of the distance, and the start is
+    the oldest atom from which all fits until it passes the next one, if it goes on to cost as much a token. So when a
+    start moves follows from the log alone: prompts with less room start later, not at other times. Where what comes is
+    dearer than that, or the room is small, epochs are shorter. The newest atom is always shown, also when it alone is
+    too large.
     """
     if not costs:
         return 0
@@ -72,14 +79,34 @@ def start(
         return 0
     if first >= newest:
         return newest
-    distance = step(room if scale is None else scale, slack)
+    distance = step(room if scale is None else scale, slack) if slack else 0
+    while distance > MOST * room:
+        distance //= 2
     while distance:
-        line = -(-befores[first] // distance) * distance
-        # A line behind the newest atom would be crossed by another one tomorrow.
-        if line < befores[newest]:
-            return bisect_right(befores, line) - 1
+        since = bisect_left(befores, epoch(befores[newest], distance))
+        if since > first:
+            found = _until(befores, costs, since, room, distance)
+            if found >= first:
+                return found
         distance //= 2
     return first
+
+
+def epoch(tokens: int, distance: int) -> int:
+    """Return how many tokens a log had when its epoch began that now has so many before its newest message."""
+    return tokens // distance * distance
+
+
+def _until(befores: Sequence[int], costs: Sequence[int], since: int, room: int, distance: int) -> int:
+    """Return the oldest atom from which all fits until `distance` tokens were added to what is before `since`."""
+    found, cost = since, 0
+    while found:
+        cost += costs[found - 1]
+        tokens = max(1, befores[since] - befores[found - 1])
+        if cost + MARGIN * distance * max(1.0, cost / tokens) > room:
+            break
+        found -= 1
+    return found
 
 
 def recall_tokens(budget: int | None) -> int:

@@ -408,8 +408,8 @@ def summarised(
     found: list[Atom] = []
     for unit in reversed(units):
         stays = unit.mandatory
-        if len(unit.messages) == 1 and not summaries.isdisjoint(unit.messages[0].sources):
-            left = None if left is None else left - cost(unit.messages[0])
+        if any(not summaries.isdisjoint(message.sources) for message in unit.messages):
+            left = None if left is None else left - sum(map(cost, unit.messages))
             stays = stays or left is None or left >= 0
         found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
     found.reverse()

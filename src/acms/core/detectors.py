@@ -74,7 +74,7 @@ def private_keys(text: str) -> Iterator[Found]:
 
 _SCHEME = re.compile(r"(?:jdbc:)?[A-Za-z][A-Za-z0-9+.-]{1,30}$")
 _CREDENTIALS = re.compile(r"""://([^\s/?#:@"'`<>]{0,128}+):([^\s/"'`<>]{1,256})@([^\s"'`<>,;)\]}]{1,512}+)""")
-_VARIABLE = re.compile(
+VARIABLE = re.compile(
     r"""\$?\$?\{[^}]*\}?\}?|\$\(?(?:[A-Z_][A-Z0-9_]{0,60}|[a-z_]{1,60})\)?|%\w{1,60}%|%\(\w{1,60}\)s|%[sdrv]|<[^>]*>?|\[[^\]]*\]?|\*+|x{3,}|X{3,}|\.{2,}|…|_+"""
 )
 
@@ -87,7 +87,7 @@ def addresses(text: str) -> Iterator[Found]:
         after = at + 3
         if match:
             scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not _VARIABLE.fullmatch(match[2]):
+            if scheme and not VARIABLE.fullmatch(match[2]):
                 yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
                 after = match.end()
         at = text.find("://", after)
@@ -115,7 +115,7 @@ _SPECIAL = (
     ("ZXlK", _ENCODED, "jwt"),
 )
 _DUMMY = re.compile(
-    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
+    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
     r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 
@@ -127,14 +127,14 @@ def _compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def _random(value: str, least: float) -> bool:
-    return entropy(value) >= least and not _DUMMY.search(value)
+    # The entropy is at most that of its characters drawn evenly, which is told at once.
+    return len(set(value)) >= 2**least and entropy(value) >= least and not _DUMMY.search(value)
 
 
 class _Known(NamedTuple):
     """The rules of tokens, ready to look for."""
 
-    #: Where a beginning may stand: its first character, after none of a word.
-    start: re.Pattern[str]
+    #: A beginning, after no character of a word.
     heads: re.Pattern[str]
     #: Shape and least entropy, by beginning.
     shapes: dict[str, list[tuple[str, float]]]
@@ -160,13 +160,18 @@ def _known() -> _Known:
         for other in longest:
             if other != head and head.startswith(other):
                 shapes[head] += [one for one in shapes[other] if one not in shapes[head]]
-    firsts = "".join({head[0] for head in shapes})
+    rest: dict[str, list[str]] = {}
+    for head in longest:
+        rest.setdefault(head[0], []).append(re.escape(head[1:]))
+    heads = "|".join(f"(?<={first})(?:{'|'.join(some)})" for first, some in rest.items())
     return _Known(
-        # A token may follow an escape of JSON or of a URL: `\nAKIA…`, `%3Dghp_…`.
+        # A set of characters first, which is looked for fastest. A token may follow an escape of JSON or of a URL:
+        # `\nAKIA…`, `%3Dghp_…`.
         re.compile(
-            rf"[{firsts}](?:(?<![A-Za-z0-9].)|(?<=\\[nrt].)|(?<=%[0-9A-Fa-f][0-9A-Fa-f].))", re.DOTALL
+            rf"[{''.join(rest)}](?:(?<![A-Za-z0-9].)|(?<=\\[nrt].)|(?<=%[0-9A-Fa-f][0-9A-Fa-f].))"
+            rf"(?:{heads})",
+            re.DOTALL,
         ),
-        re.compile(_one_of([head[0] + re.escape(head[1:]) for head in shapes])),
         shapes,
     )
 
@@ -191,11 +196,7 @@ def tokens(text: str) -> list[Found]:
 
 def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
     at = start
-    while begin := known.start.search(text, at, stop):
-        head = known.heads.match(text, begin.start(), stop)
-        if not head:
-            at = begin.end()
-            continue
+    while head := known.heads.search(text, at, stop):
         at = head.end()
         for shape, least in known.shapes[head[0]]:
             match = _compiled(shape).match(text, head.start())

@@ -11,6 +11,7 @@ from binascii import Error as BinasciiError
 from binascii import a2b_base64
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 
 from acms.core.detectors import Found, entropy
 
@@ -18,15 +19,21 @@ from acms.core.detectors import Found, entropy
 _STEMS = (
     "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
-    "mnemonic", "_auth", '"auth"',
+    "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
+    "connect.sid",
 )  # fmt: skip
-_STEMS_BEYOND = ("contraseña", "пароль", "密码", "密碼", "パスワード", "비밀번호")
+_STEMS_BEYOND = (
+    "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord",
+    "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
+)  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
-    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|пароль|密码|密碼|パスワード|비밀번호)"
+    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
+    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<token>token|session[ _.-]?id|sessid)"
+    r"|(?P<token>token|session[ _.-]?id|sessid|connect\.sid)"
     r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
@@ -49,13 +56,16 @@ _STILL = frozenset(
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
 _SIGN = (
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|是|为|為|は|"""
-    r"""(?:is|was|are|ist|lautet|est|es|é|equals|becomes)(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
-    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
+    r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
+    r"""(?=[ \t]?=[ \t]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""是|为|為|は|는|은|"""
+    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
+    r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
-_CLOSE = r"""(?P<close>[\\"'`\])*]{0,6}+)"""
+_CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
     _CLOSE
@@ -64,12 +74,13 @@ _AFTER = re.compile(
 )
 #: The same after "password", with any words.
 _AFTER_ANY = re.compile(
-    _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?!value=)[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??"""
-    + _SIGN
+    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
+    r"""[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??""" + _SIGN
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+#: What may stand right after a name that has a value.
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
@@ -85,7 +96,7 @@ _VALUE = re.compile(
     r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
-    r"""["'`]?(?P<bare>[^\s"'`<>“”]{1,64}+))""",
+    r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
 _NOT_VALUES = frozenset(
     """string str text bool boolean int integer number float object any unknown undefined none null nil true false void
@@ -100,7 +111,10 @@ _NOT_VALUES = frozenset(
     should can could may might will would has have had do does did needed necessary used use using handled managed
     passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
     configured injected read loaded async raise return break continue throw await new function def class null assert
-    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx""".split()
+    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
+    shift undef nullptr
+    filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
+    hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
 _PLACEHOLDER = re.compile(
     r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
@@ -108,14 +122,15 @@ _PLACEHOLDER = re.compile(
     r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
     r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
-    r"to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
-    r"/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|"
-    r"\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
+    r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
+    r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
+    r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
 )
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 _EXPRESSION = re.compile(
     r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
-    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++"
+    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++|"
+    r"(?:Convert(?:To|From)|Read|Get|New|Import|Invoke)-[A-Z]\w++"
 )
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = re.compile(
@@ -124,6 +139,7 @@ _ENDS = re.compile(
 )
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
 _PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
+_AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
 _MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
 _AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 
@@ -156,6 +172,10 @@ def assigned(text: str) -> list[Found]:
                 continue
             at = name.end()
             kind = name.lastgroup or "secret"
+            if text[at : at + 1] not in _FOLLOWS:
+                if kind == "password" and (hit := _said_before(text, name)):
+                    found.append(hit)
+                continue
             if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
                 " _.-"
             ).endswith(_OPENING):
@@ -166,19 +186,21 @@ def assigned(text: str) -> list[Found]:
             elif kind in ("header", "cookie"):
                 hit = _header(text, name)
             else:
-                hit = _value(text, low, name, kind) or (
-                    _pair(text, name) if name[0].startswith("cred") else None
-                )
+                hit = _value(text, low, name, kind)
+                if not hit and name[0].startswith("cred"):
+                    hit = _pair(text, name)
+                elif not hit and kind == "password":
+                    hit = _said_before(text, name)
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
-    if "curl" in low or "sshpass" in low or "mysql" in low or "redis-cli" in low:
+    if any(map(low.__contains__, _COMMANDS)):
         found += _commands(text)
     return found
 
 
 _AUTH = re.compile(
-    r"""["'`\]]{0,2}[ \t]{0,4}[:=,]?[ \t]{0,4}[frb]?["'`]?"""
+    r"""["'`\]]{0,2}(?:,[ \t\n]{0,16}["']?value["']?)?[ \t]{0,4}[:=,]?[ \t]{0,4}(?:[frb]?["'`])?"""
     r"""(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)"""
     r"""(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
     re.IGNORECASE,
@@ -256,16 +278,25 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     value, start = match[group], match.start(group)
     whole = group == "bare"
     if whole:
+        if kind != "password" and value.islower() and not _DIGIT.search(value):
+            return None  # a word, or what reads like one
         judged = _bare(value)
         whole, value = judged == value, judged
+    if name[0] == "sig" and len(value) < 16:
+        return None  # a signal
     if not value or not _plausible(text, value, start, kind, place[1], group != "bare", rest == "s"):
         return None
     end = _rest(text, start + len(value)) if whole else start + len(value)
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
-_PREPOSITION = re.compile(r"(?:for|of|to|on|at|in|zum|für|von|de|del|da)\b")
-_STATED = frozenset((":", "：", "is", "was", "is now", "was set to", "is set to"))
+#: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
+_NAMED = re.compile(r"""(?:name|key)["']?[ \t]{0,3}[:=][ \t]{0,3}["']?[\w.-]{0,48}$""", re.IGNORECASE)
+_ITEM = re.compile(r"""["']?,?[ \t\r\n]{1,40}["']?(?:value|Value)["']?[ \t]{0,4}[:=]""")
+_PREPOSITION = re.compile(
+    r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
+)
+_STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est|es|é|è|jest|är".split("|"))
 
 
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
@@ -275,6 +306,8 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
+        if (item := _ITEM.match(text, end)) and _NAMED.search(text, max(0, start - 64), start):
+            return item.end(), "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
         if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
@@ -282,7 +315,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
             return end + 1, "netrc"
         return None
-    op, of = after["op"].strip(), after["of"]
+    op, of = after["op"].strip().lower(), after["of"]
     if (of and (not op or (not _PREPOSITION.match(of) and op not in _STATED))) or text.startswith(
         "//", after.end()
     ):
@@ -295,6 +328,9 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         former = _FORMER.search(text, max(0, start - 48), start)
         if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
             return None
+    elif op == "|":
+        if "{{" in text[max(0, start - 48) : start]:
+            return None  # a filter of a template
     elif op == "to":
         if of or not _CHANGED.search(low, max(0, start - 48), start):
             return None
@@ -307,7 +343,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     return after.end(), op + (" " if of else "")
 
 
-_REST = re.compile(r"[^\s\"'`<>“”,;&\\)\]}]*+")
+_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
 
 
 def _rest(text: str, end: int) -> int:
@@ -328,7 +364,8 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
         symbol = any(not char.isalnum() for char in value.strip("._-/"))
-        enough = len(value) >= 8 and low + up + symbol >= 2 and not _MOMENT.fullmatch(value)
+        several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
+        enough = len(value) >= 8 and several and not _MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and _LETTER.search(value)
     if enough and _DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
@@ -358,11 +395,33 @@ def _pair(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
+_BEFORE = re.compile(
+    r"""(?:^|[\s"'`“(])([^\s"'`“(]{4,64}+)["'`”)]?[ ](?:as|is|ist|als|comme|como)[ ]"""
+    r"""(?:my|the|your|our|his|her|their|a|mein|das|dein|mon|mi)[ ](?:[^\W\d_]{1,12}[ ]){0,2}$"""
+)
+
+
+def _said_before(text: str, name: re.Match[str]) -> Found | None:
+    """Return a value that is called a password after it was said: "use … as the password"."""
+    start = max(0, name.start() - 110)
+    if text[name.start() - 1 : name.start()] != " ":
+        return None
+    match = _BEFORE.search(text[start : name.start()])
+    if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
+        return Found(start + match.start(1), start + match.end(1), "password")
+    return None
+
+
+_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+
+
 def _bare(value: str) -> str:
     """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
+    if not value.isascii() and (end := _SCRIPT.search(value)):
+        value = value[: end.start()]  # a sentence goes on: no blank stands before it
     if "(" not in value and "[" not in value and "{" not in value:
         value = value.rstrip(")]},;.:") or value
     return value.rstrip(".,;:") if len(value) > 1 else value
@@ -371,6 +430,8 @@ def _bare(value: str) -> str:
 _DIGIT = re.compile("[0-9]")
 _LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
+_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
 
@@ -380,11 +441,23 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     size = len(value)
     digit = _DIGIT.search(value) is not None
     if not digit:
-        if kind != "password" and (size < 20 or (not quoted and (":" in value or "(" in value))):
+        if kind != "password" and (
+            size < 20
+            or value.islower()
+            or value.isupper()
+            or len(set(value)) < 14
+            or (not quoted and (":" in value or "(" in value))
+        ):
             return False
-        if any(word in low for word in ("password", "passwd", "your-", "your_", "my-", "my_")):
+        if _OURS.search(low):
             return False
-    if size < 4 or low in _NOT_VALUES or low.rstrip("?!.") in _NOT_VALUES or _PLACEHOLDER.fullmatch(value):
+    if (
+        size < 4
+        or _AMOUNT.fullmatch(low)
+        or low in _NOT_VALUES
+        or low.rstrip("?!.") in _NOT_VALUES
+        or _PLACEHOLDER.fullmatch(value)
+    ):
         return False
     if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
         return False
@@ -427,10 +500,16 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
         return size >= 5 and not _AFTERWARDS.match(following)
     if plural and not quoted:
         return False
+    if (
+        kind == "api_key"
+        and _KEY_ID.fullmatch(value)
+        and text[max(0, start - 24) : start].lower().rstrip(" \t=:\"'").endswith("signingkey")
+    ):
+        return False  # names a public key
     if value.isdigit():
         return kind in ("client_secret",) and size >= 8
     if not digit:
-        # A key without a digit is long and random or it is a name.
+        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
         return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
     if not alpha or _MEASURE.fullmatch(value):
         return False
@@ -440,10 +519,30 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
 
 
-_USER = re.compile(r"""(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
-_SSHPASS = re.compile(
-    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a)[ \t]{0,4}["']?([^\s"']{3,128}+)|"""
-    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p([^\s"'-][^\s"']{2,127})"""
+_USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
+_ARGUMENT = re.compile(
+    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
+    r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
+    r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
+    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|"""
+    r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
+    r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
+    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?([^\s"'-][^\s"']{2,127})|"""
+    r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
+)
+_CHPASSWD = re.compile(
+    r"""chpasswd:?[^\n]{0,80}\n(?:[ \t]{0,12}(?:list|expire|users)[^\n]{0,40}\n){0,3}[ \t]{0,12}(?:-[ \t])?"?"""
+    r"""\w{1,32}:([^\s"']{3,128}+)|"""
+    r"""echo[ \t]["']?\w{1,32}:([^\s"']{3,128}+)["']?[ \t]{0,4}\|[^\n]{0,40}chpasswd"""
+)
+_COMMANDS = (
+    "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
+    "masterauth", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
+    "chpasswd",
+)  # fmt: skip
+#: A user and a password, in this order.
+_TUPLE = re.compile(
+    r"""auth(?:=|[ ]=[ ])?[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE
 )
 
 
@@ -452,7 +551,8 @@ def _commands(text: str) -> Iterator[Found]:
     for match in _USER.finditer(text):
         if not _PLACEHOLDER.fullmatch(match[2]):
             yield Found(match.start(2), match.end(2), "password")
-    for match in _SSHPASS.finditer(text):
-        group = 1 if match[1] else 2
-        if not _PLACEHOLDER.fullmatch(match[group]):
+    for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text), _CHPASSWD.finditer(text)):
+        group = match.lastindex or 1
+        value = match[group]
+        if not _PLACEHOLDER.fullmatch(value) and value.lower() not in _NOT_VALUES:
             yield Found(match.start(group), match.end(group), "password")

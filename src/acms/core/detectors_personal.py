@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from acms.core.detectors import Found
+from acms.core.detectors import VARIABLE, Found
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -32,42 +32,43 @@ _MACHINES = frozenset("git hg svn ssh".split())
 
 def emails(text: str) -> Iterator[Found]:
     """Find email addresses."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        domain = _DOMAIN.match(text, at)
-        if domain:
-            local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
-            name = local[0][::-1].lstrip(".-+'%") if local else ""
-            if (
-                name
-                and not name.endswith(".")
-                and domain[1].lower() not in _FILES
-                and not text.endswith("://", 0, at - len(name))
-                and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
-            ):
-                yield Found(at - len(name), domain.end(), "email")
-            after = domain.end()
-        at = text.find("@", max(after, at + 1))
+    after = 0
+    for domain in _DOMAIN.finditer(text):
+        at = domain.start()
+        local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
+        name = local[0][::-1].lstrip(".-+'%") if local else ""
+        if (
+            name
+            and not name.endswith(".")
+            and domain[1].lower() not in _FILES
+            and not _USERINFO.search(text, max(0, at - 160), at)
+            and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
+        ):
+            yield Found(at - len(name), domain.end(), "email")
+        after = domain.end()
     if "dot" in text and ("[at]" in text or "(at)" in text or "{at}" in text or " at " in text):
         for match in _SPELT.finditer(text):
             if "dot" in match[2] and ("at " not in match[0] or " dot " in match[2]):
                 yield Found(match.start(), match.end(), "email")
 
 
-_USER = re.compile(r"""(?<![\w.@/-])([A-Za-z][\w.-]{0,31}):[^\s:@"'`<>/]{3,64}$""")
+#: What stands before the host of an address of the web.
+_USERINFO = re.compile(r"://[^\s/?#@]{0,128}$")
+_USER = re.compile(
+    r"""(?<![\w.@/${%-])([A-Za-z][\w.-]{0,31}):([^\s:@"'`<>/]{1,64}(?:@[^\s:@"'`<>/,;]{1,64})?)$"""
+)
 _HOST = re.compile(r"@[A-Za-z0-9][\w.-]{0,120}+(?::\d{2,5}|/)|@(?:tcp|udp|unix)\(")
 
 
 def logins(text: str) -> Iterator[Found]:
     """Find `user:password@host:port` without a scheme."""
-    at, after = text.find("@"), 0
-    while at >= 0:
-        host = _HOST.match(text, at)
-        user = _USER.search(text, max(after, at - 98), at) if host else None
-        if host and user and user[1].lower() not in _HEADERS:
-            after = host.end()
+    at = after = 0
+    while host := _HOST.search(text, at):
+        at = host.start() + 1
+        user = _USER.search(text, max(after, host.start() - 98), host.start())
+        if user and user[1].lower() not in _HEADERS and not VARIABLE.fullmatch(user[2]):
+            at = after = host.end()
             yield Found(user.start(), after, "connection_string")
-        at = text.find("@", max(after, at + 1))
 
 
 _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
@@ -76,29 +77,45 @@ _HEADERS = frozenset("mailto to from cc bcc email mail sip sips".split())
 
 #: Digits in groups, with what may stand between the groups of one number.
 _DIGITS = re.compile(r"[+(0-9](?:[0-9()]|[ \u00a0\u2009\u202f.\-/]{1,3}(?=[0-9(])){5,40}+")
+
+
+def _joined(char: str) -> bool:
+    """Tell whether a number that follows a character is part of a word: not in scripts that put no blanks between."""
+    return char.isalnum() and not "\u2e80" <= char <= "\ud7af"
+
+
 _BEFORE = frozenset("./:#$€£=+-,")
 _NATIONAL = re.compile(
     # North America: (212) 555-0142, 212-555-0142, 1-800-555-0199, 212 555 0142
     r"(?:1[ .\-])?(?:\([2-9]\d{2}\)[ .\-]?[1-9]\d{2}[ .\-]\d{4}|[2-9]\d{2}(?P<gap>[ .\-])[1-9]\d{2}(?P=gap)\d{4})"
     # a trunk zero: 030 1234567, 0171/1234567, 01 23 45 67 89, (020) 7946 0958, 020 7946 0958, 03-1234-5678
-    r"|\(0[1-9]\d{0,4}\) ?\d{3,4}[ \-]?\d{3,6}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9][ \-]\d{4}[ \-]\d{4}"
+    r"|\(0[1-9]\d{0,4}\) ?\d{3,8}(?:[ \-]\d{1,6}){0,3}|06[ \-]\d{8}|0[1-9](?:[ .\-]\d{2}){4}|0[1-9][ \-]\d{4}[ \-]\d{4}"
+    r"|0[1-9]\d{2}(?: \d{2}){3}|8 \(9\d\d\) \d{3}-\d\d-\d\d"
     r"|0[1-9]\d{1,4} ?[ /\-] ?\d{3,9}(?:[ \-]\d{2,5}){0,3}"
     # Brazil: (11) 91234-5678
     r"|\([1-9]\d\) ?9?\d{4}-\d{4}"
 )
 _CALLED = re.compile(
-    r"(?:\b(?:tele?(?:phone|fon|fone)?|phone|mobile?|cell(?:phone)?|handy|fax|whats ?app|sms|dial|ring|contact|hotline|"
-    r"call(?: me| us| him| her| them)?|text (?:me|him|her|us)|reach (?:me|us|him|her))|tel\.|"
-    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон)"
-    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}(?:is|at|on|under|ist|:|=|-)?[ \t]{0,3}"
-    r"(?:is |at |on )?['\"]?$",
+    r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|cell(?:phone)?|handy|fax|whats ?app|sms|dial|"
+    r"ring|contact|hotline|call(?:ed|er|ing)|call(?: me| us| him| her| them)?|text (?:me|him|her|us)|"
+    r"reach (?:me|us|him|her)|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
+    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer)|tel\.|"
+    r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)(?:号码?|番号|번호)?"
+    r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}"
+    r"(?:is|at|on|under|ist|est|es|è|是|は|：|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
 _SHORT = re.compile(
-    r"(?i)\b(?:isbn|issn|order|invoice|ticket|ref|reference|version|part|sku|serial|id|no|nr|"
-    r"batch|lot|model|case|account|tracking|customer|member|item)[ .:#]*$"
+    r"(?i)(?:\b|_)(?:isbn|issn|ean|gtin|upc|barcode|imei|iccid|order|invoice|ticket|ref|reference|version|part|sku|serial|"
+    r"ids?|uid|no|nr|snowflake|tweet|status|channel|page|seq|ack|offset|batch|lot|model|case|account|tracking|customer|"
+    r"member|item|bestellung|commande|pedido|ordine|dossier|facture|rechnung|auftrag|vertrag|sendung|"
+    r"(?!telefon|ruf|handy|mobil|fax|tel)\w{0,14}n(?:umme)?r|job|run|build|issue|voucher|coupon|gift|loyalty|code|meeting)"
+    r"['\"]?[ .:=#]*['\"]?$"
 )
+#: What stands before digits in a dump of bytes.
+_PAIRS = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2} {1,2}){2}$")
+_COUNTED = re.compile(r"00\d{0,3}[ .\-/]+0")
 #: Country codes of E.164 by their first digits; what is not here is nobody's.
 _CODES = re.compile(
     r"1|20|21[1-368]|22\d|23\d|24\d|25\d|26\d|27|29[0179]|3[0-469]|35\d|37\d|38\d|4[013-9]|42[013]|5[1-8]|50\d|59\d|6[0-6]|67\d|68\d|69[0-2]|"
@@ -109,17 +126,18 @@ _CODES = re.compile(
 def phones(text: str) -> Iterator[Found]:
     """Find telephone numbers: international ones, national ones written in groups, any that is called one."""
     for match in _DIGITS.finditer(text):
-        start, number = match.start(), match[0].rstrip("(")
+        start, number = match.start(), match[0].rstrip("( \u00a0\u2009\u202f.-/")
+        stop = start + len(number)
         if number.count(")") > number.count("("):
             number = number.rstrip(")")
         elif number[:2] == "((" or (number[0] == "(" and number.find(")") == len(number) - 1):
             start, number = start + 1, number[1:-1]
         digits = "".join(char for char in number if "0" <= char <= "9")
-        before, after = text[start - 1 : start], text[match.end() : match.end() + 2]
+        before, after = text[start - 1 : start], text[stop : stop + 2]
         if (
             len(digits) < 7
             or len(set(digits)) < 3
-            or before.isalnum()
+            or _joined(before)
             or before in ("_", "+")
             or after[:1].isalnum()
         ):
@@ -128,14 +146,20 @@ def phones(text: str) -> Iterator[Found]:
             continue
         if number[:2] == "+ " or number[:2] == "+.":
             continue
+        numbered = _SHORT.search(text, max(0, start - 24), start) is not None
         if number[0] == "+" and 8 <= len(digits) <= 15:
             there = _CODES.match(digits) is not None
-        elif digits[:2] == "00" and 11 <= len(digits) <= 16 and _CODES.match(digits, 2):
-            there = (len(number) > len(digits) and "." not in number and before not in _BEFORE) or _called(
-                text, start
-            )
-        elif _DATE.search(number) or _SHORT.search(text, max(0, start - 14), start):
-            there = False
+        elif (
+            digits[:2] == "00"
+            and 11 <= len(digits) <= 16
+            and _CODES.match(digits, 2)
+            and not _COUNTED.match(number)
+        ):
+            there = (
+                len(number) > len(digits) and "." not in number and before not in _BEFORE and not numbered
+            ) or _called(text, start)
+        elif numbered or _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
+            there = numbered and len(digits) <= 13 and _called(text, start)
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
             there = True
         else:
@@ -169,7 +193,7 @@ def ibans(text: str) -> Iterator[Found]:
     for match in chain(_IBAN.finditer(text), _SMALL.finditer(text) if "iban" in text.lower() else ()):
         raw = match[0].upper()
         size = _LENGTHS.get(raw[:2])
-        if not size or text[match.start() - 1 : match.start()].isalnum():
+        if not size or _joined(text[match.start() - 1 : match.start()]):
             continue
         places = [place for place, char in enumerate(raw) if char.isalnum()][:size]
         if len(places) < size:
@@ -186,8 +210,19 @@ def ibans(text: str) -> Iterator[Found]:
 
 _CARD = re.compile(
     r"[2-6][0-9]{3}(?:(?P<gap>[ \u00a0-])(?:[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{4}|[0-9]{6}(?P=gap)[0-9]{4,5})"
-    r"|[0-9]{9,15}+)(?![\w]|[.,-]\d)"
+    r"|[0-9]{9,15}+)(?![\w]|[.-]\d|,\d{3}(?!\d))"
 )
+#: Digits alone, for they are also what ids and article numbers look like: only of issuers whose ranges are narrow.
+_PLAIN = re.compile(
+    r"4\d{15}|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}|"
+    r"6(?:011|5\d{2}|4[4-9]\d)\d{12}|62\d{14}|35(?:2[89]|[3-8]\d)\d{12}"
+)
+_PAID = re.compile(
+    r"(?i)(?:cards?|karten?|carte|tarjeta|carta|cart[ãa]o|kaart|kort|visa|maestro|mastercard|amex|unionpay|\bpan|\bcc|卡号|卡|カード|карт\w*)"
+    r"[^\n0-9]{0,24}$"
+)
+#: Twice a digit, and the digits of that added up.
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 _ISSUERS = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|"
     r"3(?:0[0-59]|[689]\d)\d{11,13}|6(?:011|5\d{2}|4[4-9]\d)\d{12,15}|62\d{14,17}|35(?:2[89]|[3-8]\d)\d{12,15}|"
@@ -199,16 +234,14 @@ def cards(text: str) -> Iterator[Found]:
     """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
     for match in _CARD.finditer(text):
         before = text[match.start() - 1 : match.start()]
-        if before.isalnum() or before in ("_", ".", "-", "/"):
+        if _joined(before) or before in ("_", ".", "-", "/"):
             continue
-        digits = "".join(char for char in match[0] if char.isdigit())
-        if not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
+        gap = match["gap"]
+        digits = match[0].replace(gap, "") if gap else match[0]
+        total = sum(map(int, digits[::-2])) + sum(map(_DOUBLED.__getitem__, map(int, digits[-2::-2])))
+        if total % 10 or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:
             continue
-        if len(digits) == len(match[0]) and _SHORT.search(text, max(0, match.start() - 14), match.start()):
-            continue
-        total = 0
-        for index, char in enumerate(reversed(digits)):
-            number = int(char) * (1 + index % 2)
-            total += number - 9 if number > 9 else number
-        if total % 10 == 0:
+        at = match.start()
+        alone = gap is None and (not _PLAIN.fullmatch(digits) or _SHORT.search(text, max(0, at - 24), at))
+        if not alone or _PAID.search(text, max(0, at - 40), at):
             yield Found(match.start(), match.end(), "credit_card")

@@ -140,6 +140,7 @@ discord-webhook | discord.com/api/webhooks/ discordapp.com/api/webhooks/ | disco
 docker | dckr_pat_ dckr_oat_ | dckr_[po]at_[\w-]{24,64}
 doppler-any | dp.st. dp.ct. dp.sa. dp.scim. dp.audit. | dp\.(?:st|ct|sa|scim|audit)\.(?:[a-z0-9_-]{2,35}\.)?[A-Za-z0-9]{40,44}
 elevenlabs-or-paystack | sk_ | sk_[0-9a-f]{40,64}
+facebook-any | EAA | EAA[A-Z][A-Za-z0-9]{80,1000} | 4
 figma | figd_ figo_ | fig[do]_[\w-]{38,80}
 firecrawl | fc- | fc-[0-9a-f]{32}
 fireworks | fw_ | fw_[A-Za-z0-9]{22,40}
@@ -185,6 +186,7 @@ stripe-webhook | whsec_ | whsec_[A-Za-z0-9+/=]{24,80}
 supabase | sbp_ sb_secret_ | sb(?:p|_secret)_[A-Za-z0-9_-]{30,64}
 tailscale | tskey- | tskey-[a-z]{2,12}-[A-Za-z0-9-]{16,80}
 tavily | tvly- | tvly-(?:dev-|prod-)?[A-Za-z0-9-]{20,48}
+telegram-bot-address | bot | bot[1-9][0-9]{7,10}:A[\w-]{32,37}
 telegram-bot-token | 1 2 3 4 5 6 7 8 9 | [1-9][0-9]{7,10}:AA[\w-]{32,36}
 terraform-any | tfr- | tfr-[A-Za-z0-9]{24,64}
 together | tgp_v1_ | tgp_v1_[\w-]{40,60}

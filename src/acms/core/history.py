@@ -21,6 +21,15 @@ ENDED = ("removed", "archived")
 """Reasons of retractions that end a fact without making it untrue that it took the place of others."""
 
 
+ASKED = "asked"
+"""Says in the data of a summary whether somebody asked for it; False when an append did, for room."""
+
+
+def unasked(entry: Entry) -> bool:
+    """Return whether an entry is a summary that only an append asked for: a prompt may go on without it for a while."""
+    return entry.kind is Kind.SUMMARY and entry.data.get(ASKED) is False
+
+
 class Cover:
     """Which versions are out of force, and which entry put them there."""
 

@@ -14,6 +14,9 @@ from acms.core import detectors, detectors_assigned, detectors_personal
 from acms.core.detectors import Found
 from acms.model import Privacy
 
+RULES = "2026-11-22"
+"""Version of the rules: the day on which what they find was last changed."""
+
 #: Kinds from the most specific to the least: of stretches that overlap the first names the whole.
 KINDS = (
     "private_key", "connection_string", "jwt", "api_key", "iban", "credit_card", "client_secret", "password",
@@ -21,13 +24,15 @@ KINDS = (
 )  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 #: Kinds that identify a person and open nothing: they go under `redact` only.
-_PERSONAL = frozenset(("email", "phone"))
+PERSONAL = frozenset(("email", "phone"))
 _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Digits enough for a telephone number, with what may stand between them.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
 _ROUNDS = 4
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
+_REACH = 64_000
+"""Characters that one find can depend on at most: those of the longest token and what is read around it."""
 
 
 class Sensitive(NamedTuple):
@@ -71,12 +76,19 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     made to need more rounds than four loses the stretches in question whole.
     """
     found: list[Sensitive] = []
+    clean: set[str] = (
+        set()
+    )  # short stretches in which nothing was found: lists have the same ones again and again
     waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
     for turn in range(_ROUNDS):
         left: list[tuple[int, int]] = []
         for start, end in waiting:
             part = text if end - start == len(text) else text[start:end]
-            here = _merged(_detect(part, mode), start)
+            if part in clean:
+                continue
+            here = _merged(_detect(part, mode) if turn == 0 else _at_ends(part, mode), start)
+            if not here and len(part) < 64:
+                clean.add(part)
             if here and turn == _ROUNDS - 1:
                 here = [Sensitive(start, end, here[0].kind, clear=True)]
             if here:
@@ -141,6 +153,19 @@ def _detect(text: str, mode: Privacy) -> list[Found]:
     return found
 
 
+def _at_ends(text: str, mode: Privacy) -> list[Found]:
+    """Return what is sensitive in what was searched already beside something that is gone now: at its ends only."""
+    far = len(text) - 2 * _REACH
+    if far <= 2 * _REACH:
+        return _detect(text, mode)
+    # What is found beside the cuts made here is none: it was not found when they were not there.
+    first = [one for one in _detect(text[: 2 * _REACH], mode) if one.start < _REACH]
+    last = [one for one in _detect(text[far:], mode) if one.end > _REACH]
+    if any(one.end > _REACH for one in first) or any(one.start < _REACH for one in last):
+        return _detect(text, mode)
+    return first + [Found(far + one.start, far + one.end, one.kind) for one in last]
+
+
 def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
     """Return stretches in order, those that overlap as one of the most specific kind among them."""
     merged: list[Sensitive] = []
@@ -152,7 +177,7 @@ def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
             last = merged.pop()
             kind = min(kind, last.kind, key=_RANK.__getitem__)
             start, end = last.start, max(end, last.end)
-        merged.append(Sensitive(start, end, kind, kind not in _PERSONAL))
+        merged.append(Sensitive(start, end, kind, kind not in PERSONAL))
     return merged
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import Any
 
 from acms.contract import Candidate, Lod
 
 SHOWN = 0.7
 """What a shorter rendition is worth: this power of its share of the tokens of the longest."""
+
+PIECE = 250
+"""Objects that are let go of at a time."""
 
 _NONE: frozenset[int] = frozenset()
 
@@ -129,3 +133,9 @@ def _item(candidate: Candidate, count: Callable[[str], int], prefer: Lod | None,
 
 _LODS = tuple(Lod)
 _RANK = {lod: lod.rank for lod in Lod}
+
+
+def let_go(pile: list[Any]) -> None:
+    """Empty a list a piece at a time: whoever waits for the interpreter has a turn in between."""
+    while pile:
+        del pile[-PIECE:]

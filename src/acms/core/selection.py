@@ -14,30 +14,23 @@ item by item, and of several ways to fill the room the best one is kept. Both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import heapify, heappop, heappush
-from math import exp
+from math import nan
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract import Candidate, Fragment, Lod, RiskLevel
-from acms.core.renditions import Item, normalised
+from acms.core.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
+from acms.core.renditions import Item, let_go, normalised
+from acms.core.weighed import BUDGET, DUPLICATE, IRRELEVANT, LAYER, LOD, SHOWN, Rejected, Weighed
 
 Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
 
-OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
-"""Weights of the published benefit."""
-FADES = 168.0
-"""Hours in which recency falls to 1/e."""
-DIGITS = 9
-"""Decimals that count when two scores are compared."""
-
 AGAIN = 0.5
 """What an entity that is covered already counts, against one that is not."""
-JUDGED = 0.8
-"""Share of a provider's relevance in how well an item answers; the rest is the overlap."""
 FLOOR = 0.2
 """What covers nothing asked for needs this times the square of the best relevance."""
 POWER = 3
@@ -46,18 +39,6 @@ FRAME = 20
 """Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
 MIXED = 0.05
 """What a level of detail loses when it has all the tokens and should have none."""
-
-
-class Rejected(NamedTuple):
-    """A candidate that was left out, and why."""
-
-    id: str
-    #: "budget", "relevance" or "duplicate".
-    rule: str
-    reason: str
-    score: float
-    #: Tokens of its shortest rendition.
-    cost: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,39 +50,23 @@ class Selection:
     used_tokens: int = 0
     #: Share of the gaze that the fragments cover; None when the gaze is empty.
     coverage: float | None = None
-    #: Best score first.
-    left: tuple[Rejected, ...] = ()
-    #: By id, of every candidate: its score before anything was chosen.
-    scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    #: By id, of every candidate: the published benefit.
-    benefits: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: Every candidate, and what became of it.
+    weighed: Weighed = field(default_factory=Weighed)
 
+    @property
+    def left(self) -> tuple[Rejected, ...]:
+        """What was left out, best score first."""
+        return self.weighed.left
 
-# ── the published formula ───────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Scores by id, of every candidate, before anything was chosen."""
+        return self.weighed.by_score
 
-
-def recency(timestamp: datetime | None, now: datetime) -> float:
-    """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
-    return 0.0 if timestamp is None else _fresh((now - timestamp).total_seconds())
-
-
-def _fresh(seconds: float) -> float:
-    return exp(seconds / (-3600 * FADES)) if seconds > 0 else 1.0
-
-
-def citation(candidate: Candidate, risk: RiskLevel) -> float:
-    """Return what citations earn: 1 with one at least, else 0.5, or 0 where the risk is high."""
-    return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
-
-
-def benefit(overlap: float, recency: float, citation: float) -> float:
-    """Return the published benefit."""
-    return OVERLAP * overlap + RECENCY * recency + CITATION * citation
-
-
-def score(benefit: float, tokens: int) -> float:
-    """Return the published score, as it is compared."""
-    return round(benefit / (1 + tokens / 1000), DIGITS)
+    @property
+    def benefits(self) -> Mapping[str, float]:
+        """Published benefits by id, of every candidate."""
+        return self.weighed.by_benefit
 
 
 # ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +96,7 @@ def select(
     items, doubles = normalised(candidates, count, prefer, upwards=profile == "quality")
     items.sort(key=attrgetter("key"))
     moment = now.timestamp()
-    benefits: dict[str, float] = {}
+    weighed = Weighed(asked=len(asked), quality=profile == "quality")
     for rank, item in enumerate(items):
         item.rank = rank
         one = item.candidate
@@ -140,10 +105,13 @@ def select(
             if own:
                 item.own = own
                 item.overlap = len(own) / len(asked)
-        item.static = RECENCY * _fresh(moment - item.stamp) + CITATION * citation(one, risk)
-        benefits[one.id] = OVERLAP * item.overlap + item.static
+        since, cited = fresh(moment - item.stamp), citation(one, risk)
+        item.static = RECENCY * since + CITATION * cited
+        weighed.fresh.append(since)
+        weighed.cited.append(cited)
+        weighed.benefits.append(OVERLAP * item.overlap + item.static)
     if profile == "published":
-        run = _published(items, benefits, tokens_max)
+        run = _published(items, weighed.benefits, tokens_max)
     else:
         run = _quality(items, len(asked), tokens_max, risk, lod_mix)
     taken = run.taken
@@ -153,14 +121,16 @@ def select(
     covered: set[int] = set()
     for item, _ in taken:
         covered |= item.own
-    return Selection(
+    used = sum(fragment.cost_tokens for fragment in fragments)
+    selection = Selection(
         fragments=fragments,
-        used_tokens=sum(fragment.cost_tokens for fragment in fragments),
+        used_tokens=used,
         coverage=len(covered) / len(asked) if asked else None,
-        left=_left(items, doubles, run),
-        scores={item.candidate.id: item.score for item in items},
-        benefits=benefits,
+        weighed=replace(weighed, room=max(0, tokens_max - used)),
     )
+    _write(items, doubles, run, weighed)
+    let_go(items)
+    return selection
 
 
 _Chosen: TypeAlias = tuple[Item, int]
@@ -188,35 +158,38 @@ def _fragment(item: Item, number: int) -> Fragment:
     )
 
 
-_REASONS = {
-    "budget": "does not fit what is left of the token budget",
-    "relevance": "covers nothing that was asked for and is not relevant enough",
-    "duplicate": "the same id came again; the fresher, then the cheaper one is kept",
-}
-
-
-def _left(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> tuple[Rejected, ...]:
-    taken = {item.rank for item, _ in run.taken}
-    rest = [item for item in items if item.rank not in taken]
-    rest.sort(key=attrgetter("score"), reverse=True)  # stable: of equals the better rank
+def _write(items: Sequence[Item], doubles: Sequence[Item], run: _Run, weighed: Weighed) -> None:
+    """Write down what became of every candidate."""
+    shown = {item.rank: number for item, number in run.taken}
     scores = {item.candidate.id: item.score for item in items} if doubles else {}
-    found: list[Rejected] = []
-    for item in rest:
-        id = item.candidate.id
-        rule = "relevance" if id in run.floored else "budget"
-        found.append(Rejected(id, rule, _REASONS[rule], item.score, item.costs[0]))
-    for item in sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs)):
-        id = item.candidate.id
-        found.append(Rejected(id, "duplicate", _REASONS["duplicate"], scores[id], item.costs[0]))
-    return tuple(found)
+    again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
+    for rank, item in enumerate((*items, *again)):
+        one = item.candidate
+        number = 0
+        if rank >= len(items):
+            rule = DUPLICATE
+            item.score = scores[one.id]
+        elif rank in shown:
+            rule, number = SHOWN, shown[rank]
+        else:
+            rule = IRRELEVANT if one.id in run.floored else BUDGET
+        weighed.ids.append(one.id)
+        weighed.rules.append(rule)
+        weighed.lods.append(LOD[item.lods[number]])
+        weighed.layers.append(LAYER[one.source])
+        weighed.costs.append(item.costs[number])
+        weighed.scores.append(item.score)
+        weighed.own.append(len(item.own))
+        claimed = judged(one)
+        weighed.judged.append(nan if claimed is None else claimed)
 
 
 # ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _published(items: Sequence[Item], benefits: Mapping[str, float], tokens_max: int) -> _Run:
-    for item in items:
-        item.score = score(benefits[item.candidate.id], item.costs[item.offered])
+def _published(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
+    for item, benefit in zip(items, benefits, strict=True):
+        item.score = score(benefit, item.costs[item.offered])
     left = tokens_max
     taken: list[_Chosen] = []
     for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
@@ -252,15 +225,15 @@ def _tiers(
     items: Sequence[Item], size: int, risk: RiskLevel
 ) -> tuple[list[Item], list[Item], frozenset[str]]:
     """Weigh the items; return those that answer, those that may fill what is left, and the ids of the rest."""
-    best = max((_judged(item.candidate) or 0.0 for item in items), default=0.0)
+    best = max((judged(item.candidate) or 0.0 for item in items), default=0.0)
     floor = FLOOR * best * best
     first: list[Item] = []
     second: list[Item] = []
     floored: list[str] = []
     for item in items:
         one = item.candidate
-        judged = _judged(one)
-        if judged is None:
+        claimed = judged(one)
+        if claimed is None:
             item.weight = OVERLAP / size if size else 0.0
             # What is fresh and cited is worth that much only as far as it answers.
             if item.own:
@@ -270,19 +243,13 @@ def _tiers(
         cited = CITATION * citation(one, risk)
         share = JUDGED if size else 1.0
         # Whoever judged relevance knew the time: it is not added once more (decision 0007).
-        item.static = judged * ((1 - CITATION) * share + cited)
+        item.static = claimed * ((1 - CITATION) * share + cited)
         item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
-        if size and not item.own and judged < floor:
+        if size and not item.own and claimed < floor:
             floored.append(one.id)
         else:
             first.append(item)
     return first, second, frozenset(floored)
-
-
-def _judged(candidate: Candidate) -> float | None:
-    """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
-    relevance = candidate.relevance
-    return None if relevance is None else min(1.0, max(0.0, relevance))
 
 
 def _benefit(item: Item, covered: set[int]) -> float:

@@ -5,6 +5,7 @@ from acms.evaluation.bootstrap import Interval
 from acms.evaluation.cached import CachedEmbedder
 from acms.evaluation.composite import WEIGHTS, Composite, composite
 from acms.evaluation.datasets import Conversation, Question, load
+from acms.evaluation.items import GoldItem, evaluation_result
 from acms.evaluation.metrics import (
     carries,
     hit,
@@ -29,6 +30,7 @@ __all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "CachedEmbedder",
     "Composite",
     "Conversation",
+    "GoldItem",
     "Interval",
     "MostRecent",
     "OpenSystem",
@@ -53,6 +55,7 @@ __all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "composite",
     "corrections",
     "evaluate",
+    "evaluation_result",
     "hit",
     "hit_at",
     "load",

@@ -1,0 +1,121 @@
+"""Aside: long work beside the event loop, so that a render holds it for milliseconds only.
+
+A thread that runs Python lets the loop in every 5 ms. Three things do not: a full garbage collection, which looks at
+every object of the process; one call into C over much data; and the end of a long list, whose objects go all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from time import monotonic, perf_counter, sleep
+from typing import TypeVar
+
+T = TypeVar("T")
+
+INLINE = 8_000
+"""Characters that are read on the event loop, about 2 ms; more go to a thread."""
+BREATH, PAUSE = 0.002, 0.0001
+"""Seconds of work after which a thread pauses, and for how long."""
+LONGEST = 1.0
+"""Seconds for which a render keeps the garbage collector off, at most."""
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Do something long beside the event loop, in a thread of its own: nobody who fills up a pool can delay it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(end: Callable[[], None]) -> None:
+        if not done.done():
+            end()
+
+    def run() -> None:
+        try:
+            end = partial(done.set_result, context.run(work))
+        except BaseException as error:
+            end = partial(done.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, end)
+
+    context = copy_context()
+    threading.Thread(target=run, daemon=True, name="acms-render").start()
+    return await done
+
+
+class _Pause:
+    """The garbage collector, off while somebody needs it to be: there is one in a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._since = 0.0
+
+    def begin(self) -> bool:
+        """Switch it off; False when that may not be: it is off by somebody else's will, or was for long."""
+        with self._lock:
+            if self._holders == 0:
+                if not gc.isenabled():
+                    return False
+                self._since = monotonic()
+                gc.disable()
+            elif monotonic() - self._since > LONGEST:
+                return False
+            self._holders += 1
+            return True
+
+    def end(self) -> None:
+        """Switch it on again once nobody is left."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                gc.enable()
+
+
+_pause = _Pause()
+
+
+class Quiet:
+    """Keeps the garbage collector off while many objects without cycles are made that are gone soon.
+
+    It would look at every object of the process for nothing, tens of milliseconds each time. Of those who need that at
+    the same time the last one switches it on again; each has `longest` seconds, and after `LONGEST` nobody joins.
+    """
+
+    def __init__(self, longest: float = LONGEST) -> None:
+        self._longest = longest
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Keep it off from now on, unless it is somebody else's to say."""
+        if self._timer is None and _pause.begin():
+            self._timer = asyncio.get_running_loop().call_later(self._longest, self.end)
+
+    def end(self) -> None:
+        """Need that no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            _pause.end()
+
+
+def breathing(call: Callable[[str], int]) -> Callable[[str], int]:
+    """Return a function that pauses between two calls when it was busy for `BREATH` seconds.
+
+    Without a pause a thread may take the interpreter back before the event loop has woken up, again and again.
+    """
+    until = perf_counter() + BREATH
+
+    def calls(said: str) -> int:
+        nonlocal until
+        if perf_counter() > until:
+            sleep(PAUSE)
+            until = perf_counter() + BREATH
+        return call(said)
+
+    return calls

@@ -1,0 +1,171 @@
+"""The command that serves a store over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Annotated
+
+import typer
+
+from acms.cli.base import (
+    AsJson,
+    Db,
+    Model,
+    ReflectorName,
+    Url,
+    app,
+    data_file,
+    file_url,
+    reflecting,
+    run,
+)
+from acms.cli.render import clean
+from acms.config import ACMSConfig
+from acms.errors import ConfigurationError, MissingExtraError
+from acms.logs import JSONFormatter
+
+LINE_BYTES = 65_536
+"""Of the request line and all header fields together."""
+
+
+@app.command(epilog="Example:  acms serve --port 8000")
+def serve(
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 8000,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            "--auth", metavar="required|off", help="Whether a key is needed; off on this machine only."
+        ),
+    ] = None,
+    works: Annotated[
+        bool, typer.Option("--work/--no-work", help="Work off jobs here, or leave them to `acms worker`.")
+    ] = True,
+    origins: Annotated[
+        list[str] | None, typer.Option("--origin", metavar="URL", help="A web page that may call it; repeat.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--name", metavar="HOST", help="A name it may be called by; repeat.")
+    ] = None,
+    reflector: ReflectorName = None,
+    url: Url = None,
+    model: Model = None,
+    log_requests: Annotated[
+        bool, typer.Option("--log/--no-log", help="Write a line of JSON per request to stderr.")
+    ] = False,
+    db: Db = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the store over HTTP until told to stop.
+
+    On this machine alone nobody needs a key unless --auth required; elsewhere everybody does: acms keys create.
+    SIGTERM and SIGINT stop it: what is under way may finish within ten seconds, jobs are handed back.
+    """
+
+    async def work() -> None:
+        try:
+            import uvicorn
+        except ImportError:
+            raise MissingExtraError("server", "uvicorn") from None
+        from acms.server import ServerConfig, create_app
+        from acms.server.config import loopback
+
+        wanted = auth or ("off" if loopback(host) else "required")
+        if wanted not in ("required", "off"):
+            raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
+        if db is None:
+            data_file().parent.mkdir(parents=True, exist_ok=True)
+        if log_requests:
+            _log()
+        config = ServerConfig(
+            auth="off" if wanted == "off" else "required",
+            host=host,
+            hosts=tuple(names or ()),
+            origins=tuple(origins or ()),
+            works=works,
+        )
+        async with AsyncExitStack() as stack:
+            found = None
+            if reflector is not None:
+                found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
+            made = create_app(
+                db or file_url(data_file()), config, engine=ACMSConfig.from_env(), reflector=found
+            )
+            listening = _listen(host, port)
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    made,
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    proxy_headers=False,
+                    lifespan="off",  # it is started and stopped here, where its errors can be told
+                    ws="none",
+                    h11_max_incomplete_event_size=LINE_BYTES,
+                    timeout_graceful_shutdown=int(config.grace_seconds),
+                )
+            )
+            with _signals():
+                await made.start()
+                try:
+                    _announce(listening.getsockname(), config.auth, as_json)
+                    await server.serve(sockets=[listening])
+                finally:
+                    await made.stop()
+
+    run(as_json, work())
+
+
+def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
+    url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}"
+    if as_json:
+        print(json.dumps({"url": url, "auth": auth}), flush=True)
+        return
+    who = "nobody needs a key" if auth == "off" else "a key is required"
+    print(clean(f"serving on {url} ({who}; {url}/openapi.json lists what there is)"), flush=True)
+
+
+@contextmanager
+def _signals() -> Generator[None]:
+    """Outlive SIGTERM and SIGINT inside the block: the server, which they stop, raises them again when it has ended."""
+    before = {name: signal.signal(name, _nothing) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _nothing(*_: object) -> None:
+    """Let a signal pass."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the port before anything else, so that what is announced is true."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Named as TCP, as only then asyncio sends small pieces at once: else each answer waits 40 ms.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(2048)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}", options=("another --port",)
+        ) from None
+    return made
+
+
+def _log() -> None:
+    """Write what the service logs to stderr, one JSON object a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONFormatter())
+    logger = logging.getLogger("acms")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

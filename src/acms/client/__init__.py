@@ -1,0 +1,16 @@
+"""ACMS over HTTP: the verbs of a session, worked off by a service that `acms serve` runs.
+
+    async with Client("http://127.0.0.1:8000", api_key="acms_…") as client:
+        session = client.session("user_123")
+        await session.ingest("user", "…")
+        items = await session.recall("…", token_budget=500)
+
+For blocking code: `from acms.sync import Client`.
+"""
+
+from acms.client.door import Client
+from acms.client.nouns import ContextInfo
+from acms.client.session import RemoteSession
+from acms.client.view import RemoteView
+
+__all__ = ["Client", "ContextInfo", "RemoteSession", "RemoteView"]

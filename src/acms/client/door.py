@@ -1,0 +1,144 @@
+"""The client of the HTTP service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from acms.client.log import Log
+from acms.client.nouns import ContextInfo, noun, nouns
+from acms.client.session import RemoteSession
+from acms.client.transport import Transport, path
+from acms.config import RetryConfig
+from acms.contract import RenderRequest
+from acms.errors import ValidationError
+from acms.model import Json
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["Client"]
+
+
+class Client:
+    """The service at an address: its sessions and what else it does.
+
+    `api_key` says whose data is meant and what may be done with it; shown nowhere. `timeout` is in seconds, for one
+    attempt. What fails for a passing reason (nobody answers, the connection breaks, 429, 503) is tried again as `retry`
+    says, and never sooner than the service asks; a change is sent with a key under which it has its effect once. Errors
+    are those of `acms.ACMS`; `StorageUnavailableError` when nobody answers, `DeadlineError` when it takes too long.
+    Redirects are not followed. Without `why` recalls and windows come without the reasons for what they leave out: half
+    the bytes. A client belongs to one event loop; close it, or use it in a block.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        retry: RetryConfig | None = None,
+        why: bool = True,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        self._transport = Transport(
+            base_url, api_key, timeout=timeout, retry=retry or RetryConfig(), why=why, verify=verify
+        )
+
+    def __repr__(self) -> str:
+        return f"Client({self._transport.url!r})"
+
+    async def __aenter__(self) -> Client:
+        """Keep the connections open until the block ends."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the connections."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; a later call opens new ones. Idempotent."""
+        await self._transport.aclose()
+
+    def session(self, session_id: str, *, namespace: str = "default") -> RemoteSession:
+        """Return the session with a name, or with the id of its context; nothing is sent yet."""
+        for value, field in ((session_id, "session_id"), (namespace, "namespace")):
+            if not isinstance(value, str) or not value.strip():
+                raise ValidationError("must be a name", field=field)
+        return RemoteSession(Log(self._transport, session_id, namespace))
+
+    async def contexts(
+        self, *, namespace: str | None = None, parent: str | None = None
+    ) -> AsyncGenerator[ContextInfo]:
+        """Yield every live context, newest first: of a namespace, or the forks of one by its id."""
+        cursor: str | None = None
+        while True:
+            query = {"namespace": namespace, "parent": parent, "cursor": cursor, "limit": 500}
+            body = (await self._transport.call("GET", path("contexts"), query=query)).body
+            for one in nouns(ContextInfo, body["data"]):
+                yield one
+            cursor = body["nextCursor"]
+            if cursor is None:
+                return
+
+    async def render(
+        self,
+        request: RenderRequest | Mapping[str, Json],
+        contexts: Sequence[RemoteSession | str] = (),
+        *,
+        action: str | None = None,
+        attempt: int = 1,
+        cache: Sequence[str] = (),
+        lenient: bool = False,
+        extended: bool = False,
+    ) -> dict[str, Json]:
+        """Answer a request of the contract from some contexts, by session or id; the reply as it is on the wire.
+
+        `cache` are the keys that the caller's cache holds. See `acms.acs.ACS.render`, and `RenderReply.to_wire`.
+        """
+        ids = [one if isinstance(one, str) else await one.log.known() for one in contexts]
+        query = {
+            "contexts": ",".join(ids) or None,
+            "action": action,
+            "attempt": attempt,
+            "cache": ",".join(cache) or None,
+            "lenient": lenient,
+            "extended": extended,
+        }
+        body = request.to_wire() if isinstance(request, RenderRequest) else dict(request)
+        answer = await self._transport.call("POST", path("orchestration", "render"), query=query, body=body)
+        return answer.body
+
+    async def export(
+        self, context: RemoteSession | str | None = None, *, namespace: str | None = None
+    ) -> AsyncGenerator[str]:
+        """Yield a context, by session or id, or all of a namespace, as lines of JSON: what `acms restore` reads.
+
+        They come as they are read: a break in the middle is raised, and the first line of a context says at which
+        version it ends.
+        """
+        id = await context.log.known() if isinstance(context, RemoteSession) else context
+        async for line in self._transport.lines(
+            path("export"), query={"contextId": id, "namespace": namespace}
+        ):
+            yield line
+
+    async def restore(self, lines: Iterable[str] | AsyncIterable[str]) -> list[ContextInfo]:
+        """Write exported contexts verbatim; the same lines again go on where an interrupted one stopped.
+
+        They are sent once: what breaks on the way is raised, not tried again.
+        """
+        answer = await self._transport.send(path("import"), _later(lines))
+        made = [one["id"] for one in answer.data["contexts"]]
+        return [
+            noun(ContextInfo, (await self._transport.call("GET", path("contexts", id))).data) for id in made
+        ]
+
+
+async def _later(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            yield line
+    else:
+        for line in lines:
+            yield line

@@ -1,0 +1,111 @@
+"""One session's log at a service: which context it is, and how it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from uuid import uuid4
+
+from acms.client import nouns
+from acms.client.transport import Answer, Transport, path
+from acms.errors import SessionNotFoundError
+from acms.model import Json
+
+__all__ = ["Log", "given"]
+
+_PAGE = 500
+"""Things of a list that are asked for at a time."""
+
+
+class Log:
+    """One session's log at a service: found by its name when it is first read, created when it is first written."""
+
+    def __init__(self, transport: Transport, session_id: str, namespace: str, id: str | None = None) -> None:
+        self.transport = transport
+        self.session_id = session_id
+        self.namespace = namespace
+        self.id = id
+        self._creating: asyncio.Future[str] | None = None
+
+    async def find(self) -> str | None:
+        """Return the id of the context; None when nothing was ever written."""
+        if self.id is None:
+            query = {"key": self.session_id, "namespace": self.namespace}
+            found = (await self.transport.call("GET", path("contexts"), query=query)).data
+            if not found and self.session_id.startswith("c_"):  # an id is a name too
+                try:
+                    found = [(await self.transport.call("GET", path("contexts", self.session_id))).data]
+                except SessionNotFoundError:
+                    found = []
+            if found:
+                self.namespace, self.id = found[0]["namespace"], found[0]["id"]
+        return self.id
+
+    async def ensure(self) -> str:
+        """Return the id of the context, creating it for the first write; all who wait go on in their order."""
+        if self.id is not None:
+            return self.id
+        if self._creating is None:
+            self._creating = asyncio.ensure_future(self._create())
+        creating = self._creating
+        try:
+            return await asyncio.shield(creating)
+        finally:
+            if creating.done() and self._creating is creating:
+                self._creating = None
+
+    async def _create(self) -> str:
+        if self.session_id.startswith("c_") and await self.find() is not None:
+            assert self.id is not None
+            return self.id
+        body = {"key": self.session_id, "namespace": self.namespace}
+        answer = await self.transport.call("POST", path("contexts"), body=body)  # under a key it is made once
+        self.id = answer.data["id"]
+        return self.id
+
+    async def known(self) -> str:
+        """Return the id of the context; `SessionNotFoundError` when nothing was ever written."""
+        found = await self.find()
+        if found is None:
+            raise SessionNotFoundError(f"the session {self.session_id!r} does not exist yet")
+        return found
+
+    async def get(self, context: str, *parts: str | int, **query: object) -> Json:
+        """Read something of the context."""
+        return (await self.transport.call("GET", path("contexts", context, *parts), query=query)).data
+
+    async def all(self, context: str, *parts: str | int, **query: object) -> list[Json]:
+        """Read a list of the context, page by page."""
+        found: list[Json] = []
+        while True:
+            asked = {**query, "limit": _PAGE}
+            body = (await self.transport.call("GET", path("contexts", context, *parts), query=asked)).body
+            found += body["data"]
+            if body["nextCursor"] is None:
+                return found
+            query["cursor"] = body["nextCursor"]
+
+    async def ask(self, context: str, *parts: str, **body: Json) -> Json:
+        """Ask the context something that is nobody else's business: it stands in the body, not in the address."""
+        return (await self.transport.call("POST", path("contexts", context, *parts), body=given(body))).data
+
+    async def change(
+        self,
+        method: str,
+        context: str,
+        *parts: str | int,
+        body: Json = None,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        again: bool = True,
+    ) -> Answer:
+        """Change something, once however often it has to be sent; see `Transport.call`."""
+        once = {"idempotency-key": uuid4().hex, **(headers or {})}
+        return await self.transport.call(
+            method, path("contexts", context, *parts), query=query, body=body, headers=once, again=again
+        )
+
+
+def given(body: Mapping[str, Json]) -> dict[str, Json]:
+    """Return what was said, by its names on the wire."""
+    return {nouns.camel(name): value for name, value in body.items() if value is not None}

@@ -1,0 +1,409 @@
+"""Requests to the service: one connection pool, tried again where that is safe, errors typed, the key seen by nobody.
+
+What leaves this room in an error or a log never holds the key, nor the text of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, urlsplit
+
+from acms import problems
+from acms.config import RetryConfig
+from acms.errors import (
+    ACMSError,
+    AuthenticationError,
+    ConfigurationError,
+    DeadlineError,
+    HandleError,
+    RateLimitError,
+    StorageBusyError,
+    StorageUnavailableError,
+    ValidationError,
+)
+from acms.model import Json
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+__all__ = ["Answer", "Transport", "path"]
+
+BASE = "/api/v1"
+_NDJSON = "application/x-ndjson"
+_PIECE = 65_536
+"""Characters of a stream that are sent at once."""
+_LONG = 256 * 1024
+"""Bytes of an answer that are parsed without leaving the event loop, about 5 ms."""
+_DOWN = frozenset({502, 503, 504})
+"""What something between here and the service answers when nobody is there."""
+
+
+class _UnreachableError(StorageUnavailableError):
+    """Nobody answers; nothing was sent."""
+
+
+_UNSENT = (_UnreachableError, RateLimitError, StorageBusyError)
+"""After these it is sure that nothing was done."""
+
+
+class _Secret:
+    """A key that shows itself to nobody who only looks."""
+
+    __slots__ = ("reveal",)
+
+    def __init__(self, text: str) -> None:
+        self.reveal = lambda: text
+
+    def __repr__(self) -> str:
+        return "_Secret(…)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the service answered with."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Json
+
+    @property
+    def data(self) -> Json:
+        """What stands under `data`."""
+        return self.body["data"]
+
+
+def path(*parts: str | int) -> str:
+    """Return a path below the service's base, each part quoted whole."""
+    return BASE + "".join(f"/{quote(str(part), safe='')}" for part in parts)
+
+
+class Transport:
+    """The connections to one service, of one event loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        *,
+        timeout: float,
+        retry: RetryConfig,
+        why: bool,
+        verify: ssl.SSLContext | None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        fraction: Callable[[], float] = random.random,
+    ) -> None:
+        self.url = _address(base_url)
+        self._key = None if api_key is None else _Secret(_clean(api_key))
+        if not timeout > 0:
+            raise ConfigurationError("timeout must be above 0")
+        self._timeout = timeout
+        self.retry = retry
+        #: Whether recalls and windows are asked for their reasons.
+        self.why = why
+        self._verify = verify
+        self._sleep = sleep
+        self._fraction = fraction
+        self._client: httpx2.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections; a later call opens new ones. Idempotent."""
+        client, self._client, self._loop = self._client, None, None
+        if client is not None:
+            await client.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Json = None,
+        headers: Mapping[str, str] | None = None,
+        again: bool = True,
+    ) -> Answer:
+        """Ask, and try again while the reason to fail is a passing one and `retry` allows.
+
+        Whoever changes something gives an `Idempotency-Key` among `headers`: it is the same at every attempt. Without
+        `again`, for what would do something else the second time, only when the first time surely did nothing.
+        """
+        content = None
+        sent = dict(headers or {})
+        if body is not None:
+            content = _written(body)
+            sent["content-type"] = "application/json"
+        params = {name: _shown(value) for name, value in (query or {}).items() if value is not None}
+        attempt = 1
+        while True:
+            try:
+                return await self._attempt(method, path, params, content, sent)
+            except ACMSError as error:
+                wait = self._wait(error, attempt) if again or isinstance(error, _UNSENT) else None
+                if wait is None:
+                    raise
+            await self._sleep(wait)
+            attempt += 1
+
+    def _wait(self, error: ACMSError, attempt: int) -> float | None:
+        """Return the seconds until a request is worth sending again; None when it is not."""
+        if not _passing(error) or attempt >= self.retry.max_attempts:
+            return None
+        asked: float = getattr(error, "retry_after", None) or 0.0
+        if asked > self.retry.max_delay:
+            return None
+        return max(asked, self.retry.delay(attempt, self._fraction()))
+
+    async def _attempt(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        content: bytes | None,
+        headers: Mapping[str, str],
+    ) -> Answer:
+        client = self._open()
+        import httpx2
+
+        # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
+        failure: ACMSError
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await client.request(
+                    method, self.url + path, params=params, content=content, headers=dict(headers)
+                )
+        except (httpx2.HTTPError, TimeoutError) as error:
+            failure = self._failure(error)
+        else:
+            return await self._read(response.status_code, response.headers, response.content)
+        raise failure
+
+    async def lines(self, path: str, *, query: Mapping[str, object] | None = None) -> AsyncIterator[str]:
+        """Yield the lines of a streamed answer, each with its newline."""
+        client = self._open()
+        import httpx2
+
+        params = {name: _shown(value) for name, value in (query or {}).items() if value is not None}
+        failure: ACMSError
+        try:
+            async with client.stream(
+                "GET", self.url + path, params=params, headers={"accept": _NDJSON}
+            ) as response:
+                if response.status_code == 200:
+                    waiting = b""
+                    async for piece in response.aiter_bytes():
+                        *whole, waiting = (waiting + piece).split(
+                            b"\n"
+                        )  # a text may hold other ends of lines
+                        for line in whole:
+                            yield line.decode("utf-8") + "\n"
+                    if waiting:
+                        yield waiting.decode("utf-8")
+                    return
+                await response.aread()
+        except httpx2.HTTPError as error:
+            failure = self._failure(error)
+        else:
+            await self._read(response.status_code, response.headers, response.content)
+            failure = ACMSError(f"{self.url} answered {response.status_code} to a stream")
+        raise failure
+
+    async def send(self, path: str, lines: AsyncIterable[str]) -> Answer:
+        """Send lines as a stream; it is sent once, as nobody keeps it."""
+        client = self._open()
+        import httpx2
+
+        broken: list[BaseException] = []
+
+        async def pieces() -> AsyncIterator[bytes]:
+            waiting: list[str] = []
+            size = 0
+            try:
+                async for line in lines:
+                    waiting.append(line)
+                    size += len(line)
+                    if size >= _PIECE:
+                        yield "".join(waiting).encode("utf-8")
+                        waiting.clear()
+                        size = 0
+            except BaseException as error:  # the caller's own
+                broken.append(error)
+                raise
+            if waiting:
+                yield "".join(waiting).encode("utf-8")
+
+        failure: ACMSError
+        try:
+            response = await client.post(
+                self.url + path, content=pieces(), headers={"content-type": _NDJSON}, timeout=None
+            )
+        except httpx2.HTTPError as error:
+            if broken:
+                raise broken[0] from None
+            failure = self._failure(error)
+        else:
+            return await self._read(response.status_code, response.headers, response.content)
+        raise failure
+
+    # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self) -> httpx2.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._client is None:
+            from importlib.metadata import version
+
+            import httpx2
+
+            headers = {"accept": "application/json", "user-agent": f"acms-python/{version('acms-engine')}"}
+            if self._key is not None:
+                headers["authorization"] = f"Bearer {self._key.reveal()}"
+            self._client = httpx2.AsyncClient(
+                headers=headers,
+                verify=self._verify or _context(self.url),
+                timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
+                limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64),
+                follow_redirects=False,
+                http2=False,
+            )
+            self._loop = loop
+        elif self._loop is not loop:
+            raise HandleError(
+                "a client belongs to the event loop that used it first",
+                options=("make one client for each loop", "from acms.sync import Client"),
+            )
+        return self._client
+
+    def _failure(self, error: Exception) -> ACMSError:
+        import httpx2
+
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return _UnreachableError(
+                f"{self.url} cannot be reached", options=("acms serve", "check the address")
+            )
+        if isinstance(error, httpx2.TimeoutException | TimeoutError):
+            return DeadlineError(
+                f"{self.url} gave no answer within {self._timeout:g} s; a write may still have happened"
+            )
+        return StorageUnavailableError(
+            f"the connection to {self.url} broke ({type(error).__name__}); what was sent may have arrived"
+        )
+
+    async def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+        found: Json = None
+        if content:
+            try:
+                found = json.loads(content) if len(content) <= _LONG else await _parsed(content)
+            except (ValueError, RecursionError):
+                if 200 <= status < 300:
+                    raise ACMSError(f"{self.url} answered {status} with what is no JSON") from None
+        if 200 <= status < 300:
+            return Answer(status=status, headers=headers, body=found)
+        raise self._error(status, headers, found)
+
+    def _error(self, status: int, headers: Mapping[str, str], found: Json) -> ACMSError:
+        after = _seconds(headers.get("retry-after"))
+        if isinstance(found, dict) and isinstance(found.get("code"), str):
+            error = problems.raised(cast("dict[str, Json]", found))
+            if isinstance(error, ValidationError):
+                _call_by_argument(error)
+        elif status == 429:
+            error = RateLimitError(retry_after=0.0)
+        elif status in _DOWN:
+            error = StorageUnavailableError(f"{self.url} answered {status}: the service is not there")
+        elif status in (401, 407):
+            error = AuthenticationError(f"{self.url} answered {status}")
+        elif 300 <= status < 400:
+            error = ConfigurationError(
+                f"{self.url} answered {status}; redirects are not followed", options=("check the address",)
+            )
+        else:
+            error = ACMSError(f"{self.url} answered {status}, and not as this service does")
+        if after is not None and error.retryable:
+            error.__dict__["retry_after"] = after
+        return error
+
+
+_ARGUMENTS: Mapping[str, str] = {
+    "at_tag": "at",
+    "at_version": "at",
+    "other_tag": "other",
+    "other_version": "other",
+}
+
+
+def _call_by_argument(error: ValidationError) -> None:
+    """Name the argument at fault as it is named here, not as on the wire."""
+    wire, text = error.field, str(error)
+    name = re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", wire)
+    error.field = _ARGUMENTS.get(name, name)
+    if text.startswith(f"{wire}: "):
+        error.args = (error.field + text[len(wire) :],)
+
+
+def _passing(error: ACMSError) -> bool:
+    """Whether the same request may simply be sent again: nobody was there, or it was too much at a time."""
+    return error.retryable and problems.status_of(error) in (429, 503)
+
+
+def _context(url: str) -> ssl.SSLContext:
+    """Return what checks certificates; where none is expected, loading those of authorities would be for nothing."""
+    import ssl
+
+    import httpx2
+
+    secure = url.startswith("https:")
+    return httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+async def _parsed(content: bytes) -> Json:
+    return await asyncio.to_thread(json.loads, content)
+
+
+def _written(body: Json) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except UnicodeEncodeError:  # half a character: the service says in which field
+        return json.dumps(body, allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValidationError(f"is no JSON: {error}", field="body") from None
+
+
+def _shown(value: Any) -> str:
+    return "true" if value is True else "false" if value is False else str(value)
+
+
+def _seconds(given: str | None) -> float | None:
+    try:
+        return None if given is None else max(0.0, float(given))
+    except ValueError:
+        return None
+
+
+def _address(base_url: str) -> str:
+    """Return the address of a service without what must not be in it."""
+    try:
+        found = urlsplit(base_url)
+        port = found.port
+    except ValueError:
+        raise ConfigurationError("base_url is no address") from None
+    if found.scheme not in ("http", "https") or not found.hostname:
+        raise ConfigurationError("base_url must begin with http:// or https://")
+    if found.username is not None or found.password is not None or found.query or found.fragment:
+        raise ConfigurationError(
+            "base_url must be an address alone, without a name, a password, ? or #", options=("api_key=",)
+        )
+    host = f"[{found.hostname}]" if ":" in found.hostname else found.hostname
+    return f"{found.scheme}://{host}{f':{port}' if port is not None else ''}{found.path.rstrip('/')}"
+
+
+def _clean(key: str) -> str:
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigurationError("api_key must be one word of printable ASCII")
+    return key

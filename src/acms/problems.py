@@ -1,0 +1,161 @@
+"""Errors over HTTP: one table of codes and statuses, errors as `application/problem+json` and back (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from acms import errors
+from acms.errors import (
+    ACMSError,
+    FitError,
+    JobFailedError,
+    ProviderError,
+    TokenBudgetExceededError,
+    ValidationError,
+)
+from acms.model import Json
+
+__all__ = ["MEDIA", "STATUS", "TITLES", "problem", "raised", "status_of"]
+
+MEDIA = "application/problem+json"
+"""Media type of an error."""
+
+STATUS: Mapping[str, int] = {
+    "ACMS": 500,
+    "CONFIGURATION": 409,
+    "MISSING_EXTRA": 501,
+    "VALIDATION": 400,
+    "PAYLOAD": 400,
+    "TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA": 415,
+    "NOT_ACCEPTABLE": 406,
+    "METHOD_NOT_ALLOWED": 405,
+    "UNAUTHENTICATED": 401,
+    "FORBIDDEN": 403,
+    "RATE_LIMITED": 429,
+    "DEADLINE": 503,
+    "NOT_FOUND": 404,
+    "SESSION_NOT_FOUND": 404,
+    "EPISODE_NOT_FOUND": 404,
+    "ENTRY_NOT_FOUND": 404,
+    "CONFLICT": 409,
+    "PRECONDITION": 412,
+    "IDEMPOTENCY_MISMATCH": 422,
+    "LEASE_LOST": 409,
+    "GONE": 410,
+    "EXPIRED": 410,
+    "LEGAL_HOLD": 423,
+    "JOB_FAILED": 409,
+    "FORK_DEPTH": 422,
+    "BUDGET_EXCEEDED": 422,
+    "FIT": 422,
+    "STORAGE": 500,
+    "STORAGE_BUSY": 503,
+    "STORAGE_FULL": 507,
+    "STORAGE_UNAVAILABLE": 503,
+    "STORAGE_READ_ONLY": 503,
+    "CORRUPT_RECORD": 500,
+    "SCHEMA_VERSION": 503,
+    "HANDLE": 503,
+    "VECTORS_UNAVAILABLE": 503,
+    "PROVIDER": 502,
+}
+"""Status of every code."""
+
+TITLES: Mapping[int, str] = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    409: "Conflict",
+    410: "Gone",
+    412: "Precondition failed",
+    413: "Too large",
+    415: "Unsupported media type",
+    422: "Cannot be done",
+    423: "Locked",
+    429: "Too many requests",
+    500: "Internal error",
+    501: "Not installed",
+    502: "A provider failed",
+    503: "Unavailable",
+    507: "Storage full",
+}
+"""What a status means, in words that do not depend on the occasion."""
+
+_CLASSES: Mapping[str, type[ACMSError]] = {
+    found.code: found
+    for found in vars(errors).values()
+    if isinstance(found, type) and issubclass(found, ACMSError)
+}
+
+
+def status_of(error: ACMSError) -> int:
+    """Return the status of an error."""
+    return STATUS.get(error.code, 500)
+
+
+def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
+    """Write an error as a problem; what an internal error says stays inside."""
+    status = status_of(error)
+    inside = status == 500
+    written: dict[str, Json] = {
+        "type": f"urn:acms:error:{error.code.lower()}",
+        "title": TITLES[status],
+        "status": status,
+        "detail": "the service failed; its log has more under the request id" if inside else str(error),
+        "code": error.code,
+        "retryable": error.retryable,
+        "options": [] if inside else list(error.options),
+        "requestId": request_id,
+    }
+    if isinstance(error, ValidationError) and error.field:
+        written["errors"] = [{"field": error.field, "message": str(error).removeprefix(f"{error.field}: ")}]
+    if isinstance(error, TokenBudgetExceededError):
+        written["budget"], written["required"] = error.budget, error.required
+    if isinstance(error, FitError):
+        written["where"], written["tried"] = error.where, list(error.tried)
+    if isinstance(error, JobFailedError):
+        written["jobId"] = error.job_id
+    if isinstance(error, ProviderError):
+        written["provider"] = error.provider
+    return written
+
+
+def raised(written: Mapping[str, Json]) -> ACMSError:
+    """Read a problem back as the error it was; what is not known of it becomes an `ACMSError`."""
+    code = written.get("code")
+    found = _CLASSES.get(code) if isinstance(code, str) else None
+    said = written.get("detail")
+    text = said if isinstance(said, str) else "the service answered with an error"
+    options = [one for one in written.get("options") or () if isinstance(one, str)]
+    error = (found or ACMSError).__new__(found or ACMSError)
+    ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
+    extra: dict[str, Json] = {}
+    if isinstance(error, ValidationError):
+        fields = written.get("errors")
+        first = fields[0] if isinstance(fields, list) and fields and isinstance(fields[0], dict) else {}
+        extra["field"] = str(first.get("field", ""))
+    if isinstance(error, TokenBudgetExceededError):
+        extra["budget"], extra["required"] = _whole(written.get("budget")), _whole(written.get("required"))
+    if isinstance(error, FitError):
+        extra["over"] = extra["required"] - extra["budget"]
+        extra["where"] = str(written.get("where", ""))
+        extra["tried"] = tuple(str(one) for one in written.get("tried") or ())
+    if isinstance(error, JobFailedError):
+        extra["job_id"] = str(written.get("jobId", ""))
+    if isinstance(error, ProviderError):
+        extra["provider"], extra["retry_after"] = str(written.get("provider", "")), None
+    if found is errors.MissingExtraError:
+        extra["extra"] = ""
+    if found is errors.RateLimitError:
+        extra["retry_after"] = 0.0
+    for name, value in extra.items():
+        setattr(error, name, value)
+    return error
+
+
+def _whole(value: Json) -> int:
+    return value if type(value) is int else 0

@@ -1,0 +1,20 @@
+"""The HTTP service (extra `server`): `create_app(url)` is an ASGI application, `acms serve` runs it.
+
+from acms.server import ServerConfig, create_app
+app = create_app("sqlite:///memory.db", ServerConfig(auth="off"))
+"""
+
+from __future__ import annotations
+
+from acms.errors import MissingExtraError
+
+try:
+    from acms.server.app import App, create_app
+    from acms.server.config import Limits, ServerConfig
+except ImportError as missing:
+    package = (missing.name or "").partition(".")[0]
+    if package not in ("pydantic", "starlette", "prometheus_client"):
+        raise
+    raise MissingExtraError("server", package) from None
+
+__all__ = ["App", "Limits", "ServerConfig", "create_app"]

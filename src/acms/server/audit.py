@@ -1,0 +1,259 @@
+"""The audit trail: what was changed, by whom, when; never what was said.
+
+Every tenant has one, an ordinary log whose hashes `acms verify` checks. A change is two entries: the intent before it
+and the outcome after it. An intent without an outcome means that nobody knows: the process ended in between, or the
+request was given up.
+
+An Idempotency-Key is the key of its intent. So a repeat finds the first one, and what that was answered with.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel
+
+from acms import problems
+from acms.core import validate
+from acms.core.wire import dump
+from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
+from acms.logs import log, shown
+from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
+from acms.server.operation import Call, Reply, Scope
+from acms.server.stores import OWN, Stores, Tenant
+
+__all__ = ["Audit", "Noted", "trail"]
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+KEY = "@audit"
+"""The name of the log."""
+_LOOK = 10_000
+"""Entries after an intent among which its outcome is looked for."""
+_PAGE = 500
+_NAMES = ("namespace", "key", "version", "context_id")
+"""Fields of a body that say what is to be changed, not to what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """An entry of the audit trail."""
+
+    #: Its place in the trail.
+    version: int
+    at: datetime
+    #: "intent" or "outcome".
+    step: str
+    operation: str
+    #: Id of the key; "" for the operator, and for everybody where no key is required.
+    key: str
+    #: Id of the request; of an intent under an Idempotency-Key it is with the outcomes.
+    request: str | None
+    context: str | None
+    #: What the request names: a tag, a pin, an entry.
+    target: Mapping[str, Json]
+    #: Of an outcome: where the log stood before and after, (version, chain value in hex).
+    before: tuple[int, str] | None
+    after: tuple[int, str] | None
+    status: int | None
+    #: Code of the error; "" when it was done.
+    code: str
+    #: Of an outcome: version of the intent.
+    intent: int | None
+
+
+class Audit:
+    """Writes the audit trails of the tenants of a service."""
+
+    def __init__(self, stores: Stores, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._trails: WeakKeyDictionary[Tenant, str] = WeakKeyDictionary()
+
+    async def run(self, call: Call[Any, Any]) -> Reply:
+        """Do what a request asks for, between its intent and its outcome.
+
+        The same request under the same Idempotency-Key, done before, is answered as it was then. Another request
+        under it is an `IdempotencyMismatchError`. One that was not done, or of which nobody knows, is done.
+        """
+        tenant, context = call.tenant, call.path.get("context_id")
+        named = call.idempotency_key if IDEMPOTENCY_KEY in call.operation.takes else None
+        told: dict[str, Json] = {
+            "operation": call.operation.name,
+            "key": call.principal.key,
+            "target": _target(call),
+        }
+        if context is not None:
+            told["context"] = context
+        before = await _stand(tenant, context)
+        if named is None:
+            intent = {**told, "request": call.request_id, "before": before}
+            receipt = await self._append(tenant, {"step": "intent", **intent})
+        else:
+            receipt = await self._once(call, validate.name(named, "idempotency-key"), told)
+            if receipt.repeated:
+                found = await self._answered(call, receipt)
+                if found is not None:
+                    return found
+        told |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
+        told |= {"before": before}
+        try:
+            reply = await call.operation.handler(call)
+        except Exception as error:
+            code = error.code if isinstance(error, ACMSError) else ACMSError.code
+            told |= {"status": problems.STATUS.get(code, 500), "code": code}
+            await self._outcome(tenant, told, context)
+            raise
+        told["status"] = reply.status or call.operation.status
+        made = reply.headers.get("Location", "").partition("/contexts/")[2]
+        if made and context is None:
+            told["context"] = context = made
+        if call.operation.again is not None:
+            told["made"] = reply.headers.get("Location")
+        elif named is not None and call.operation.scope is Scope.ERASE:  # ids, nothing that was said
+            told["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
+        await self._outcome(tenant, told, context)
+        return reply
+
+    @asynccontextmanager
+    async def noted(self, tenant: str, operation: str, target: Mapping[str, Json]) -> AsyncGenerator[None]:
+        """Note something the operator does."""
+        home = await self._stores.of(tenant)
+        told: dict[str, Json] = {"operation": operation, "key": "", "target": dict(target)}
+        receipt = await self._append(home, {"step": "intent", **told})
+        told |= {"step": "outcome", "intent": receipt.versions[0]}
+        try:
+            yield
+        except Exception as error:
+            code = error.code if isinstance(error, ACMSError) else ACMSError.code
+            await self._outcome(home, {**told, "code": code}, None)
+            raise
+        await self._outcome(home, told, None)
+
+    async def _once(self, call: Call[Any, Any], named: str, told: Mapping[str, Json]) -> Receipt:
+        """Note an intent that has a name; what is noted of the request can only be compared by who has the name."""
+        operation = call.operation.name
+        where = dump([call.principal.key, dict(call.path)])
+        secret = named.encode()
+        query, body = (
+            one.model_dump(mode="json") if isinstance(one, BaseModel) else one
+            for one in (call.query, call.body)
+        )
+        asked = hmac.new(secret, dump([query, body]).encode(), sha256).hexdigest()
+        key = f"{operation}:{hmac.new(secret, where.encode(), sha256).hexdigest()}"
+        try:
+            return await self._append(call.tenant, {"step": "intent", **told, "asked": asked}, key)
+        except IdempotencyMismatchError:
+            raise IdempotencyMismatchError(
+                "this Idempotency-Key was used before for another request",
+                options=("use a new key for a new request",),
+            ) from None
+
+    async def _answered(self, call: Call[Any, Any], receipt: Receipt) -> Reply | None:
+        """Return what the first request was answered with; None when it was not done, as far as anybody knows."""
+        tenant, again = call.tenant, call.operation.again
+        intent = last = receipt.versions[0]
+        log_id = await self._trail(tenant)
+        while last < intent + _LOOK:
+            entries = await tenant.handle.read(log_id, after=last, limit=_PAGE)
+            for entry in entries:
+                data = entry.data
+                if data.get("intent") != intent:
+                    continue
+                if again is not None and "made" in data:
+                    return await again(call, data["made"])
+                if "reply" in data:
+                    kept = data["reply"]
+                    return Reply(body=kept["body"], status=data["status"], headers=kept["headers"])
+            if len(entries) < _PAGE:
+                return None
+            last = entries[-1].version
+        return None
+
+    async def _outcome(self, tenant: Tenant, told: dict[str, Json], context: str | None) -> None:
+        """Note an outcome; where that fails the log has it, as what was done is done."""
+        try:
+            await self._append(tenant, {**told, "after": await _stand(tenant, context)})
+        except ACMSError as error:
+            log(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=shown(error))
+
+    async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
+        draft = Draft(
+            kind=Kind.MESSAGE,
+            role=Role.SYSTEM,
+            origin=Origin.DERIVED,
+            key=key,
+            created_at=self._clock(),
+            data={name: value for name, value in data.items() if value is not None},
+        )
+        (done,) = await tenant.handle.append([Append(context=await self._trail(tenant), drafts=(draft,))])
+        if isinstance(done, ACMSError):
+            raise done
+        return done
+
+    async def _trail(self, tenant: Tenant) -> str:
+        found = self._trails.get(tenant)
+        if found is None:
+            draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
+            found = self._trails[tenant] = (await tenant.handle.create(draft)).id
+        return found
+
+
+def _target(call: Call[Any, Any]) -> dict[str, Json]:
+    """Return what a request names: its path, its query, and of its body what says where."""
+    found: dict[str, Json] = dict(call.path)
+    if isinstance(call.query, BaseModel):
+        found |= call.query.model_dump(mode="json", exclude_none=True)
+    if isinstance(call.body, BaseModel):
+        found |= call.body.model_dump(mode="json", include=set(_NAMES), exclude_none=True)
+    return found
+
+
+async def _stand(tenant: Tenant, context: str | None) -> list[Json] | None:
+    """Return where a log stands: version and chain value; None for one that is not there."""
+    if context is None:
+        return None
+    try:
+        head: Head = await tenant.handle.head(context)
+    except NotFoundError:
+        return None
+    return [head.version, head.chain.hex()]
+
+
+async def trail(tenant: Tenant, *, before: int | None = None, limit: int = _PAGE) -> list[Noted]:
+    """Return the newest entries of a tenant's audit trail, newest first, or those before a version."""
+    try:
+        found = await tenant.handle.context(KEY, namespace=OWN)
+    except SessionNotFoundError:
+        return []
+    entries = await tenant.handle.read(found.id, before=before, newest=limit)
+    return [_noted(entry.version, entry.created_at, entry.data) for entry in reversed(entries)]
+
+
+def _noted(version: int, at: datetime, data: Mapping[str, Json]) -> Noted:
+    return Noted(
+        version=version,
+        at=at,
+        step=data.get("step", ""),
+        operation=data.get("operation", ""),
+        key=data.get("key", ""),
+        request=data.get("request"),
+        context=data.get("context"),
+        target=data.get("target") or {},
+        before=_pair(data.get("before")),
+        after=_pair(data.get("after")),
+        status=data.get("status"),
+        code=data.get("code", ""),
+        intent=data.get("intent"),
+    )
+
+
+def _pair(found: Json) -> tuple[int, str] | None:
+    return None if found is None else (found[0], found[1])

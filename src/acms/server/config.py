@@ -1,0 +1,108 @@
+"""What an operator decides about the HTTP service; nothing of it can be changed by a request."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Literal
+
+from acms.core import validate
+from acms.errors import ConfigurationError, ValidationError
+
+__all__ = ["Limits", "ServerConfig"]
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one request, one key and one tenant may ask for."""
+
+    #: Bytes of a request body; of an import, which is read as a stream.
+    body_bytes: int = 1_048_576
+    import_bytes: int = 1_073_741_824
+    #: Bytes of one message's text, and messages in one append.
+    message_bytes: int = 262_144
+    batch: int = 256
+    #: Tokens a window, a recall or a prompt may be asked for.
+    tokens: int = 2_000_000
+    #: Seconds until a request is answered; streams are not bound by it.
+    deadline_seconds: float = 30.0
+    #: Requests a second that a key and a tenant may make in the long run, and at once.
+    key_rate: float = 200.0
+    key_burst: int = 400
+    tenant_rate: float = 1000.0
+    tenant_burst: int = 2000
+    #: Requests without a valid key that one address may make a second, and at once.
+    stranger_rate: float = 5.0
+    stranger_burst: int = 20
+
+    def __post_init__(self) -> None:
+        try:
+            for name in ("body_bytes", "import_bytes", "message_bytes", "batch", "tokens"):
+                validate.whole(getattr(self, name), name, least=1)
+            for name in ("key_burst", "tenant_burst", "stranger_burst"):
+                validate.whole(getattr(self, name), name, least=1)
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+        for name in ("deadline_seconds", "key_rate", "tenant_rate", "stranger_rate"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """How the HTTP service is reached and what it allows."""
+
+    #: Whether a key is needed. Without one everybody is the tenant `tenant` and may do everything.
+    auth: Literal["required", "off"] = "required"
+    #: Whose data requests without a key see.
+    tenant: str = "default"
+    #: Where it listens: without keys it must be this machine only.
+    host: str = "127.0.0.1"
+    #: Names by which clients may call it; others are refused, so that no web page can reach it by a name of its own.
+    #: Empty: this machine's names when no key is required, else any name.
+    hosts: tuple[str, ...] = ()
+    #: Web pages that may call it (`https://app.example.org`); none by default.
+    origins: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    #: Whether this process works off jobs; else `acms worker` must run somewhere.
+    works: bool = True
+    #: Tenants whose stores are kept open.
+    open_tenants: int = 256
+    #: Sessions of one tenant that are kept ready.
+    ready_sessions: int = 1024
+    #: Seconds that requests and jobs under way may take to finish when it is stopped.
+    grace_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.auth not in ("required", "off"):
+            raise ConfigurationError("auth must be 'required' or 'off'")
+        if self.auth == "off" and not loopback(self.host):
+            raise ConfigurationError(
+                f"{self.host} can be reached from other machines, and no key is required",
+                options=("acms keys create --tenant NAME, and require keys", "--host 127.0.0.1"),
+            )
+        for one in self.origins:
+            if not _ORIGIN.fullmatch(one):
+                raise ConfigurationError(
+                    f"{one!r} is not the origin of a web page", options=("https://app.example.org",)
+                )
+        try:
+            if validate.name(self.tenant, "tenant").startswith("@"):
+                raise ValidationError("names that begin with @ are the service's own", field="tenant")
+            validate.whole(self.open_tenants, "open_tenants", least=1)
+            validate.whole(self.ready_sessions, "ready_sessions", least=1)
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+
+
+def loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,343 @@
+"""The door of the HTTP service: every request comes in here, is checked in one order, and is answered here.
+
+Name it, find its operation, admit who asks, read what is asked, do it within the deadline, answer. Whatever goes wrong
+becomes a problem of RFC 9457; nothing else leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from acms import problems
+from acms.core.chain import token
+from acms.errors import (
+    ACMSError,
+    DeadlineError,
+    MediaTypeError,
+    MethodError,
+    NotFoundError,
+    RateLimitError,
+    SessionNotFoundError,
+    TooLargeError,
+    ValidationError,
+)
+from acms.logs import correlation, log, shown
+from acms.server import wire
+from acms.server.operation import BASE, Call, Operation, Reply
+from acms.telemetry import request_span
+
+if TYPE_CHECKING:
+    from acms.server.app import App
+
+__all__ = ["Door"]
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
+"""What every answer tells a browser that should never have come here."""
+
+
+class _Path:
+    """The operations of one path by method."""
+
+    def __init__(self) -> None:
+        self.methods: dict[str, Operation] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do nothing: the door looks an operation up, and runs it itself."""
+
+
+class _GoneError(Exception):
+    """The client went away."""
+
+
+class Door:
+    """An ASGI application over a list of operations."""
+
+    def __init__(self, app: App, operations: Iterable[Operation]) -> None:
+        self._app = app
+        paths: dict[str, _Path] = {}
+        self._exact: dict[str, _Path] = {}
+        self._routes: list[Route] = []
+        for one in operations:
+            path = one.path if one.rooted else BASE + one.path
+            if path not in paths:
+                paths[path] = _Path()
+                if "{" in path:
+                    self._routes.append(Route(path, paths[path]))
+                else:
+                    self._exact[path] = paths[path]
+            paths[path].methods[one.method] = one
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = headers.get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else f"req_{token(os.urandom, 16)}"
+        began = perf_counter()
+        answer = _Answer(send, scope["method"] == "HEAD")
+        answer.add((b"x-request-id", request_id.encode("latin-1")), *_HEADERS)
+        operation: Operation | None = None
+        code = ""
+        with correlation(request_id), request_span(scope["method"], headers) as span:
+            try:
+                answer.add(*self._app.gate.visit(scope["method"], headers))
+                if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                    await answer.send(204, b"", None)
+                    return
+                operation, path = self._find(scope)
+                await self._serve(operation, path, scope, headers, request_id, receive, answer)
+            except _GoneError:
+                code = "CLIENT_GONE"
+            except ACMSError as error:
+                code = error.code
+                await self._fail(error, request_id, answer, operation)
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except Exception as error:
+                code = "ACMS"
+                log(logging.ERROR, "request_broke", error=shown(error))
+                await self._fail(ACMSError(), request_id, answer, operation)
+            finally:
+                seconds = perf_counter() - began
+                name, route = ("unknown", "") if operation is None else (operation.name, operation.path)
+                self._app.metrics.request(name, scope["method"], answer.status, code, seconds)
+                span.done(operation=name, route=route, status=answer.status, code=code)
+                log(
+                    logging.INFO,
+                    "request",
+                    operation=name,
+                    status=answer.status,
+                    code=code,
+                    ms=round(1000 * seconds, 3),
+                    **answer.who,
+                )
+
+    def _find(self, scope: Scope) -> tuple[Operation, Mapping[str, str]]:
+        path: str = scope["path"]
+        found = self._exact.get(path)
+        values: Mapping[str, str] = {}
+        if found is None:
+            for route in self._routes:
+                match, child = route.matches(scope)
+                if match is Match.FULL:
+                    found, values = route.app, child["path_params"]
+                    break
+        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
+            raise NotFoundError(
+                "there is nothing at this path", options=("GET /openapi.json lists what there is",)
+            )
+        method = scope["method"]
+        operation = found.methods.get("GET" if method == "HEAD" else method)
+        if operation is None:
+            allowed = ", ".join(sorted(found.methods))
+            raise MethodError(f"this path has {allowed}, not {method}", options=tuple(sorted(found.methods)))
+        wire.no_nul(values)
+        return operation, values
+
+    async def _serve(
+        self,
+        operation: Operation,
+        path: Mapping[str, str],
+        scope: Scope,
+        headers: Mapping[str, str],
+        request_id: str,
+        receive: Receive,
+        answer: _Answer,
+    ) -> None:
+        client = scope.get("client")
+        principal = await self._app.gate.admit(operation, headers, client[0] if client else "")
+        answer.who = {"tenant": principal.tenant, "key": principal.key}
+        query = wire.parameters(operation, _pairs(scope["query_string"]))
+        limits = self._app.config.limits
+        streamed = operation.streams is not None
+        body: Any = None
+        if operation.body is not None or streamed:
+            self._check_media(operation, headers)
+            most = limits.import_bytes if streamed else limits.body_bytes
+            length = headers.get("content-length", "0")
+            if length.isascii() and length.isdecimal() and int(length) > most:
+                raise TooLargeError(f"has {length} bytes, the limit is {most}", field="body")
+        if operation.body is not None:
+            try:
+                async with asyncio.timeout(limits.deadline_seconds):
+                    data = b"".join([piece async for piece in _pieces(receive, limits.body_bytes)])
+            except TimeoutError:
+                raise DeadlineError(
+                    f"the body did not arrive within {limits.deadline_seconds:g} seconds"
+                ) from None
+            body = wire.body(operation, data)
+        call: Call[Any, Any] = Call(
+            app=self._app,
+            operation=operation,
+            principal=principal,
+            config=self._app.config,
+            path=path,
+            query=query,
+            body=body,
+            headers=headers,
+            request_id=request_id,
+            stream=_pieces(receive, limits.import_bytes) if streamed else None,
+        )
+        long = streamed or operation.media == "application/x-ndjson"
+        seconds = None if long else limits.deadline_seconds
+        if operation.scope is None:  # nobody's data: answered also while no store does
+            await answer.reply(await self._within(call, seconds), operation.status)
+            return
+        tenant = call.tenant = await self._app.stores.of(principal.tenant)
+        tenant.users += 1
+        try:
+            await answer.reply(await self._within(call, seconds), operation.status)
+        finally:
+            tenant.users -= 1
+
+    async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
+        """Run a handler within the deadline; a write that takes longer goes on, as half of it must not be told."""
+        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
+        running = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait([running], timeout=seconds)
+            if done:
+                return running.result()
+            raise DeadlineError(f"it took more than {seconds:g} seconds")
+        except SessionNotFoundError:
+            if (id := call.path.get("context_id")) is not None:
+                call.tenant.forget(id)
+            raise
+        finally:
+            if not running.done():
+                running.cancel()
+                if not call.operation.writes:
+                    with suppress(asyncio.CancelledError):
+                        await running
+
+    def _check_media(self, operation: Operation, headers: Mapping[str, str]) -> None:
+        wanted = operation.streams or "application/json"
+        given = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not given and operation.optional and headers.get("content-length", "0") == "0":
+            return
+        if given != wanted:
+            raise MediaTypeError(
+                f"must be {wanted}" + (f", not {given[:64]}" if given else ""), field="content-type"
+            )
+
+    async def _fail(
+        self, error: ACMSError, request_id: str, answer: _Answer, operation: Operation | None
+    ) -> None:
+        if problems.status_of(error) == 500:
+            log(logging.ERROR, "request_failed", error=shown(error))
+        if answer.started:  # a stream that breaks: the client sees that it is not whole
+            raise error
+        headers: dict[str, str] = {}
+        if isinstance(error, RateLimitError):
+            headers["Retry-After"] = str(max(1, round(error.retry_after + 0.5)))
+        elif problems.status_of(error) == 503:
+            headers["Retry-After"] = "1"
+        if error.code == "UNAUTHENTICATED":
+            headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(error, MethodError):
+            headers["Allow"] = ", ".join(error.options)
+        contract = operation is not None and operation.contract
+        if isinstance(error, ValidationError) and not contract:
+            error = wire.told(error)
+        written = problems.problem(error, request_id=request_id)
+        if contract:
+            written |= {"message": written["detail"], "request_id": request_id}
+            if error.retryable:
+                headers["X-Retry-After-Ms"] = str(1000 * int(headers.get("Retry-After", "1")))
+        await answer.reply(
+            Reply(body=written, status=written["status"], headers=headers, media=problems.MEDIA), 500
+        )
+
+
+class _Answer:
+    """The one answer to a request."""
+
+    def __init__(self, send: Send, bare: bool) -> None:
+        self._send = send
+        self._bare = bare
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.status = 0
+        self.started = False
+        #: Who asked, for the log.
+        self.who: Mapping[str, str] = {}
+
+    def add(self, *headers: tuple[bytes, bytes]) -> None:
+        """Send these header fields too."""
+        self._headers.extend(headers)
+
+    async def reply(self, reply: Reply, status: int) -> None:
+        """Send what a handler gave."""
+        for name, value in reply.headers.items():
+            self._put(name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
+        body = reply.body
+        if isinstance(body, AsyncIterator):
+            await self._start(reply.status or status, reply.media, None)
+            if not self._bare:
+                async for piece in body:
+                    await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b""})
+            return
+        data = body if isinstance(body, bytes) else b"" if body is None else wire.written(body)
+        await self.send(reply.status or status, data, None if body is None else reply.media)
+
+    def _put(self, name: bytes, value: bytes) -> None:
+        self._headers = [pair for pair in self._headers if pair[0] != name]
+        self._headers.append((name, value))
+
+    async def send(self, status: int, data: bytes, media: str | None) -> None:
+        """Send a whole answer."""
+        await self._start(status, media, len(data))
+        await self._send({"type": "http.response.body", "body": b"" if self._bare else data})
+
+    async def _start(self, status: int, media: str | None, length: int | None) -> None:
+        self.started, self.status = True, status
+        if media is not None:
+            self._headers.append((b"content-type", media.encode("latin-1")))
+        if length is not None and status != 204:
+            self._headers.append((b"content-length", str(length).encode("latin-1")))
+        await self._send({"type": "http.response.start", "status": status, "headers": self._headers})
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    if not query:
+        return []
+    try:
+        return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64)
+    except ValueError:
+        raise ValidationError("the query string is not understood", field="query") from None
+
+
+async def _pieces(receive: Receive, most: int) -> AsyncIterator[bytes]:
+    """Yield a body as it arrives, up to so many bytes."""
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _GoneError
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise TooLargeError(f"has more than {most} bytes", field="body")
+        if piece:
+            yield piece
+        if not message.get("more_body", False):
+            return

@@ -1,0 +1,111 @@
+"""Who may come in: by which name and from which page the service is called, and by whose key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+
+from acms.errors import AuthenticationError, PermissionDeniedError, RateLimitError
+from acms.server.config import ServerConfig
+from acms.server.keys import Keys
+from acms.server.operation import Operation, Principal, Scope
+from acms.server.rates import Buckets, network
+
+__all__ = ["Gate"]
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_READS = frozenset({"GET", "HEAD"})
+_ALLOWED: tuple[tuple[bytes, bytes], ...] = (
+    (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
+    (
+        b"access-control-allow-headers",
+        b"authorization, content-type, idempotency-key, if-match, prefer, x-request-id",
+    ),
+    (b"access-control-max-age", b"600"),
+)
+_EXPOSED = b"etag, location, preference-applied, retry-after, x-request-id"
+
+
+class Gate:
+    """Admits requests to operations."""
+
+    def __init__(self, config: ServerConfig, keys: Keys, *, elapsed: Callable[[], float] = monotonic) -> None:
+        limits = config.limits
+        self._keys = keys
+        self._open = config.auth == "off"
+        #: Without a key the name is what keeps a web page out that has given itself an address of this machine.
+        self._hosts = frozenset(_bare(one) for one in config.hosts)
+        if self._open and not self._hosts:
+            self._hosts = _LOCAL | {_bare(config.host)}
+        self._origins = frozenset(config.origins)
+        self._everybody = Principal(
+            tenant=config.tenant, scopes=frozenset(Scope) if self._open else frozenset()
+        )
+        self._by_key = Buckets(limits.key_rate, limits.key_burst, clock=elapsed)
+        self._by_tenant = Buckets(limits.tenant_rate, limits.tenant_burst, clock=elapsed)
+        self._strangers = Buckets(limits.stranger_rate, limits.stranger_burst, clock=elapsed)
+
+    def visit(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
+        """Check by which name and from which page the service is called; return header fields for the answer.
+
+        `PermissionDeniedError` for a name that is not its own, and for a page that is not listed: such a one may send
+        reads, which its browser does not show to it.
+        """
+        if self._hosts and _bare(_host(headers.get("host", ""))) not in self._hosts:
+            raise PermissionDeniedError(
+                "the service does not go by this name",
+                options=("call it by a name of this machine", "list the name among the hosts of the service"),
+            )
+        origin = headers.get("origin")
+        if origin is None:
+            return ()
+        if origin not in self._origins:
+            if method in _READS:
+                return ()
+            raise PermissionDeniedError(
+                "this web page may not use the service",
+                options=("list it among the origins of the service",),
+            )
+        allowed = (
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", _EXPOSED),
+            (b"vary", b"Origin"),
+        )
+        return (*allowed, *_ALLOWED) if method == "OPTIONS" else allowed
+
+    async def admit(self, operation: Operation, headers: Mapping[str, str], address: str) -> Principal:
+        """Return who asks; `AuthenticationError`, `PermissionDeniedError` or `RateLimitError` when it may not.
+
+        A valid key is never slowed down by what strangers do, not even those of its own address.
+        """
+        if self._open or operation.scope is None:
+            return self._everybody
+        found = await self._keys.find(headers.get("authorization", ""))
+        if found is None:
+            _wait(self._strangers, network(address), "without a valid key")
+            raise AuthenticationError(options=("Authorization: Bearer acms_<id>_<secret>",))
+        _wait(self._by_key, found.key, "with this key")
+        _wait(self._by_tenant, found.tenant, "of this tenant")
+        if operation.scope not in found.scopes:
+            raise PermissionDeniedError(
+                f"the key lacks the scope {operation.scope.value}",
+                options=("use a key that has it", f"acms keys create --scopes {operation.scope.value}"),
+            )
+        return found
+
+
+def _wait(buckets: Buckets, name: str, whose: str) -> None:
+    seconds = buckets.take(name)
+    if seconds:
+        raise RateLimitError(f"too many requests {whose}: wait {seconds:.1f} seconds", retry_after=seconds)
+
+
+def _host(given: str) -> str:
+    """Return the name in a Host field, without its port."""
+    if given.startswith("["):
+        return given.partition("]")[0] + "]"
+    return given.partition(":")[0]
+
+
+def _bare(name: str) -> str:
+    return name.strip("[]").rstrip(".").lower()

@@ -1,0 +1,297 @@
+"""API keys: `acms_<id>_<secret>`, of which only the SHA-256 of the secret is kept.
+
+A key is a row on one of 32 shelves, which are values of the service's own tenant. A shelf is read at most once in two
+seconds, however often keys are tried: so an unknown id costs no more than a known one, and a key that is revoked
+anywhere ends everywhere within that time. A plain hash is enough: nobody guesses 260 random bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from hmac import compare_digest
+from time import monotonic
+from typing import Any
+
+from acms.core import validate
+from acms.core.chain import Entropy, token
+from acms.errors import ACMSError, ConflictError, NotFoundError, ValidationError
+from acms.kv import update_entry
+from acms.model import Json, KVEntry
+from acms.protocols import KVMemory
+from acms.server.audit import Audit
+from acms.server.operation import Principal, Scope
+from acms.server.stores import OWN, Stores
+
+__all__ = ["USUAL", "Key", "Keys"]
+
+FRESH = 2.0
+"""Seconds for which a shelf is believed."""
+_ID, _SECRET = 8, 52
+_SHELVES = "0123456789abcdefghjkmnpqrstvwxyz"
+_NOBODY = sha256(b"").digest()
+USUAL = frozenset(Scope) - {Scope.ERASE, Scope.ADMIN}
+"""What a key is for unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What is known of an API key; its secret is not."""
+
+    id: str
+    #: Whose data it opens.
+    tenant: str
+    #: For people: who uses it.
+    name: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    #: Day on which it was last used.
+    used_on: str | None = None
+    #: Id of the key that it takes the place of.
+    succeeds: str | None = None
+
+    def valid(self, now: datetime) -> bool:
+        """Return whether it opens anything at a point in time."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: Key
+    digest: bytes
+    principal: Principal
+
+
+class Keys:
+    """The API keys of a service."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        audit: Audit,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        elapsed: Callable[[], float] = monotonic,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self._stores = stores
+        self._audit = audit
+        self._clock = clock
+        self._elapsed = elapsed
+        self._entropy = entropy
+        #: By the first digit of the ids: when it was read, and the keys by id.
+        self._shelves: dict[str, tuple[float, Mapping[str, _Known]]] = {}
+        self._reading: dict[str, asyncio.Future[Mapping[str, _Known]]] = {}
+        #: Keys whose use was noted, and the day.
+        self._noted: tuple[str, set[str]] = ("", set())
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def find(self, given: str) -> Principal | None:
+        """Return whose key this is; None for every one that opens nothing, whatever the reason."""
+        id, secret = _parsed(given)
+        known = (await self._shelf(id[0])).get(id)
+        digest = sha256(secret.encode()).digest()
+        now = self._clock()
+        if not compare_digest(digest, _NOBODY if known is None else known.digest) or known is None:
+            return None
+        if not known.key.valid(now):
+            return None
+        day = now.date().isoformat()
+        if known.key.used_on != day:
+            await self._use(id, day)
+        return known.principal
+
+    async def list(self, tenant: str | None = None) -> list[Key]:
+        """Return the keys of a tenant, or of all, oldest first; also those that expired or were revoked."""
+        shelves = await asyncio.gather(*[self._read(name) for name in _SHELVES])
+        found = [one.key for shelf in shelves for one in shelf.values()]
+        chosen = [one for one in found if tenant in (None, one.tenant)]
+        return sorted(chosen, key=lambda one: (one.created_at, one.id))
+
+    async def any(self) -> bool:
+        """Return whether a key was ever made."""
+        return bool(await self.list())
+
+    # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(
+        self,
+        tenant: str,
+        *,
+        name: str = "",
+        scopes: Iterable[Scope | str] = USUAL,
+        expires: timedelta | None = None,
+    ) -> tuple[Key, str]:
+        """Make a key; return it and what its owner sends, which cannot be shown again."""
+        if validate.name(tenant, "tenant") == OWN:
+            raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
+        if expires is not None and expires <= timedelta(0):
+            raise ValidationError("must be in the future", field="expires")
+        chosen = frozenset(validate.choice(one, Scope, "scopes") for one in scopes)
+        if not chosen:
+            raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
+        key = Key(
+            id=token(self._entropy, _ID),
+            tenant=tenant,
+            name=validate.text(name, "name", limit=validate.NAME_CHARS),
+            scopes=chosen,
+            created_at=self._clock(),
+            expires_at=None if expires is None else self._clock() + expires,
+        )
+        async with self._audit.noted(tenant, "createKey", {"key_id": key.id}):
+            return key, await self._add(key)
+
+    async def rotate(self, id: str, *, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str]:
+        """Make a key that takes the place of another, which goes on for the time of the overlap at most.
+
+        It is for the same and lasts as long. `NotFoundError` unless the other is valid.
+        """
+        if overlap < timedelta(0):
+            raise ValidationError("must not be negative", field="overlap")
+        now = self._clock()
+        old = await self._known(id)
+        if not old.valid(now):
+            raise NotFoundError(f"the key {id!r} is not valid any more", options=("acms keys create",))
+        key = Key(
+            id=token(self._entropy, _ID),
+            tenant=old.tenant,
+            name=old.name,
+            scopes=old.scopes,
+            created_at=now,
+            expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
+            succeeds=old.id,
+        )
+        end = now + overlap
+        async with self._audit.noted(old.tenant, "rotateKey", {"key_id": id, "new_key_id": key.id}):
+            shown = await self._add(key)
+            if old.expires_at is None or end < old.expires_at:
+                await self._change(id, {"expires_at": end.isoformat()})
+        return key, shown
+
+    async def revoke(self, id: str) -> Key:
+        """End a key: here at once, on every other replica within two seconds. `NotFoundError` for an unknown one."""
+        key = await self._known(id)
+        if key.revoked_at is None:
+            async with self._audit.noted(key.tenant, "revokeKey", {"key_id": id}):
+                await self._change(id, {"revoked_at": self._clock().isoformat()})
+        return await self._known(id)
+
+    # ── shelves ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _kv(self) -> KVMemory:
+        return (await self._stores.of(OWN)).kv
+
+    async def _shelf(self, name: str) -> Mapping[str, _Known]:
+        found = self._shelves.get(name)
+        if found is not None and self._elapsed() - found[0] < FRESH:
+            return found[1]
+        reading = self._reading.get(name)
+        if reading is None:
+            reading = self._reading[name] = asyncio.ensure_future(self._read(name))
+            reading.add_done_callback(lambda _: self._reading.pop(name, None))
+        return await asyncio.shield(reading)
+
+    async def _read(self, name: str) -> Mapping[str, _Known]:
+        began = self._elapsed()
+        entry = await (await self._kv()).get(_where(name))
+        shelf = {id: _known(id, row) for id, row in _rows(entry).items()}
+        self._shelves[name] = (began, shelf)
+        return shelf
+
+    async def _known(self, id: str) -> Key:
+        found = (await self._read(id[:1])).get(id) if id[:1] in _SHELVES and id else None
+        if found is None:
+            raise NotFoundError(f"no key has the id {id!r}", options=("acms keys list",))
+        return found.key
+
+    async def _add(self, key: Key) -> str:
+        secret = token(self._entropy, _SECRET)
+        row = {
+            "digest": sha256(secret.encode()).hexdigest(),
+            "tenant": key.tenant,
+            "name": key.name,
+            "scopes": sorted(key.scopes),
+            "created_at": key.created_at.isoformat(),
+            "expires_at": None if key.expires_at is None else key.expires_at.isoformat(),
+            "succeeds": key.succeeds,
+        }
+
+        def change(entry: KVEntry | None) -> Json:
+            rows = _rows(entry)
+            if key.id in rows:
+                raise ConflictError("a key with this id was made before")
+            return {**rows, key.id: row}
+
+        await self._update(key.id, change)
+        return f"acms_{key.id}_{secret}"
+
+    async def _change(self, id: str, fields: Mapping[str, Json]) -> None:
+        def change(entry: KVEntry | None) -> Json:
+            rows = _rows(entry)
+            return {**rows, id: {**rows[id], **fields}} if id in rows else rows
+
+        await self._update(id, change)
+
+    async def _update(self, id: str, change: Callable[[KVEntry | None], Json]) -> None:
+        try:
+            await update_entry(await self._kv(), _where(id[0]), change)
+        finally:
+            self._shelves.pop(id[0], None)
+            self._reading.pop(id[0], None)  # what is being read may be from before
+
+    async def _use(self, id: str, day: str) -> None:
+        """Note that a key is in use, once a day; a store that cannot be written to says nothing."""
+        if self._noted[0] != day:
+            self._noted = (day, set())
+        if id in self._noted[1]:
+            return
+        self._noted[1].add(id)
+        try:
+            await self._change(id, {"used_on": day})
+        except ACMSError:
+            return
+
+
+def _where(shelf: str) -> str:
+    return f"keys/{shelf}"
+
+
+def _rows(entry: KVEntry | None) -> dict[str, Any]:
+    return {} if entry is None else dict(entry.data)
+
+
+def _parsed(given: str) -> tuple[str, str]:
+    """Return id and secret of what was sent; of what is no key something that opens nothing."""
+    scheme, _, sent = given.partition(" ")
+    kind, _, rest = sent.strip().partition("_")
+    id, _, secret = rest.partition("_")
+    if scheme.lower() != "bearer" or kind != "acms" or id[:1] not in _SHELVES or not id:
+        return "0", "-"
+    return id, secret
+
+
+def _known(id: str, row: Mapping[str, Any]) -> _Known:
+    key = Key(
+        id=id,
+        tenant=row["tenant"],
+        name=row["name"],
+        scopes=frozenset(Scope(one) for one in row["scopes"]),
+        created_at=datetime.fromisoformat(row["created_at"]),
+        expires_at=_moment(row.get("expires_at")),
+        revoked_at=_moment(row.get("revoked_at")),
+        used_on=row.get("used_on"),
+        succeeds=row.get("succeeds"),
+    )
+    principal = Principal(key=id, tenant=key.tenant, scopes=key.scopes)
+    return _Known(key, bytes.fromhex(row["digest"]), principal)
+
+
+def _moment(written: str | None) -> datetime | None:
+    return None if written is None else datetime.fromisoformat(written)

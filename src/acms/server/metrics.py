@@ -1,0 +1,131 @@
+"""What the service counts, in the format of Prometheus: requests, tokens, prompts, jobs. Names and numbers only.
+
+No label holds what a caller chose: no id, no tenant, no path as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from acms.events import (
+    Compacted,
+    Event,
+    Ingested,
+    JobFailed,
+    JobFinished,
+    Planned,
+    PromptFailed,
+    PromptRendered,
+)
+from acms.logs import tell
+
+__all__ = ["MEDIA", "Metrics"]
+
+MEDIA = CONTENT_TYPE_LATEST
+"""Media type of the numbers."""
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+class Metrics:
+    """Counts and times of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        own = self.registry
+        self._requests = Counter(
+            "acms_http_requests",
+            "Requests answered.",
+            ("operation", "method", "status", "code"),
+            registry=own,
+        )
+        self._seconds = Histogram(
+            "acms_http_request_seconds", "Time to answer.", ("operation",), buckets=_SECONDS, registry=own
+        )
+        self._messages = Counter("acms_messages", "Messages stored.", registry=own)
+        self._stored = Counter("acms_message_tokens", "Tokens of the messages stored.", registry=own)
+        self._asked = Counter(
+            "acms_tokens_asked", "Tokens of the budgets that were given.", ("verb",), registry=own
+        )
+        self._used = Counter(
+            "acms_tokens_used", "Tokens that were shown within them.", ("verb",), registry=own
+        )
+        self._saved = Counter("acms_tokens_saved", "Tokens that summaries took out of force.", registry=own)
+        self._refused = Counter(
+            "acms_budget_rejections", "Calls whose budget was too small.", ("code",), registry=own
+        )
+        self._share = Histogram(
+            "acms_prompt_cached_share",
+            "Share of a prompt that the provider's cache is predicted to hold.",
+            buckets=_SHARES,
+            registry=own,
+        )
+        self._jobs = Counter("acms_jobs", "Attempts of jobs that ended.", ("kind", "state"), registry=own)
+        self.waiting = Gauge(
+            "acms_jobs_waiting", "Jobs that are due or put off, of the open stores.", registry=own
+        )
+        self.open = Gauge("acms_http_requests_open", "Requests under way.", registry=own)
+        self.tenants = Gauge("acms_tenants_open", "Stores that are open.", registry=own)
+        #: Children by their labels: looking them up costs more than counting.
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def _child(self, metric: Counter | Histogram, *labels: str) -> Any:
+        found = self._known.get((metric, labels))
+        if found is None:
+            found = self._known[metric, labels] = metric.labels(*labels)
+        return found
+
+    def request(self, operation: str, method: str, status: int, code: str, seconds: float) -> None:
+        """Count one answered request."""
+        known = method if method in _METHODS else "other"
+        self._child(self._requests, operation, known, str(status), code).inc()
+        self._child(self._seconds, operation).observe(seconds)
+        if code in ("BUDGET_EXCEEDED", "FIT"):
+            self._child(self._refused, code).inc()
+
+    def listener(self, then: Callable[[Event], Any] | None) -> Callable[[Event], None]:
+        """Return what counts an engine's events, and passes them on."""
+
+        def count(event: Event) -> None:
+            self.event(event)
+            tell(then, event)
+
+        return count
+
+    def event(self, event: Event) -> None:
+        """Count what an engine reports."""
+        match event:
+            case Ingested():
+                if not event.repeated:
+                    self._messages.inc()
+                    self._stored.inc(event.tokens)
+            case Planned():
+                self._child(self._asked, event.verb).inc(event.budget)
+                self._child(self._used, event.verb).inc(event.used_tokens)
+            case Compacted():
+                self._saved.inc(max(0, event.tokens_before - event.tokens_after))
+            case PromptRendered():
+                self._child(self._asked, "prompt").inc(event.budget or 0)
+                self._child(self._used, "prompt").inc(event.upper_bound)
+                if event.tokens:
+                    self._share.observe(event.predicted_cached_tokens / event.tokens)
+            case PromptFailed():
+                self._child(self._asked, "prompt").inc(event.budget or 0)
+            case JobFinished():
+                self._child(self._jobs, event.kind.partition(":")[0], "done").inc()
+            case JobFailed():
+                self._child(self._jobs, event.kind.partition(":")[0], event.state).inc()
+            case _:
+                pass
+
+    def written(self) -> bytes:
+        """Return all of it as text."""
+        return generate_latest(self.registry)
+
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

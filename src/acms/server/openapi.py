@@ -1,0 +1,163 @@
+"""The OpenAPI 3.1 document of the service, written from its operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from acms import problems
+from acms.model import Json
+from acms.server.operation import BASE, Operation
+
+__all__ = ["document"]
+
+_REF = "#/components/schemas/{model}"
+_PROBLEM: Mapping[str, Json] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code", "retryable", "options", "requestId"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string", "enum": sorted(problems.STATUS)},
+        "retryable": {"type": "boolean"},
+        "options": {"type": "array", "items": {"type": "string"}},
+        "requestId": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+        "budget": {"type": "integer"},
+        "required": {"type": "integer"},
+        "where": {"type": "string"},
+        "tried": {"type": "array", "items": {"type": "string"}},
+        "jobId": {"type": "string"},
+        "provider": {"type": "string"},
+    },
+}
+_HEADERS: Mapping[str, str] = {
+    "Idempotency-Key": "Makes the request have its effect once, however often it is sent.",
+    "If-Match": "The ETag that was last seen: refused with 412 when a message came after it.",
+    "Prefer": "`wait=n`: wait up to n seconds for the job to end (RFC 7240).",
+}
+
+
+def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
+    """Return the document."""
+    listed = list(operations)
+    bodies = {one.body for one in listed if _is_model(one.body)}
+    queries = {one.query for one in listed if one.query is not None}
+    replies = {one.reply for one in listed if _is_model(one.reply)}
+    wanted: list[tuple[Any, Any]] = [(one, "validation") for one in (*bodies, *queries)]
+    wanted += [(one, "serialization") for one in replies]
+    wanted.sort(key=lambda pair: (pair[0].__name__, pair[1]))
+    keys, found = models_json_schema(wanted, by_alias=True, ref_template=_REF)
+    schemas: dict[str, Json] = {**found.get("$defs", {}), "Problem": dict(_PROBLEM)}
+    paths: dict[str, dict[str, Json]] = {}
+    for one in listed:
+        path = one.path if one.rooted else BASE + one.path
+        paths.setdefault(path, {})[one.method.lower()] = _operation(one, path, keys, schemas)
+    for query in queries:
+        schemas.pop(str(keys[query, "validation"]["$ref"]).rpartition("/")[2], None)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ACMS",
+            "version": version,
+            "description": "Keeps every message of an agent, and decides what the model sees.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "bearerFormat": "acms_<id>_<secret>"}
+            },
+            "responses": {
+                "Problem": {
+                    "description": "What went wrong, and what can be done (RFC 9457).",
+                    "content": {problems.MEDIA: {"schema": {"$ref": _REF.format(model="Problem")}}},
+                }
+            },
+        },
+    }
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def _operation(
+    one: Operation, path: str, keys: Mapping[Any, Mapping[str, Json]], schemas: Mapping[str, Json]
+) -> dict[str, Json]:
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)[^}]*}", path)
+    ]
+    if one.query is not None:
+        shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
+        needed = shape.get("required", ())
+        parameters += [
+            {"name": name, "in": "query", "required": name in needed, "schema": schema}
+            for name, schema in shape.get("properties", {}).items()
+        ]
+    parameters += [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": _HEADERS[name],
+            "schema": {"type": "string"},
+        }
+        for name in one.takes
+    ]
+    answer: dict[str, Json] = {"description": "Done."}
+    if one.reply is not None:
+        schema = dict(keys[one.reply, "serialization"]) if _is_model(one.reply) else one.reply
+        answer["content"] = {one.media: {"schema": schema}}
+        if one.reply_example is not None:
+            answer["content"][one.media]["example"] = one.reply_example
+    written: dict[str, Json] = {
+        "operationId": one.name,
+        "tags": [one.tag],
+        "summary": one.summary,
+        "parameters": parameters,
+        "responses": {
+            str(one.status): answer,
+            **{str(status): {"description": said, **_content(answer)} for status, said in one.also.items()},
+            "default": {"$ref": "#/components/responses/Problem"},
+        },
+    }
+    if one.description:
+        written["description"] = one.description
+    if one.scope is None:
+        written["security"] = []
+    else:
+        written["x-scope"] = one.scope.value
+    if one.body is not None or one.streams is not None:
+        body: dict[str, Json] = dict(one.schema or {"type": "object"})
+        if _is_model(one.body):
+            body = dict(keys[one.body, "validation"])
+        elif one.streams is not None and one.schema is None:
+            body = {"type": "string"}
+        content: dict[str, Json] = {"schema": body}
+        if one.example is not None:
+            content["example"] = one.example
+        media = one.streams or "application/json"
+        written["requestBody"] = {"required": not one.optional, "content": {media: content}}
+    return written
+
+
+def _content(answer: Mapping[str, Json]) -> dict[str, Json]:
+    return {"content": answer["content"]} if "content" in answer else {}

@@ -1,0 +1,191 @@
+"""An operation of the HTTP service: one method of one path, what it takes, what it gives and who may use it.
+
+The list of operations is what requests are routed by, and what the OpenAPI document is written from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from acms.model import Json
+
+if TYPE_CHECKING:
+    from acms.server.app import App
+    from acms.server.config import ServerConfig
+    from acms.server.stores import Tenant
+
+__all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
+
+BASE = "/api/v1"
+
+
+class Scope(StrEnum):
+    """What a key may be used for."""
+
+    READ = "context:read"
+    APPEND = "context:append"
+    FORK = "context:fork"
+    COMPACT = "context:compact"
+    MEMORY_READ = "memory:read"
+    MEMORY_WRITE = "memory:write"
+    ERASE = "erase"
+    ADMIN = "admin:config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who asks: read off the key alone, never off what a request says."""
+
+    #: Id of the key; "" when none is required.
+    key: str = ""
+    tenant: str
+    scopes: frozenset[Scope]
+
+
+class Shape(BaseModel):
+    """What a reply looks like; names are camelCase on the wire."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+class Body(Shape):
+    """The JSON body of a request: nothing is converted, unknown names are refused."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Query(Shape):
+    """The query parameters of a request: text that is read as what it must be, unknown names are refused."""
+
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+@dataclass(slots=True, kw_only=True)
+class Call(Generic[Q, B]):
+    """One request, checked: what a handler gets."""
+
+    app: App
+    operation: Operation
+    principal: Principal
+    config: ServerConfig
+    #: Parameters of the path by name.
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    #: Header fields by lower-case name; of several the last one.
+    headers: Mapping[str, str]
+    request_id: str
+    #: Of an operation that reads its body as a stream: the pieces of it.
+    stream: AsyncIterator[bytes] | None = None
+    #: The data of whoever asks; unset for an operation that needs nobody to be known.
+    tenant: Tenant = field(init=False)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The name under which this request has an effect once; None without the header Idempotency-Key."""
+        return self.headers.get("idempotency-key")
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """What a handler answers with."""
+
+    #: Written as JSON unless it is bytes or a stream of them; None has no body.
+    body: Json | bytes | AsyncIterator[bytes] | None = None
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: {})
+    media: str = "application/json"
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    #: Name in clients and metrics, as `appendMessages`.
+    name: str
+    method: str
+    #: Below `BASE` unless `rooted`; parameters as `{context_id}`.
+    path: str
+    #: First line and rest of the handler's docstring.
+    summary: str
+    description: str
+    #: Group in the document.
+    tag: str
+    #: None: nobody has to be known.
+    scope: Scope | None
+    handler: Handler
+    query: type[Query] | None = None
+    #: A `Body`; `dict` takes any JSON object as it is.
+    body: type[Any] | None = None
+    #: JSON Schema of a body that is no `Body`.
+    schema: Json = None
+    #: Whether the body may be left out.
+    optional: bool = False
+    reply: Any = None
+    status: int = 200
+    #: Names of header fields it reads.
+    takes: tuple[str, ...] = ()
+    #: Other answers with a meaning of their own: status by description.
+    also: Mapping[int, str] = field(default_factory=lambda: {})
+    #: Media type of the body that is read as a stream, and of the answer.
+    streams: str | None = None
+    media: str = "application/json"
+    #: Whether the path is as it stands.
+    rooted: bool = False
+    #: A request that can be sent as it stands, and the answer to it, for people who read the document.
+    example: Json = None
+    reply_example: Json = None
+    #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
+    contract: bool = False
+    #: Whether it writes; then a deadline does not end it halfway.
+    writes: bool = False
+    #: Whether the audit trail has it.
+    audited: bool = False
+    #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
+    #: by the Location of the first answer, or with None when that is gone.
+    again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
+
+
+class Operations:
+    """A list of operations that handlers are added to."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.all: list[Operation] = []
+
+    def __call__(self, method: str, path: str, **given: Any) -> Callable[[Handler], Handler]:
+        """Add a handler: its name is the operation's, its docstring the description."""
+
+        def add(handler: Handler) -> Handler:
+            summary, _, description = (handler.__doc__ or "").strip().partition("\n")
+            lines = [line.strip() for line in description.strip().splitlines()]
+            writes = given.pop("writes", method not in ("GET", "HEAD"))
+            self.all.append(
+                Operation(
+                    name=to_camel(handler.__name__),
+                    method=method,
+                    path=path,
+                    summary=summary.strip(),
+                    description="\n".join(lines),
+                    tag=self.tag,
+                    handler=handler,
+                    writes=writes,
+                    # The log itself says what was appended to it.
+                    audited=given.pop("audited", writes and not path.endswith("/messages")),
+                    **given,
+                )
+            )
+            return handler
+
+        return add

@@ -1,0 +1,50 @@
+"""How often somebody may ask: token buckets, kept in this process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from time import monotonic
+
+__all__ = ["Buckets", "network"]
+
+
+class Buckets:
+    """Token buckets by name: each takes `burst` requests at once, and `rate` a second in the long run.
+
+    Only the names that asked last are remembered: a bucket that nobody has drawn from for a while is full anyway.
+    """
+
+    def __init__(
+        self, rate: float, burst: int, *, clock: Callable[[], float] = monotonic, most: int = 10_000
+    ) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._clock = clock
+        self._most = most
+        #: What was left, and when.
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str) -> float:
+        """Take one request out of a bucket and return 0; from an empty one nothing, but the seconds to wait."""
+        now = self._clock()
+        left, then = self._left.get(name, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._rate)
+        wait = 0.0 if left >= 1 else (1 - left) / self._rate
+        self._left[name] = (left if wait else left - 1, now)
+        self._left.move_to_end(name)
+        if len(self._left) > self._most:
+            self._left.popitem(last=False)
+        return wait
+
+
+def network(address: str) -> str:
+    """Return whom an address stands for: itself, or the /64 of which a single customer has every address."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        return str(found.ipv4_mapped or found.exploded[:19])
+    return address
