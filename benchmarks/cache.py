@@ -5,6 +5,7 @@
     python benchmarks/cache.py --log chat.jsonl --budgets 16000
     python benchmarks/cache.py --log ../beam-100k --turns 100 # conversations with annotated questions
     python benchmarks/cache.py --model                        # the cost model behind the default slack
+    python benchmarks/cache.py --bound                        # what nobody can beat, by the size of a recall: seconds
 
 A turn is one call of the model. Every turn has a recall for what the user said last, the log compacts itself through
 the worker on SQLite, at the budget of the prompts, and each prompt is compared with the one before it.
@@ -14,6 +15,9 @@ the worker on SQLite, at the budget of the prompts, and each prompt is compared 
 - "kept": mean of what two prompts share, of what they share with recalled text and summaries taken out of both.
 - "beside": the same beside the prompts of a log that is never compacted, with nothing recalled, within the same budget;
   never above 1 for one turn. What recall and summaries take of the budget counts against it.
+- "bound": the most that can be cached by whoever knows the whole log: starts move when that is best, every message may
+  be the first, the newest fifth of the budget is always shown, and summaries of `--summaries` of it stand in front, new
+  at each move.
 - "cached": tokens shared with the prompt before, of all input tokens.
 - "evidence": share of what a question asks for that is in the prompt. Details said once in made-up logs, annotated
   messages in given ones, asked on the way: every question at every `--every`-th turn after it was said.
@@ -27,16 +31,18 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.flows.agents import STYLES, Followed, Layout, Log, Message, Probe, agent_log, follow
+from tests.flows.agents import STYLES, SYSTEM, Followed, Layout, Log, Message, Probe, agent_log, follow
 
 from acms import CompactionPolicy, open_storage
 from acms.codecs import OpenAIChat
+from acms.core import content
 from acms.core.caching import SLACK, Prices, best, cost, recall_tokens
 from acms.errors import ValidationError
 from acms.evaluation.datasets import Conversation, read
@@ -50,6 +56,9 @@ PRICES = {
     "read 0.5, write 1": Prices(read=0.5),
 }
 """Of input tokens that are neither read from a cache nor written to it, as providers list them in 2026."""
+SHARES = {"1/16": 1 / 16, "1/32": 1 / 32, "0": 0.0}
+NEWEST = 0.2
+"""Share of a budget that is always shown of the newest messages, where a bound is asked for."""
 TURNS = (0.025, 0.05, 0.1, 0.2, 0.3)
 
 
@@ -68,10 +77,15 @@ def main() -> None:
     parser.add_argument("--no-compaction", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--model", action="store_true")
+    parser.add_argument("--bound", action="store_true")
+    parser.add_argument("--summaries", type=float, default=0.22)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.model:
         print(json.dumps(model(), indent=2) if options.json else priced())
+        return
+    if options.bound:
+        print("\n".join(bounds(options)))
         return
     if options.quick:
         options.budgets, options.turns, options.every = "8000", 60, 30
@@ -206,6 +220,73 @@ def line(row: dict[str, Any]) -> str:
         f"{ours['beside']:6.3f} {ours['cached']:6.3f} {ours['tokens']:7.0f} {evidence(ours)} | {sliding['kept']:13.3f} "
         f"{sliding['cached']:6.3f} {evidence(sliding)} | {top['kept']:9.3f} {top['cached']:6.3f}"
     )
+
+
+def bounds(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the bounds of each log as lines: for the default recall, half of it, and none."""
+    codec = OpenAIChat("gpt-5")
+    head = codec.cost(content.message("system", SYSTEM))
+    yield f"{'log':<16} {'budget':>7} {'a turn':>7} | " + " ".join(
+        f"{f'recall {name}':>12}" for name in SHARES
+    )
+    for name, log in logs(options):
+        costs: list[int] = []
+        ends: list[int] = []
+        for incoming, reply in log.turns:
+            costs += [codec.cost(content.read(one, "message")) for one in incoming]
+            ends.append(len(costs))
+            costs += [codec.cost(content.read(one, "message")) for one in reply]
+        for budget in map(int, options.budgets.split(",")):
+            found = [
+                bound(costs, ends, budget, head, int(share * budget), int(options.summaries * budget))
+                for share in SHARES.values()
+            ]
+            turn = sum(costs) / len(ends) / budget
+            yield f"{name:<16} {budget:>7} {turn:7.3f} | " + " ".join(f"{one:12.3f}" for one in found)
+
+
+def bound(costs: list[int], ends: list[int], budget: int, head: int, recall: int, summaries: int) -> float:
+    """Return the largest share of input tokens that prompts of a log can have in common with the ones before.
+
+    `ends` are how many messages there are at each turn. The share is found by Dinkelbach's method: the starts for which
+    `shared - share * shown` is most are found turn by turn, until that is nothing.
+    """
+    passed = [0, *accumulate(costs)]
+    share = 0.5
+    while True:
+        # By the start of the last prompt: shared tokens less their price, shared tokens, shown tokens.
+        best: dict[int, tuple[float, int, int]] = {}
+        for turn, end in enumerate(ends):
+            now: dict[int, tuple[float, int, int]] = {}
+            before: tuple[float, int, int] | None = None
+            waiting = sorted(best)
+            for first in range(end):
+                while waiting and waiting[0] < first:
+                    one = best[waiting.pop(0)]
+                    before = one if before is None else max(before, one)
+                said = passed[end] - passed[first]
+                beside = head + (summaries + recall if first else 0)
+                newer = passed[end] - passed[first + 1]
+                if said + beside > budget and first < end - 1:
+                    continue
+                if first and newer < NEWEST * budget and now:
+                    break
+                ways = [(0.0, 0, 0)] if not turn else []
+                if before is not None:
+                    ways.append((before[0] + head, before[1] + head, before[2]))
+                if first in best:
+                    old = best[first]
+                    kept = beside - (recall if first else 0) + passed[ends[turn - 1]] - passed[first]
+                    ways.append((old[0] + kept, old[1] + kept, old[2]))
+                if ways:
+                    most = max(ways)
+                    shown = said + beside
+                    now[first] = (most[0] - share * shown, most[1], most[2] + shown)
+            best = now
+        _, shared, shown = max(best.values())
+        if shared / shown <= share + 1e-6:
+            return share
+        share = shared / shown
 
 
 def model() -> list[dict[str, Any]]:

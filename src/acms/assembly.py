@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.core.caching import epoch
-from acms.core.history import Cover, Unit, Units, effective, shown_role, unasked, units
+from acms.core.history import Cover, Unit, Units, effective, shown_role, units
 from acms.core.plan import (
     Choice,
     Pairs,
@@ -75,6 +74,8 @@ class Gathered:
     stamp: str = ""
     #: Ids of messages that a compaction left among what it took: they stay where its summary does.
     stays: frozenset[str] = frozenset()
+    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    length: int = 0
 
 
 def version_of(head: Head, at: int | None) -> int:
@@ -150,53 +151,6 @@ async def gather_newest(
     size = int(budget / average * 1.05) + 4
     return await _gather_back(
         storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover
-    )
-
-
-async def gather_epoch(
-    storage: StorageBackend,
-    context: str,
-    at: int | None,
-    frame: Frame,
-    budget: int,
-    distance: int,
-    stage: Stage = OPEN,
-) -> Gathered:
-    """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
-
-    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
-    compaction changes prompts when their start moves anyway (decision 0036).
-    """
-    head = await storage.head(context)
-    version = version_of(head, at)
-    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    if head.epoch or not any(map(unasked, replacing)):  # where content is gone a summary is all there is
-        return await gather_newest(storage, context, at, frame, budget, stage)
-    said = await gather_newest(
-        storage, context, at, frame, budget, stage, Cover([one for one in replacing if not unasked(one)])
-    )
-    if not said.units:
-        return said
-    tokens = before(said.units[-1])
-    if said.whole and tokens < 2 * distance:
-        return said
-    since = epoch(tokens, distance)
-    began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
-    cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
-    ends = [span[1] for one in cover.shown if unasked(one) for span in one.replaces]
-    if not ends:
-        return said
-    rest = await gather_newest(storage, context, at, frame, budget, stage, cover)
-    known = {entry.id for unit in said.units for entry in unit.entries}
-    left = [
-        unit for unit in rest.units if unit.entries[0].kind is not Kind.SUMMARY and unit.version <= max(ends)
-    ]
-    older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
-    return replace(
-        said,
-        cover=cover,
-        units=[*older, *said.units],
-        stays=frozenset(entry.id for unit in left for entry in unit.entries),
     )
 
 

@@ -272,7 +272,8 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     entries = await assembly.read_stretches(storage, context, cover, head.version)
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
-    if stretch is None or not (lease.job.payload.get("force") or compact.worth(work.policy, stretch)):
+    said = max((entry.total for entry in entries), default=0)
+    if stretch is None or not (lease.job.payload.get("force") or compact.worth(work.policy, stretch, said)):
         log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
         return Done()
     text, coverage = await summarised(work, stretch)

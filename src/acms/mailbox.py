@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
-from acms import assembly, policies, tally
+from acms import assembly, policies
 from acms.config import RetryConfig
 from acms.core.asked import requested as asked_for
 from acms.core.chain import Entropy, token
 from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
 from acms.core.policy import CompactionPolicy
+from acms.counting import active
 from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, PreconditionError, ValidationError
 from acms.handles import shared
 from acms.logs import log
@@ -337,7 +338,7 @@ class Mailbox:
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
             cover = await assembly.cover_at(self._storage, self._context, head, head.version)
-            _, tokens = await tally.active(self._storage, self._context, head, head.version, cover)
+            _, tokens = await active(self._storage, self._context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()

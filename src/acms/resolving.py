@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from acms.assembly import Gathered
 from acms.core import content
 from acms.core.caching import recall_tokens
-from acms.core.caching import step as step_of
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
 from acms.core.history import Unit
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
@@ -180,9 +179,13 @@ class Resolver:
         least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
         count = step.newest if room.newest is None else min(room.newest, step.newest or room.newest)
         shrinks = room.shrinks or step.strategy is not None
-        slack = step.strategy.slack if isinstance(step.strategy, Window) else room.slack
+        strategy = step.strategy
+        slack = strategy.slack if isinstance(strategy, Window) else room.slack
         nodes = await self._nodes(step.steps, path, Room(least, shrinks, count, slack))
-        if isinstance(step.strategy, Window):
+        if isinstance(strategy, Window):
+            sessions = [one.session for one in step.steps if isinstance(one, Log)]
+            lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
+            strategy = strategy._replace(length=max(lengths, default=0))
             units = content.flat(nodes)
             if step.newest is None:
                 units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
@@ -193,7 +196,7 @@ class Resolver:
             id=name,
             children=nodes,
             priority=step.priority,
-            strategy=step.strategy,
+            strategy=strategy,
             ceiling=ceiling,
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
@@ -230,9 +233,8 @@ class Resolver:
         same = counter == self._request.codec.counter.name
         count = step.newest if place.newest is None else place.newest
         wanted = None if count is not None or room is None else int(room * MARGIN)
-        epoch = step_of(room, place.slack) if wanted and room and place.slack else 0
         while True:
-            gathered = await view.said(budget=wanted, messages=count, epoch=epoch)
+            gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
             units = content.atoms(gathered.units, counter)
             if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
                 break

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from acms import assembly, policies, tally
+from acms import assembly, policies
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
+from acms.counting import active
+from acms.epochs import gather_epoch
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
 from acms.model import Entry, Json, Kind, Role, State
@@ -192,12 +194,13 @@ class View:
         budget: int | None = None,
         messages: int | None = None,
         since: int | None = None,
-        epoch: int = 0,
+        scale: int = 0,
+        slack: float = 0.0,
     ) -> assembly.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
         With `since` everything from the last unit on that has no more than so many tokens of the log before it. With a
-        budget and an `epoch` the summaries are those that were there when the log last passed a multiple of it. The
+        budget and a `scale` summaries are those that were there when the epoch of a prompt of that size began. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         """
         shared = self._shared
@@ -212,9 +215,9 @@ class View:
             return self._nothing()
         if messages is not None:
             return await assembly.gather_last(shared.storage, context, self._at, messages, shared.stage)
-        if budget is not None and epoch:
-            return await assembly.gather_epoch(
-                shared.storage, context, self._at, shared.frame, budget, epoch, shared.stage
+        if budget is not None and scale and slack:
+            return await gather_epoch(
+                shared.storage, context, self._at, shared.frame, budget, scale, slack, shared.stage
             )
         if budget is not None:
             return await assembly.gather_newest(
@@ -424,7 +427,7 @@ class View:
         newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
         messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
         cover = await assembly.cover_at(shared.storage, context, head, version)
-        active_messages, active_tokens = await tally.active(shared.storage, context, head, version, cover)
+        active_messages, active_tokens = await active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
         ordinal = await self._newest_episode(context, version)

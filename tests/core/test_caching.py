@@ -12,14 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.composition import CacheMark, PromptMessage, Tool, Usage
-from acms.core.caching import SLACK, Prices, best, confirm, cost, hoisted, predict, start, step
+from acms.core.caching import (
+    LINES,
+    SLACK,
+    Prices,
+    best,
+    confirm,
+    cost,
+    distance,
+    epoch,
+    hoisted,
+    predict,
+    start,
+    step,
+)
 from acms.manifest import Manifest, Sent
 from acms.model import Role
 from acms.protocols import Codec
 
 TOKENS = st.lists(st.one_of(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=120)
+EVEN = st.lists(st.integers(40, 160), min_size=120, max_size=200)
 ROOMS = st.integers(1, 9000)
-SLACKS = st.sampled_from((0.1, 0.25, 0.5, 0.9, 1.0))
+LENGTHS = st.sampled_from((1, 100, 500, 2000, 9000))
 
 
 def log(tokens: list[int]) -> tuple[list[int], list[int]]:
@@ -27,95 +41,100 @@ def log(tokens: list[int]) -> tuple[list[int], list[int]]:
     return [0, *accumulate(tokens)][:-1], [one + 4 for one in tokens]
 
 
-def starts(tokens: list[int], room: int, slack: float, scale: int | None = None) -> list[int]:
+def starts(tokens: list[int], room: int, length: int, scale: int = 0) -> list[int]:
     """Return the start of every prompt while a log grows message by message."""
     befores, costs = log(tokens)
-    return [start(befores[:end], costs[:end], room, slack, scale=scale) for end in range(1, len(tokens) + 1)]
+    return [start(befores[:end], costs[:end], room, length, scale) for end in range(1, len(tokens) + 1)]
 
 
-@given(TOKENS, ROOMS, SLACKS)
+def moves(found: list[int]) -> list[int]:
+    """Return at which message each move of a start was made, without the first one."""
+    return [end for end, (one, other) in enumerate(pairwise(found), 1) if one and one != other]
+
+
+@given(TOKENS, ROOMS, LENGTHS)
 def test_what_is_shown_fits_the_room_or_is_the_newest_alone(
-    tokens: list[int], room: int, slack: float
+    tokens: list[int], room: int, length: int
 ) -> None:
     costs = log(tokens)[1]
-    for end, first in enumerate(starts(tokens, room, slack), 1):
+    for end, first in enumerate(starts(tokens, room, length), 1):
         assert 0 <= first < end
         assert sum(costs[first:end]) <= room or first == end - 1
 
 
-@given(TOKENS, ROOMS, SLACKS)
-def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: int, slack: float) -> None:
-    found = starts(tokens, room, slack)
+@given(EVEN, st.integers(3000, 9000), st.sampled_from((500, 1000, 2000)))
+def test_a_start_never_goes_back_while_the_log_grows(tokens: list[int], room: int, length: int) -> None:
+    found = starts(tokens, room, length)
     assert found == sorted(found)
 
 
-@given(
-    st.lists(st.integers(20, 400), min_size=1, max_size=150),
-    st.integers(2000, 9000),
-    st.sampled_from((0.1, 0.25, 0.5)),
-)
-def test_a_start_moves_only_when_what_follows_no_longer_fits(
-    tokens: list[int], room: int, slack: float
-) -> None:
-    costs = log(tokens)[1]
-    found = starts(tokens, room, slack)
-    for end in range(1, len(tokens)):
-        if found[end] != found[end - 1]:
-            assert sum(costs[found[end - 1] : end + 1]) > room
-
-
-@given(
-    st.lists(st.integers(20, 200), min_size=1, max_size=200),
-    st.integers(2000, 6000),
-    st.sampled_from((0.1, 0.25, 0.5)),
-)
-def test_moves_are_no_more_than_the_lines_the_log_has_crossed(
-    tokens: list[int], room: int, slack: float
-) -> None:
-    found = starts(tokens, room, slack)
-    moves = sum(1 for one, next_one in pairwise(found) if one != next_one)
-    assert moves <= sum(tokens) // step(room, slack)
-
-
-@given(st.lists(st.integers(20, 200), min_size=60, max_size=200), st.integers(2000, 6000))
-def test_a_move_gives_up_no_more_than_the_slack_and_two_messages(tokens: list[int], room: int) -> None:
-    costs = log(tokens)[1]
-    found = starts(tokens, room, 0.5)
-    for end in range(1, len(tokens)):
-        if found[end] != found[end - 1]:
-            frames = 4 * (found[end] - found[end - 1])
-            assert sum(costs[found[end] : end + 1]) > room - 0.5 * room - frames - 2 * 204
-
-
-@given(TOKENS, st.integers(0, 4000), ROOMS, SLACKS)
-def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
-    tokens: list[int], skipped: int, room: int, slack: float
+@given(EVEN, st.integers(3000, 9000), st.sampled_from((500, 1000, 2000)))
+def test_a_start_moves_when_an_epoch_begins_or_what_follows_no_longer_fits(
+    tokens: list[int], room: int, length: int
 ) -> None:
     befores, costs = log(tokens)
-    whole = start(befores, costs, room, slack)
+    found = starts(tokens, room, length)
+    for end in moves(found):
+        begins = epoch(befores[end], length) != epoch(befores[end - 1], length)
+        assert begins or sum(costs[found[end - 1] : end + 1]) > room
+
+
+@given(EVEN, st.integers(4000, 9000), st.sampled_from((500, 1000, 2000)), st.integers(0, 1000))
+def test_prompts_with_less_room_move_their_starts_at_the_same_times(
+    tokens: list[int], room: int, length: int, less: int
+) -> None:
+    befores = log(tokens)[0]
+    edges = {n for n in range(1, len(tokens)) if epoch(befores[n], length) != epoch(befores[n - 1], length)}
+    one, other = (moves(starts(tokens, size, length, 9000)) for size in (room, room - less))
+    # Beside those there are moves of a line where an epoch was dearer than foreseen.
+    for found in (one, other):
+        assert len(set(found) - edges) <= len(edges) // 2 + 1
+
+
+@given(EVEN, st.integers(4000, 9000))
+def test_after_a_move_what_is_left_of_the_room_is_what_an_epoch_takes(tokens: list[int], room: int) -> None:
+    befores, costs = log(tokens)
+    found = starts(tokens, room, 1000, 9000)
+    for end in moves(found):
+        if epoch(befores[end], 1000) != epoch(befores[end - 1], 1000):
+            shown = sum(costs[found[end] : end + 1])
+            assert shown > room - 1000 * 1.05 * 1.15 - step(9000, LINES) * 1.15 - 2 * 164
+            assert shown <= room - 1000 + 2 * 164
+
+
+@given(TOKENS, st.integers(0, 4000), ROOMS, LENGTHS)
+def test_a_start_needs_only_the_part_of_the_log_that_does_not_fit(
+    tokens: list[int], skipped: int, room: int, length: int
+) -> None:
+    befores, costs = log(tokens)
+    whole = start(befores, costs, room, length)
     reach = next((n for n in range(len(costs), -1, -1) if sum(costs[n:]) > room), 0)
     cut = min(skipped, reach)
-    assert cut + start(befores[cut:], costs[cut:], room, slack) == whole
+    assert cut + start(befores[cut:], costs[cut:], room, length) == whole
 
 
-@given(TOKENS, st.integers(3000, 9000), st.integers(-200, 200))
-def test_by_the_same_scale_a_room_that_varies_only_chooses_among_the_same_lines(
-    tokens: list[int], room: int, other: int
+@given(EVEN, st.integers(4000, 9000), st.integers(1, 200))
+def test_a_room_that_varies_less_than_a_line_changes_a_start_by_one_line(
+    tokens: list[int], room: int, less: int
 ) -> None:
-    befores, costs = log(tokens)
-    distance = step(10_000, 0.5)
-    largest = max(costs)
-    for one in (room, room + other):
-        first = start(befores, costs, one, 0.5, scale=10_000)
-        if first and sum(costs) > one and 2 * largest + 2 * distance < one:
-            end = befores[first + 1] if first + 1 < len(befores) else befores[first] + tokens[first]
-            assert -(-befores[first] // distance) * distance < max(end, befores[first] + 1)
+    befores = log(tokens)[0]
+    for one, other in zip(
+        starts(tokens, room, 1000, 9000), starts(tokens, room - less, 1000, 9000), strict=True
+    ):
+        if one:
+            assert 0 <= befores[other] - befores[one] <= 2 * step(9000, LINES) + 160
 
 
 def test_a_room_for_everything_shows_everything() -> None:
-    assert start((), (), 100, 0.5) == 0
-    assert start([0, 10], [10, 10], 20, 0.5) == 0
-    assert start([0], [500], 20, 0.5) == 0
+    assert start((), (), 100, 50) == 0
+    assert start([0, 10], [10, 10], 20, 5) == 0
+    assert start([0], [500], 20, 5) == 0
+
+
+def test_an_epoch_is_half_as_long_where_messages_are_short() -> None:
+    assert distance(8000, 0.5, tokens=50_000, messages=200) == step(8000, 0.5)
+    assert distance(8000, 0.5, tokens=20_000, messages=200) == step(8000, 0.5) // 2
+    assert distance(8000, 0.0, tokens=20_000, messages=200) == 0
 
 
 def test_steps_are_the_same_for_budgets_that_are_nearly_the_same() -> None:

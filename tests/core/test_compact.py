@@ -137,8 +137,17 @@ def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_
 ) -> None:
     found = chosen(talk(60), budget=1000, summary_tokens=400)
     assert (found.before, found.tokens - found.limit) == (1200, 600)
-    assert worth(CompactionPolicy(budget=budget), found) is wanted
-    assert not worth(CompactionPolicy(budget=budget, enabled=False), found)
+    assert worth(CompactionPolicy(budget=budget), found, said=1200) is wanted
+    assert not worth(CompactionPolicy(budget=budget, enabled=False), found, said=1200)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [(1200, False), (3 * 448 - 1, True), (3 * 448, False), (1231, False), (1232, True)]
+)
+def test_less_is_enough_in_the_last_quarter_of_an_epoch(said: int, wanted: bool) -> None:
+    found = chosen(talk(60), budget=1000, summary_tokens=700)
+    assert found.tokens - found.limit == 300
+    assert worth(CompactionPolicy(budget=1000), found, said) is wanted
 
 
 def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them() -> None:

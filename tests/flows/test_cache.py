@@ -10,8 +10,10 @@ import pytest
 from acms import ACMS, ACMSConfig, CompactionPolicy, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
 from acms.core.caching import recall_tokens
+from acms.core.chain import is_summary
 from acms.model import Kind
 from acms.prompt import Prompt
+from acms.rendering import Rendered
 from tests.flows.agents import SYSTEM, agent_log, follow
 
 RULES = "Answer in one sentence."
@@ -24,6 +26,11 @@ async def told(session: ACMS, first: int, last: int) -> None:
             f"Step {n}: the report of day {n} has {n * 7} rows and was sent to office {n % 5} in the morning."
         )
         await session.ingest(("assistant", "user")[n % 2], text)
+
+
+def summaries(rendered: Rendered) -> set[str]:
+    """Return the ids of the summaries that a prompt shows."""
+    return {id for one in rendered.manifest.messages for id in one.sources if is_summary(id)}
 
 
 @pytest.mark.parametrize(("style", "budget", "turns"), [("support", 4000, 50), ("coding", 8000, 70)])
@@ -42,6 +49,7 @@ async def test_prompts_of_an_agent_share_what_they_can(
     assert found.compactions >= 1
     assert found.tokens > 1.5 * budget
     assert found.ours.kept >= 0.9
+    assert found.replanned.kept >= 0.9
     assert found.ours.cached >= 0.75
     assert mean(found.ours.evidence) >= mean(found.sliding.evidence) - 0.01
     assert found.top.kept < found.ours.kept
@@ -72,8 +80,8 @@ async def test_a_prompt_begins_with_all_of_the_one_before_but_what_was_recalled(
             assert rendered.manifest.messages[-1].moves
         earlier = rendered
         await told(session, n + 1, n + 1)
-    # The 60 messages have 1,700 tokens, and a start gives up at least 600 when it moves.
-    assert 1 <= moved <= 3
+    # The 60 messages have 1,700 tokens, and an epoch has 320.
+    assert 1 <= moved <= 6
 
 
 async def test_another_process_starts_a_history_at_the_same_place(tmp_path: Path) -> None:
@@ -118,6 +126,71 @@ async def test_the_last_messages_slide_every_turn_and_a_history_does_not() -> No
     assert after.cache.first_change.index == 1
     still = await prompt.history(session).render(budget=4000, after=stays)
     assert still.cache.first_change is None
+
+
+async def test_a_prompt_with_a_recall_and_one_without_begin_alike() -> None:
+    session = ACMS("a", open_storage("memory://"))
+    await told(session, 1, 150)
+    base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
+    firsts = set[int]()
+    for prompt in (base, base.recall(session, "What was sent on day 7?")):
+        rendered = await prompt.render(budget=1500)
+        firsts.add(next(one.first for one in rendered.manifest.messages if one.first))
+    assert len(firsts) == 1
+
+
+async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_on() -> None:
+    budget = 2000
+    session = ACMS(
+        "a", open_storage("memory://"), config=ACMSConfig(compaction=CompactionPolicy(budget=budget))
+    )
+    base = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
+    earlier, known, waited, shown_late = None, 0, 0, 0
+    for n in range(1, 241, 2):
+        await told(session, n, n + 1)
+        await session.wait_pending()
+        compacted = len(await session.compactions())
+        rendered = await base.render(budget=budget, after=earlier)
+        change = rendered.cache.first_change
+        if compacted > known and change is None:
+            waited += 1
+        if earlier is not None and change is not None:
+            assert change.index <= 1 + len(summaries(earlier))  # never between two messages that stay
+            shown_late += summaries(rendered) != summaries(earlier)
+        earlier, known = rendered, compacted
+    assert waited >= 2
+    assert shown_late >= 2
+    await session.close()
+
+
+async def test_marked_messages_that_a_compaction_left_stay_beside_its_summary() -> None:
+    config = ACMSConfig(compaction=CompactionPolicy(budget=2000))
+    session = ACMS("a", open_storage("memory://"), config=config)
+    decided = await session.ingest("user", "DECISION: the reports go to office 9 from now on.")
+    for start in range(1, 240, 4):
+        await told(session, start, start + 3)
+        await session.wait_pending()
+    rendered = await Prompt(OpenAIChat("gpt-5")).system(RULES).history(session).render(budget=2000)
+    shown = [one.sources[0] for one in rendered.manifest.messages if one.first]
+    assert decided in shown[:3]
+    assert summaries(rendered).intersection(shown[:3])
+    await session.close()
+
+
+async def test_where_content_was_erased_a_summary_is_shown_at_once() -> None:
+    config = ACMSConfig(compaction=CompactionPolicy(budget=2000))
+    session = ACMS("a", open_storage("memory://"), config=config)
+    n = 1
+    while not await session.compactions():
+        await told(session, n, n + 1)
+        await session.wait_pending()
+        n += 2
+    prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
+    assert not summaries(await prompt.render(budget=2000))
+    await session.erase(await session.ingest("user", "My number is 555-0100."))
+    (summary,) = [one for one in await session.entries() if one.kind is Kind.SUMMARY]
+    assert summaries(await prompt.render(budget=2000)) == {summary.id}
+    await session.close()
 
 
 async def test_summaries_of_a_log_stay_in_front_of_its_newest_messages() -> None:

@@ -26,11 +26,20 @@ SLACK = 0.5
 dearer than the best for turns between a fortieth and three tenths of it."""
 
 
+SHORT = 60
+"""Messages are short that take less than one part in so many of a budget: two of them a thirtieth."""
+
+LINES = 0.16
+"""Share of a budget between the lines on which a start may lie: a room that varies by less rarely changes it."""
+
 MOST = 0.7
 """Share of the room that an epoch may add, at most: the rest is for what is shown when it begins."""
 
-MARGIN = 1.1
-"""How much more room is kept for an epoch than its tokens took so far: moving too early costs less than moving twice."""
+MARGIN = 1.05
+"""How much more room is kept for an epoch than tokens took so far: moving too early costs less than moving twice."""
+
+DEAREST = 2.0
+"""Tokens of a prompt that a token of the log is taken to cost, at most, whatever the frames of a few messages say."""
 
 RECALL = 16
 """A recall may have one part in so many of a budget: it is new every turn, and never read from a cache."""
@@ -54,20 +63,30 @@ def step(scale: int, slack: float) -> int:
     return most // unit * unit
 
 
-def start(
-    befores: Sequence[int], costs: Sequence[int], room: int, slack: float, *, scale: int | None = None
-) -> int:
+def distance(scale: int, slack: float, tokens: int = 0, messages: int = 0) -> int:
+    """Return how many tokens a log grows by in an epoch, of a log with so many tokens and messages.
+
+    Half as many where a message is short beside the scale: the best slack grows with the root of a turn, `best`.
+    """
+    if not slack:
+        return 0
+    found = step(scale, slack)
+    return found if tokens * SHORT > scale * messages else found // 2
+
+
+def start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, scale: int = 0) -> int:
     """Return the first of some atoms that is shown, so that it and all after it fit the room.
 
     `befores` are the tokens of the log before each atom and never fall; `costs` are what each takes of the room. The
-    atoms are the whole history, or reach so far back that they do not fit. `scale` is what epochs are measured by: the
-    budget, which is the same every turn, where the room is not; the room itself when None.
+    atoms are the whole history, or reach so far back that they do not fit. `length` are the tokens by which a log grows
+    in an epoch, `distance`; 0 moves the start with every message. `scale` is what lines are measured by: the budget,
+    which is the same every turn, where the room is not; the room itself when 0.
 
-    Everything when it fits. Otherwise an epoch began when the log passed a multiple of the distance, and the start is
-    the oldest atom from which all fits until it passes the next one, if it goes on to cost as much a token. So when a
-    start moves follows from the log alone: prompts with less room start later, not at other times. Where what comes is
-    dearer than that, or the room is small, epochs are shorter. The newest atom is always shown, also when it alone is
-    too large.
+    Everything when it fits. Otherwise an epoch began when the log passed a multiple of its length, and the start is
+    the first line of a grid from which all fits until it passes the next one, if it goes on to cost as much a token. So
+    when a start moves follows from the log alone: prompts with less room start later, not at other times. Where what
+    comes is dearer than that, or the room is small, epochs are shorter. The newest atom is always shown, also when it
+    alone is too large.
     """
     if not costs:
         return 0
@@ -79,33 +98,40 @@ def start(
         return 0
     if first >= newest:
         return newest
-    distance = step(room if scale is None else scale, slack) if slack else 0
-    while distance > MOST * room:
-        distance //= 2
-    while distance:
-        since = bisect_left(befores, epoch(befores[newest], distance))
+    while length > MOST * room:
+        length //= 2
+    while length:
+        since = bisect_left(befores, epoch(befores[newest], length))
         if since > first:
-            found = _until(befores, costs, since, room, distance)
-            if found >= first:
-                return found
-        distance //= 2
+            return _line(befores, costs, since, first, room, length, step(scale or room, LINES))
+        length //= 2
     return first
 
 
-def epoch(tokens: int, distance: int) -> int:
+def epoch(tokens: int, length: int) -> int:
     """Return how many tokens a log had when its epoch began that now has so many before its newest message."""
-    return tokens // distance * distance
+    return tokens // length * length
 
 
-def _until(befores: Sequence[int], costs: Sequence[int], since: int, room: int, distance: int) -> int:
-    """Return the oldest atom from which all fits until `distance` tokens were added to what is before `since`."""
-    found, cost = since, 0
-    while found:
-        cost += costs[found - 1]
-        tokens = max(1, befores[since] - befores[found - 1])
-        if cost + MARGIN * distance * max(1.0, cost / tokens) > room:
+def _line(
+    befores: Sequence[int], costs: Sequence[int], since: int, first: int, room: int, length: int, grid: int
+) -> int:
+    """Return the atom on the first line from which all fits until `length` tokens were added to what is before `since`.
+
+    What does not fit now is not looked at, so it need not have been read.
+    """
+    taken = [0, *accumulate(reversed(costs[first:since]))]
+    found, line = since, befores[since] // grid * grid
+    while line >= 0:
+        place = bisect_left(befores, line)
+        if place < first:
             break
-        found -= 1
+        if place < since:
+            cost, tokens = taken[since - place], max(1, befores[since] - befores[place])
+            if cost + MARGIN * length * max(1.0, min(DEAREST, cost / tokens)) > room:
+                break
+            found = place
+        line -= grid
     return found
 
 

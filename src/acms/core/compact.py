@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from acms.core.caching import SLACK, step
 from acms.core.history import Cover, Units, anchor
 from acms.core.passages import spans
 from acms.core.policy import CompactionPolicy
@@ -37,6 +38,9 @@ GROWTH = 0.1
 GAIN = 0.4
 """Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
 from its place on (decision 0036)."""
+
+SOON, LITTLE = 0.25, 0.2
+"""In the last quarter of an epoch this share of the budget is enough: prompts show the summary from the next one on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +78,17 @@ def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
     return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
 
 
-def worth(policy: CompactionPolicy, stretch: Stretch) -> bool:
-    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough."""
+def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
+    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough.
+
+    `said` are the tokens of all messages of the log. Shortly before prompts move their start less is enough.
+    """
+    budget = policy.budget or 0
     if not due(policy, stretch.before, stretch.before):
         return False
-    return stretch.tokens - stretch.limit >= GAIN * (policy.budget or 0)
+    distance = step(budget, SLACK)
+    soon = said % distance >= (1 - SOON) * distance
+    return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
 
 
 def name_of(model: object) -> str:

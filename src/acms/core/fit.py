@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from acms.composition import PromptMessage, Tool
+from acms.core.caching import recall_tokens
 from acms.core.fit_strategies import apply, cut_mandatory, drop_pieces, name
 from acms.core.fit_tree import LOWEST, Leaf, Section, priced, written
 from acms.core.nodes import (
@@ -131,6 +132,9 @@ def _within(
         strategy = section.scope.strategy
         if isinstance(strategy, Window) and strategy.slack and moving:
             reserve = _reserve(section, section.used - over, moving, waiting[:place])
+        elif isinstance(strategy, Window) and strategy.length and over > 0:
+            # A prompt with a recall and one without, turn about, shall begin alike.
+            reserve = max(0, min(recall_tokens(room), section.used - over))
         if over + reserve <= 0:
             continue
         before = root.used

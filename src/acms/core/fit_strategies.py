@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from itertools import accumulate
 
 from acms.composition import PromptMessage
-from acms.core.caching import start
+from acms.core.caching import distance, start
 from acms.core.chat import SUMMARY, wrap
 from acms.core.cutting import cut, cut_text, shortened
 from acms.core.fit_tree import LOWEST, Leaf, Section, by_rank, leave, written
@@ -28,7 +28,7 @@ def apply(section: Section, over: int, scale: int, codec: Codec) -> Generator[Ne
     elif isinstance(strategy, Truncate):
         truncate(section, over, codec, strategy.keep)
     elif isinstance(strategy, Window):
-        window(section, over, scale, strategy.slack)
+        window(section, over, scale, strategy)
     elif isinstance(strategy, Summarise):
         yield from summarise(section, over, codec, strategy)
 
@@ -96,8 +96,8 @@ def truncate(section: Section, over: int, codec: Codec, keep: Keep) -> None:
                 leaf.leave("truncate", "even cut it did not fit")
 
 
-def window(section: Section, over: int, scale: int, slack: float) -> None:
-    """Move the start of what is shown to the next line of a grid from which all that follows fits.
+def window(section: Section, over: int, scale: int, strategy: Window) -> None:
+    """Move the start of what is shown to a line of a grid from which all that follows fits.
 
     The grid is measured by `scale`, the limit, halved until the room is more than half of it: so it stays the same
     while the rest of the prompt grows or shrinks a little.
@@ -112,9 +112,10 @@ def window(section: Section, over: int, scale: int, slack: float) -> None:
         befores = [0, *accumulate(costs[:-1])]
     while scale >= 2 * room > 0:
         scale //= 2
+    length = strategy.length or distance(scale, strategy.slack, 1)
     first = held = 0
     while True:  # older ones that must stay take room from the rest
-        first = start(befores, costs, room - held, slack, scale=scale)
+        first = start(befores, costs, room - held, length, scale)
         if costs[first] > room - held and first == len(left) - 1:
             first += 1
         found = sum([leaf.tokens for leaf in left[:first] if leaf.mandatory]) if first < len(left) else 0

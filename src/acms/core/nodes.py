@@ -89,6 +89,8 @@ class Window(NamedTuple):
 
     #: Share of its room given up when the start must move, so that it need not move again for a while.
     slack: float = 0.5
+    #: Tokens of the log between two moves; 0: its slack says.
+    length: int = 0
 
 
 class Summarise(NamedTuple):

@@ -1,8 +1,8 @@
-"""Tally: how many messages are in force at a version and what they take, without reading what can be counted."""
+"""Counting: how much of a log is in force."""
 
 from __future__ import annotations
 
-from acms import assembly
+from acms.assembly import read_stretches
 from acms.core.history import LONG_RUN, Cover, effective
 from acms.model import Head, Kind
 from acms.protocols import StorageBackend
@@ -13,7 +13,7 @@ async def active(
 ) -> tuple[int, int]:
     """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
     if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
-        sequence = effective(await assembly.read_stretches(storage, context, cover, version), cover)
+        sequence = effective(await read_stretches(storage, context, cover, version), cover)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
     messages, tokens = await _said(storage, context, version)
