@@ -222,23 +222,6 @@ def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
     return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
 
 
-async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
-    """Return the effective sequence at a version, or its newest entries."""
-    head = await storage.head(context)
-    version = version_of(head, at)
-    cover = await cover_at(storage, context, head, version)
-    if newest is None:
-        return effective(await read_stretches(storage, context, cover, version), cover)
-    size = newest + 16
-    while True:
-        entries = await storage.read(context, at=version, newest=size)
-        after = entries[0].version - 1 if entries else 0
-        found = effective(entries, cover, after=after)
-        if after == 0 or len(found) >= newest:
-            return found[max(0, len(found) - newest) :]
-        size *= 2
-
-
 def plan_window(
     gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
 ) -> ContextItems:
