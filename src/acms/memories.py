@@ -38,6 +38,8 @@ ROOM = 2
 """A recall may find this many times what fits: the rest is there to choose from."""
 LEAST_BUDGET = 4_000
 """Tokens that a recall may use where little fits: of long messages shorter renditions do."""
+ELSEWHERE = 8_000
+"""Tokens that a recall over the sessions of a namespace may use, at most."""
 PAST = 64
 """Episodes, the newest ones, whose summaries are looked through."""
 UNNAMED = "default"
@@ -94,7 +96,7 @@ class Memory:
         if not isinstance(session, ACMS) or session.namespace == UNNAMED:
             return []
         items = await session.recall(
-            self._query, token_budget=self._budget, scope="namespace", relevant_only=True
+            self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True
         )
         search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
         hits = {hit.id: hit.score for hit in await session.storage.search(search)}

@@ -8,9 +8,9 @@ from acms import assembly, policies
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
-from acms.core.history import Cover, effective, preview
+from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
-from acms.counting import active
+from acms.counting import active, in_force
 from acms.epochs import gather_epoch
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -185,7 +185,7 @@ class View:
         if context is None:
             self._nothing()
             return []
-        found = await _in_force(shared.storage, context, self._at, newest)
+        found = await in_force(shared.storage, context, self._at, newest)
         return list(shared.stage.entries(found))
 
     async def said(
@@ -465,20 +465,3 @@ class View:
         if self._at:
             raise ValidationError(f"the log ends at version 0, {self._at} does not exist yet", field="at")
         return assembly.Gathered("", 0, Cover(()), [], [], whole=True)
-
-
-async def _in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
-    """Return the effective sequence at a version, or its newest entries."""
-    head = await storage.head(context)
-    version = assembly.version_of(head, at)
-    cover = await assembly.cover_at(storage, context, head, version)
-    if newest is None:
-        return effective(await assembly.read_stretches(storage, context, cover, version), cover)
-    size = newest + 16
-    while True:
-        entries = await storage.read(context, at=version, newest=size)
-        after = entries[0].version - 1 if entries else 0
-        found = effective(entries, cover, after=after)
-        if after == 0 or len(found) >= newest:
-            return found[max(0, len(found) - newest) :]
-        size *= 2

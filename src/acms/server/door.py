@@ -150,7 +150,6 @@ class Door:
         if operation is None:
             allowed = ", ".join(sorted(found.methods))
             raise MethodError(f"this path has {allowed}, not {method}", options=tuple(sorted(found.methods)))
-        wire.no_nul(values)
         return operation, values
 
     async def _serve(
