@@ -680,7 +680,7 @@ PIECES = (
     -----BEGIN -----END PRIVATE KEY----- sk- ghp_ eyJ ey . eyJa.eyJ AKIA xoxb- 1- glpat- hvs. s. M. Bearer Authorization: Cookie: a=b; sess=
     identified by is for of to at dot curl -u mysql -p sshpass client pass pw [REDACTED: password] aaaaaaaaaaaaaaaa 1111111111111111
     tel: call me at phone é ñ пароль 密码 $ % ${ } === => :=""".split(),
-    " ", "\n", "  ", "\t", "a1b2c3d4e5f6g7h8", "@a.b", "a.b.", "-a", "a-", "1.", "1 ", " 1", "(1", "A1 ", "=\n", "\\\"",
+    " ", "\n", "  ", "\t", " for ", " is ", "token for ", "password ", "pw ", " a b", "a1b2c3d4e5f6g7h8", "@a.b", "a.b.", "-a", "a-", "1.", "1 ", " 1", "(1", "A1 ", "=\n", "\\\"",
 )  # fmt: skip
 
 

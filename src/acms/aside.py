@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -44,7 +45,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, end)
 
     context = copy_context()
-    threading.Thread(target=run, daemon=True, name="acms-render").start()
+    start_new_thread(run, ())  # Thread.start would wait here until the thread runs
     return await done
 
 

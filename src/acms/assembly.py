@@ -28,6 +28,7 @@ from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.projections import Certainty, ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
+from acms.sinks import OPEN, Stage
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     import numpy as np
@@ -68,7 +69,8 @@ class Gathered:
     hidden: list[tuple[Entry, str]]
     #: True when it starts at the beginning of the log.
     whole: bool
-    #: State of the log: the same while it only grows, another one once anything in it was rewritten.
+    #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
+    #: mode of privacy it is read in.
     stamp: str = ""
     #: Ids of messages that a compaction left among what it took: they stay where its summary does.
     stays: frozenset[str] = frozenset()
@@ -101,25 +103,36 @@ async def read_stretches(
     return found
 
 
-async def gather_all(storage: StorageBackend, context: str, at: int | None) -> Gathered:
-    """Read everything in force at a version."""
+async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
+    """Read everything in force at a version, as a stage lets it leave."""
     head = await storage.head(context)
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
+
+
+def _units(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
+    """Fold what is in force above a version into units, as a stage lets them leave."""
+    return units(stage.entries(effective(entries, cover, after=after)), whole=after == 0)
 
 
 def _gathered(
-    head: Head, version: int, entries: Sequence[Entry], cover: Cover, folded: Units, after: int
+    head: Head,
+    version: int,
+    entries: Sequence[Entry],
+    cover: Cover,
+    folded: Units,
+    after: int,
+    stage: Stage = OPEN,
 ) -> Gathered:
     hidden = list(folded.hidden)
     if cover:
         for entry in entries:
             by = cover.by(entry.version)
             if by is not None:
-                hidden.append((entry, f"out of force since v{by}"))
-    stamp = f"{head.context} {head.rewrites} {head.epoch}"
+                hidden.append((stage.entry(entry), f"out of force since v{by}"))
+    stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
     return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
 
 
@@ -129,31 +142,36 @@ async def gather_newest(
     at: int | None,
     frame: Frame,
     budget: int,
+    stage: Stage = OPEN,
     cover: Cover | None = None,
 ) -> Gathered:
     """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
-    return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget, cover)
+    return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover)
 
 
-async def gather_last(storage: StorageBackend, context: str, at: int | None, messages: int) -> Gathered:
+async def gather_last(
+    storage: StorageBackend, context: str, at: int | None, messages: int, stage: Stage = OPEN
+) -> Gathered:
     """Read back from a version until so many messages can be shown, or the log ends."""
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
         return sum([len(unit.entries) for unit in found]) >= messages
 
-    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough)
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough, stage)
 
 
-async def gather_since(storage: StorageBackend, context: str, at: int | None, tokens: int) -> Gathered:
+async def gather_since(
+    storage: StorageBackend, context: str, at: int | None, tokens: int, stage: Stage = OPEN
+) -> Gathered:
     """Read back from a version to a unit that has no more than so many tokens of the log before it."""
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
         return bool(found) and before(found[0]) <= tokens
 
-    return await _gather_back(storage, await storage.head(context), at, 64, enough)
+    return await _gather_back(storage, await storage.head(context), at, 64, enough, stage)
 
 
 async def _gather_back(
@@ -162,6 +180,7 @@ async def _gather_back(
     at: int | None,
     size: int,
     enough: Callable[[Sequence[Unit[Entry]]], bool],
+    stage: Stage,
     cover: Cover | None = None,
 ) -> Gathered:
     """Read back from a version, so many entries first, until what is read is enough, or the log ends."""
@@ -177,11 +196,11 @@ async def _gather_back(
             entries = older + entries
             end = older[0].version - 1 if older else first - 1
             after = end if end >= first else _before(cover, first)
-            folded = units(effective(entries, cover, after=after), whole=after == 0)
+            folded = _units(entries, cover, stage, after)
             if after and not folded.unresolved and enough(folded.units):
-                return _gathered(head, version, entries, cover, folded, after)
+                return _gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
-    return _gathered(head, version, entries, cover, units(effective(entries, cover), whole=True), 0)
+    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
 
 
 def before(unit: Unit[Entry]) -> int:
@@ -199,23 +218,6 @@ def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
     """Return what some units cost in a frame."""
     entries = [entry for unit in found for entry in unit.entries]
     return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
-
-
-async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
-    """Return the effective sequence at a version, or its newest entries."""
-    head = await storage.head(context)
-    version = version_of(head, at)
-    cover = await cover_at(storage, context, head, version)
-    if newest is None:
-        return effective(await read_stretches(storage, context, cover, version), cover)
-    size = newest + 16
-    while True:
-        entries = await storage.read(context, at=version, newest=size)
-        after = entries[0].version - 1 if entries else 0
-        found = effective(entries, cover, after=after)
-        if after == 0 or len(found) >= newest:
-            return found[max(0, len(found) - newest) :]
-        size *= 2
 
 
 def plan_window(
@@ -298,6 +300,8 @@ class Reader:
     counter: TokenCounter
     frame: Frame
     reranking: Reranking | None = None
+    #: What may leave of what is read.
+    stage: Stage = OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +370,9 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
 
     embedding = reader.embedding
     version, field, stale, made = await _caught_up(reader, context, at)
-    vector = None if embedding is None else await embedding.query(unnamed(query, field.speakers))
+    vector = None
+    if embedding is not None:
+        vector = await embedding.query(reader.stage.text(unnamed(query, field.speakers)))
     warnings: tuple[str, ...] = ()
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
@@ -561,7 +567,7 @@ T = TypeVar("T")
 
 
 async def fetched(steps: Steps[T], reader: Reader) -> T:
-    """Give a plan the entries and the scores it asks for until it is done.
+    """Give a plan the entries, as they may leave, and the scores it asks for until it is done.
 
     What was read before a reranker thought about it is read again before it is shown: it may be gone since.
     """
@@ -570,9 +576,11 @@ async def fetched(steps: Steps[T], reader: Reader) -> T:
         while True:
             if isinstance(wanted, Pairs):
                 assert reader.reranking is not None
-                wanted = steps.send(await reader.reranking.scores(wanted))
+                asked = wanted._replace(query=reader.stage.text(wanted.query))
+                wanted = steps.send(await reader.reranking.scores(asked))
                 continue
-            rows = {entry.id: entry for entry in await reader.storage.get(wanted) if entry is not None}
+            found = [entry for entry in await reader.storage.get(wanted) if entry is not None]
+            rows = {entry.id: entry for entry in reader.stage.entries(found)}
             gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
             if gone:
                 raise Gone(gone)

@@ -36,12 +36,13 @@ from acms.model import (
     Kind,
     Lease,
 )
-from acms.projections import Branch, Diff, Tree
+from acms.projections import Branch, Change, Delta, Diff, Tree
 from acms.protocols import StorageBackend
 from acms.storage.log import segments
 
 if TYPE_CHECKING:
     from acms.shared import SharedSession
+    from acms.sinks import Stage
 
 TAGS = "tags"
 MAX_TAGS = 1_000
@@ -453,7 +454,10 @@ async def diff(left: Side, right: Side) -> Diff:
         inherited += await storage.read(one, at=last, after=first - 1, kinds=_COMPARED)
     mine = await storage.read(one, at=one_version, after=common, kinds=_COMPARED)
     theirs = await storage.read(other, at=other_version, after=common, kinds=_COMPARED)
-    found = differing.deltas(before, after, [*inherited, *mine], [*inherited, *theirs])
+    found = {
+        kind: _shown(delta, left.shared.stage, right.shared.stage)
+        for kind, delta in differing.deltas(before, after, [*inherited, *mine], [*inherited, *theirs]).items()
+    }
     return Diff(
         left=f"{left.shared.session_id} v{one_version}",
         right=f"{right.shared.session_id} v{other_version}",
@@ -461,6 +465,17 @@ async def diff(left: Side, right: Side) -> Diff:
         messages=found[Kind.MESSAGE],
         facts=found[Kind.FACT],
         summaries=found[Kind.SUMMARY],
+    )
+
+
+def _shown(delta: Delta, left: Stage, right: Stage) -> Delta:
+    """Return a difference as its entries may leave, each side by its own stage."""
+    return Delta(
+        added=tuple(right.entries(delta.added)),
+        removed=tuple(left.entries(delta.removed)),
+        changed=tuple(
+            [Change(before=left.entry(one.before), after=right.entry(one.after)) for one in delta.changed]
+        ),
     )
 
 

@@ -28,7 +28,7 @@ from acms.core.plan import Candidate, Choice, Steps, candidate, fit, join, ledge
 from acms.errors import TokenBudgetExceededError
 from acms.model import Entry, Json, Role, Source
 from acms.projections import ContextItem, ContextItems
-from acms.protocols import Frame, StorageBackend, TokenCounter
+from acms.protocols import Frame, TokenCounter
 
 if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
     from acms.core.known import Known
@@ -70,8 +70,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
 
     frame = chat.ChatFrame(reader.counter)
     while True:
-        gathered = await gather_newest(reader.storage, context, at, frame, asked.budget)
-        lead = _lead(gathered) if gathered.whole else await _leaders(reader.storage, gathered)
+        gathered = await gather_newest(reader.storage, context, at, frame, asked.budget, reader.stage)
+        lead = _lead(gathered) if gathered.whole else await _leaders(reader, gathered)
         led = {entry.version for unit in lead for entry in unit.entries}
         rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
         past: tuple[Ranked, Offer] | None = None
@@ -100,11 +100,11 @@ def _lead(gathered: Gathered) -> list[Unit[Entry]]:
     return gathered.units[: leading(gathered, (Role.SYSTEM, Role.DEVELOPER))]
 
 
-async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Entry]]:
+async def _leaders(reader: Reader, gathered: Gathered) -> list[Unit[Entry]]:
     """Return the leading system and developer messages of a log of which only the end was read."""
     size = 16
     while True:
-        entries = await storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
+        entries = await reader.storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
         sequence = effective(entries, gathered.cover)
         if entries:
             sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
@@ -112,7 +112,7 @@ async def _leaders(storage: StorageBackend, gathered: Gathered) -> list[Unit[Ent
         for entry in sequence:
             if entry.role not in (Role.SYSTEM, Role.DEVELOPER):
                 return lead
-            lead.append(Unit((entry,)))
+            lead.append(Unit((reader.stage.entry(entry),)))
         if len(entries) < size:
             return lead
         size *= 2

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from acms import assembly, policies
+from acms import assembly, policies, sinks
 from acms.config import ACMSConfig
 from acms.core import compact, history
 from acms.core.compact import Stretch
@@ -118,7 +118,7 @@ async def wait(shared: SharedSession, context: str, job: Job, timeout: float | N
             job_id=now.id,
             options=("acms jobs retry", "ask for it again"),
         )
-    found = await compactions(storage, context, None, job.id)
+    found = await compactions(storage, context, None, job.id, stage=shared.stage)
     return found[-1] if found else None  # a log that came from another store may have one of an older job 17
 
 
@@ -165,7 +165,12 @@ async def _at(storage: StorageBackend, context: str, version: int) -> Entry | No
 
 
 async def compactions(
-    storage: StorageBackend, context: str, at: int | None, job: str | None = None
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    job: str | None = None,
+    *,
+    stage: sinks.Stage = sinks.OPEN,
 ) -> list[Compaction]:
     """List the summaries up to a version, oldest first; with `job` only what that job wrote."""
     head = await storage.head(context)
@@ -180,7 +185,7 @@ async def compactions(
             Compaction(
                 version=entry.version,
                 id=entry.id,
-                summary=entry.content,
+                summary=stage.entry(entry).content,
                 replaces=entry.covers or (entry.version, entry.version),
                 spans=entry.replaces,
                 tokens_before=int(data.get("before", 0)),
@@ -359,9 +364,10 @@ def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None
 
 async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
     """Return the text of a summary, and the share of the characters in question that its writer has read."""
+    stage = sinks.stage(work.storage, work.config.privacy.mode, work.counter)
     return await shortened(
         work.summarizer,
-        compact.turns(stretch.entries),
+        compact.turns(stage.entries(stretch.entries)),
         limit=stretch.limit,
         below=stretch.tokens,
         counter=work.counter,

@@ -12,15 +12,17 @@ from typing import Any
 from acms.core import markers as _markers
 from acms.core.episodes import CLOSING_PATTERNS, Rules
 from acms.core.policy import CompactionPolicy
-from acms.core.validate import budget, fraction, markers
+from acms.core.validate import budget, choice, fraction, markers
 from acms.errors import ConfigurationError, ValidationError
 from acms.events import Event
+from acms.model import Privacy
 
 __all__ = [
     "ACMSConfig",
     "CacheConfig",
     "CompactionPolicy",
     "EpisodeBoundaryConfig",
+    "PrivacyConfig",
     "RecallConfig",
     "ReflectionConfig",
     "RetryConfig",
@@ -89,6 +91,27 @@ class RecallConfig:
             fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig:
+    """What of the texts of a session may leave, and what is stored of them (decision 0046)."""
+
+    #: The mode of every message, fact and summary; one with a stricter mode of its own keeps that. None leaves texts
+    #: as they were said, "allow" takes out secrets, keys, cards and bank accounts, "redact" email addresses and
+    #: telephone numbers too, "block" everything but ids and metadata.
+    mode: Privacy | None = None
+    #: Take out what the mode names, at least what "allow" does, before a message is stored: it cannot be had back.
+    redact_before_persist: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.redact_before_persist, bool):
+            raise ConfigurationError("privacy.redact_before_persist must be true or false")
+        try:
+            mode = None if self.mode is None else choice(self.mode, Privacy, "privacy.mode")
+        except ValidationError as error:
+            raise ConfigurationError(str(error)) from error
+        object.__setattr__(self, "mode", mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +235,7 @@ class ACMSConfig:
     recall: RecallConfig = field(default_factory=RecallConfig)
     reflection: ReflectionConfig = field(default_factory=ReflectionConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
     #: The service's level of the policy; a namespace and a context may say otherwise.
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
@@ -245,8 +269,8 @@ class ACMSConfig:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> ACMSConfig:
         """Read the configuration from environment variables such as ACMS_RECALL_TOKEN_BUDGET.
 
-        ACMS_AUTO_DETECT_MARKERS, and every number and switch of the nested values as ACMS_<GROUP>_<FIELD>; a name that
-        does not exist or a value that does not fit raises `ConfigurationError`.
+        ACMS_AUTO_DETECT_MARKERS, ACMS_PRIVACY_MODE, and every number and switch of the nested values as
+        ACMS_<GROUP>_<FIELD>; a name that does not exist or a value that does not fit raises `ConfigurationError`.
         """
         environ = os.environ if environ is None else environ
         groups: dict[str, type[Any]] = {
@@ -257,6 +281,7 @@ class ACMSConfig:
             "COMPACTION": CompactionPolicy,
             "REFLECTION": ReflectionConfig,
             "WORKER": WorkerConfig,
+            "PRIVACY": PrivacyConfig,
         }
         values: dict[str, dict[str, Any]] = {}
         top: dict[str, Any] = {}
@@ -264,6 +289,8 @@ class ACMSConfig:
             group, _, rest = name.removeprefix("ACMS_").partition("_")
             if name == "ACMS_AUTO_DETECT_MARKERS":
                 top["auto_detect_markers"] = _parse(name, text, True)
+            elif name == "ACMS_PRIVACY_MODE":
+                values.setdefault(group, {})["mode"] = text.lower() or None
             elif name.startswith("ACMS_") and group in groups:
                 default = getattr(groups[group](), rest.lower(), None)
                 if not isinstance(default, int | float):

@@ -1,11 +1,28 @@
-"""Counting: how much of a log is in force."""
+"""What of a log is in force: the entries, and how much they take."""
 
 from __future__ import annotations
 
-from acms.assembly import read_stretches
+from acms.assembly import cover_at, read_stretches, version_of
 from acms.core.history import LONG_RUN, Cover, effective
-from acms.model import Head, Kind
+from acms.model import Entry, Head, Kind
 from acms.protocols import StorageBackend
+
+
+async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
+    """Return the effective sequence at a version, or its newest entries."""
+    head = await storage.head(context)
+    version = version_of(head, at)
+    cover = await cover_at(storage, context, head, version)
+    if newest is None:
+        return effective(await read_stretches(storage, context, cover, version), cover)
+    size = newest + 16
+    while True:
+        entries = await storage.read(context, at=version, newest=size)
+        after = entries[0].version - 1 if entries else 0
+        found = effective(entries, cover, after=after)
+        if after == 0 or len(found) >= newest:
+            return found[max(0, len(found) - newest) :]
+        size *= 2
 
 
 async def active(

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.core.passages import RECIPE, passages
+from acms.core.exposure import mode_of
+from acms.core.passages import RECIPE, Passage, passages
 from acms.errors import ACMSError, ProviderError
 from acms.logs import log
-from acms.model import Derived, Draft, Embedded, State
+from acms.model import Derived, Draft, Embedded, Privacy, State
 from acms.protocols import Embedder, StorageBackend
 
 BATCH = 64
@@ -35,8 +36,9 @@ BACKOFF = 5.0
 class Embedding:
     """One embedder on one storage handle."""
 
-    def __init__(self, storage: StorageBackend, embedder: Embedder) -> None:
+    def __init__(self, storage: StorageBackend, embedder: Embedder, mode: Privacy | None = None) -> None:
         self.storage = storage
+        self._mode = mode
         self._embedder = embedder
         self.dimension = embedder.dimension
         model = getattr(embedder, "model", None) or type(embedder).__name__
@@ -88,8 +90,18 @@ class Embedding:
             self._whole[context] = drafts[-1][0]
         return "queued", rows
 
+    def passages(self, draft: Draft) -> list[Passage]:
+        """Return the texts of an entry that may be sent to the embedder; none of a blocked one."""
+        mode = mode_of(self._mode, draft.privacy)
+        if mode is None:
+            return passages(draft)
+        from acms.core.sinks import embedded  # the rules come with it
+
+        shown = embedded(draft, mode)
+        return [] if shown is None else passages(shown)
+
     async def _rows(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
-        found = [(version, passages(draft)) for version, draft in drafts]
+        found = [(version, self.passages(draft)) for version, draft in drafts]
         texts = [passage.text for _, some in found for passage in some]
         vectors = iter(await self._embed(texts)) if texts else iter(())
         rows: list[Derived] = []

@@ -9,10 +9,18 @@ from acms.core.caching import distance, epoch
 from acms.core.history import Cover, unasked
 from acms.model import Kind
 from acms.protocols import Frame, StorageBackend
+from acms.sinks import OPEN, Stage
 
 
 async def gather_epoch(
-    storage: StorageBackend, context: str, at: int | None, frame: Frame, budget: int, scale: int, slack: float
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    scale: int,
+    slack: float,
+    stage: Stage = OPEN,
 ) -> Gathered:
     """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
 
@@ -24,7 +32,7 @@ async def gather_epoch(
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
     waits = not head.epoch and any(map(unasked, replacing))  # where content is gone a summary is all there is
     cover = Cover([one for one in replacing if not (waits and unasked(one))])
-    said = await gather_newest(storage, context, at, frame, budget, cover=cover)
+    said = await gather_newest(storage, context, at, frame, budget, stage, cover)
     length = _length(said, scale, slack)
     said = replace(said, length=length)
     tokens = before(said.units[-1]) if said.units else 0
@@ -37,11 +45,13 @@ async def gather_epoch(
     if not ends:
         return said
     known = {entry.id for unit in said.units for entry in unit.entries}
-    rest = await gather_newest(storage, context, at, frame, budget, cover=cover)
+    rest = await gather_newest(storage, context, at, frame, budget, stage, cover)
     left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
     older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
     stays = frozenset(entry.id for unit in left for entry in unit.entries)
-    return replace(said, cover=cover, units=[*older, *said.units], stays=stays)
+    gone = {one.id for one in replacing if one.kind is Kind.SUMMARY}.difference(one.id for one in cover.shown)
+    now = [unit for unit in said.units if gone.isdisjoint(entry.id for entry in unit.entries)]
+    return replace(said, cover=cover, units=[*older, *now], stays=stays)
 
 
 def _length(said: Gathered, scale: int, slack: float) -> int:

@@ -20,6 +20,7 @@ from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.knowledge import Fact
 from acms.model import Append, Context, Draft, Entry, Expect, Kind, Origin, Span
 from acms.protocols import StorageBackend
+from acms.sinks import OPEN, Stage
 
 PROFILE = "@profile"
 """Key of the context that holds the facts of a whole namespace."""
@@ -42,8 +43,9 @@ async def facts(
     attribute: str | None = None,
     fact_type: str | None = None,
     history: bool = False,
+    stage: Stage = OPEN,
 ) -> list[Fact]:
-    """Return the facts in force at a version, oldest first; with `history` the retired ones too.
+    """Return the facts in force at a version as they may leave, oldest first; with `history` the retired ones too.
 
     `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation aside.
     """
@@ -53,7 +55,7 @@ async def facts(
     if not made:
         return []
     replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
-    found = rules.facts(made, Cover(replacing), replacing)
+    found = stage.facts(rules.facts(made, Cover(replacing), replacing), made)
     about = rules.address(subject or "", attribute or "")
     return [
         fact

@@ -38,6 +38,8 @@ class Shared:
     waiting: int = 0
     #: Calls of reflectors under way: they end when the handle is closed.
     calls: set[Any] = field(default_factory=set)
+    #: What the stage of privacy made of entries.
+    redactions: Any = None
 
 
 def shared(storage: StorageBackend) -> Shared:

@@ -332,7 +332,7 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
     frame = ProviderResponse.of({**stated, "candidates": (), "warnings": warnings})
     if frame.request_id != call.request.request_id:
         raise ValidationError("answers another request", field="request_id")
-    pile: list[object] = list(given)
+    pile: list[object] = list(islice(given, len(given)))
     del said, body, given, stated
     found: list[Candidate] = []
     unread: list[str] = []

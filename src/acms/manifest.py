@@ -16,13 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 from acms.composition import CacheMark, Tool
 from acms.errors import ValidationError
-from acms.model import Json, Role
+from acms.model import Json, Privacy, Role
 
 __all__ = [
     "FORMAT",
     "Manifest",
     "Quote",
     "Read",
+    "Redacted",
     "Scored",
     "Segment",
     "Sent",
@@ -154,6 +155,16 @@ class Tried(NamedTuple):
     after: int
 
 
+class Redacted(NamedTuple):
+    """An entry that is not shown as it was stored, and what was taken out of it."""
+
+    entry: str
+    #: The mode it was shown under; under `block` all of its text was withheld.
+    mode: Privacy
+    #: How often what was taken out, by kind.
+    kinds: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything about one rendered prompt but the text of the log, addressed by its hash."""
@@ -178,6 +189,8 @@ class Manifest:
     candidates: tuple[Scored, ...] = ()
     left: tuple[Unsent, ...] = ()
     steps: tuple[Tried, ...] = ()
+    #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
+    redactions: tuple[Redacted, ...] = ()
     #: SHA-256 of the canonical JSON of the payload: what a replay is compared with; "" when it is not known.
     payload: str = ""
 
@@ -230,6 +243,7 @@ class Manifest:
             "candidates": [_scored(one, words) for one in self.candidates],
             "left": [_unsent(one, words) for one in self.left],
             "steps": [list(step) for step in self.steps],
+            "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
             "payload": self.payload,
             "words": words.found,
         }
@@ -273,6 +287,7 @@ class Manifest:
                 candidates=tuple([_scored_back(row, words) for row in written.get("candidates", ())]),
                 left=tuple([_unsent_back(row, words) for row in written.get("left", ())]),
                 steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
+                redactions=tuple([_redacted_back(row, entries) for row in written.get("redactions", ())]),
                 payload=_text(written.get("payload", "")),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -456,6 +471,12 @@ def _unsent_back(row: Sequence[Json], words: list[str]) -> Unsent:
 def _tried_back(row: Sequence[Json]) -> Tried:
     path, priority, strategy, before, after = row
     return Tried(_text(path), int(priority), _text(strategy), _whole(before), _whole(after))
+
+
+def _redacted_back(row: Sequence[Json], entries: list[str]) -> Redacted:
+    place, mode, kinds = row
+    found = [(_text(kind), _whole(count)) for kind, count in sorted(kinds.items())]
+    return Redacted(entries[place], Privacy(mode), tuple(found))
 
 
 def _text(value: Json) -> str:

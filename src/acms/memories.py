@@ -8,7 +8,8 @@ facts, the summaries and the messages that were marked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TypeAlias
@@ -37,6 +38,8 @@ ROOM = 2
 """A recall may find this many times what fits: the rest is there to choose from."""
 LEAST_BUDGET = 4_000
 """Tokens that a recall may use where little fits: of long messages shorter renditions do."""
+ELSEWHERE = 8_000
+"""Tokens that a recall over the sessions of a namespace may use, at most."""
 PAST = 64
 """Episodes, the newest ones, whose summaries are looked through."""
 UNNAMED = "default"
@@ -68,7 +71,8 @@ class Memory:
         more: list[Entry] = []
         if items.version and (await self._session.storage.head(items.context)).tokens <= self._tokens_max:
             known = {item.id for item in items}
-            more = [one for one in await self._session.entries() if one.id not in known]
+            shown = [one.id for one in await self._session.entries() if one.id not in known]
+            more = [one for one in await self._session.storage.get(shown) if one is not None]
         return await self._offered(items, more)
 
     async def experience(self) -> tuple[Candidate, ...]:
@@ -92,7 +96,7 @@ class Memory:
         if not isinstance(session, ACMS) or session.namespace == UNNAMED:
             return []
         items = await session.recall(
-            self._query, token_budget=self._budget, scope="namespace", relevant_only=True
+            self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True
         )
         search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
         hits = {hit.id: hit.score for hit in await session.storage.search(search)}
@@ -103,7 +107,7 @@ class Memory:
             del rows[id]
         work: list[_Work] = [
             (row, item.content, partial(self._recalled, item, row, Layer.L4))
-            for item in items
+            for item in map(partial(_as_stored, rows=rows), items)
             if (row := rows.get(item.id)) is not None
             and item.content.strip()
             and (row.kind is not Kind.MESSAGE or row.markers)
@@ -136,7 +140,7 @@ class Memory:
         rows = await self._rows([item.id for item in items])
         work = [
             (rows[item.id], item.content, partial(self._recalled, item, rows[item.id]))
-            for item in items
+            for item in map(partial(_as_stored, rows=rows), items)
             if item.id in rows and item.content.strip()
         ]
         work += [(one, one.content, partial(self._message, one)) for one in more if _there(one)]
@@ -219,7 +223,7 @@ class Memory:
 
         Of a blocked one only the entities that the caller has named: ours are the words of its text.
         """
-        mode = effective(self._mode, row.privacy)
+        mode = effective(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
         if mode is Privacy.BLOCK:
             names = tuple(name for name in entities(about + content) if name in self._asked)
             return Candidate(
@@ -246,6 +250,13 @@ class Memory:
             relevance=relevance,
             privacy=row.privacy,
         )
+
+
+def _as_stored(item: ContextItem, rows: Mapping[str, Entry]) -> ContextItem:
+    """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
+    if item.redaction is None or item.id not in rows:
+        return item
+    return replace(item, content=rows[item.id].content)
 
 
 def _there(row: Entry) -> bool:

@@ -11,7 +11,19 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, overload
 
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Role, Source, Span, State
+from acms.model import (
+    Durability,
+    Embedded,
+    Entry,
+    Json,
+    Kind,
+    Part,
+    Redaction,
+    Role,
+    Source,
+    Span,
+    State,
+)
 
 __all__ = [
     "Band",
@@ -86,6 +98,8 @@ class ContextItem:
     truncated: bool = False
     #: The reason it was chosen, in words.
     why: str = ""
+    #: What was taken out of it before it was shown; None when nothing was.
+    redaction: Redaction | None = None
 
     @property
     def speaker(self) -> str | None:

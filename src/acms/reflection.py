@@ -51,11 +51,14 @@ from acms.model import (
     Head,
     Kind,
     Lease,
+    Privacy,
     Receipt,
 )
 from acms.pacing import Pace
 from acms.protocols import ReflectionRequest, Reflector, StorageBackend, TokenCounter, Turn
 from acms.providers.tokens import token_counter
+from acms.sinks import Stage
+from acms.sinks import stage as stage_of
 from acms.worker import Handler
 
 CHUNK = 256
@@ -98,6 +101,8 @@ class _Log:
     head: Head
     cover: Cover
     facts: tuple[Fact, ...]
+    #: Those a reflector may be shown, as they may leave.
+    shown: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +205,16 @@ async def _state(work: _Work, context: str, head: Head) -> _Log:
     # What a compaction stands for is read as it was said.
     cover = Cover(replacing, searchable=True)
     entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
-    facts = known_facts.facts(entries, cover, replacing)
-    return _Log(context, head, cover, tuple(fact for fact in facts if fact.retired is None))
+    facts = [fact for fact in known_facts.facts(entries, cover, replacing) if fact.retired is None]
+    stage = _stage(work)
+    blocked = {one.id for one in entries if stage.entry(one).privacy is Privacy.BLOCK}
+    shown = [fact for fact in stage.facts(facts, entries) if fact.id not in blocked]
+    return _Log(context, head, cover, tuple(facts), tuple(shown))
+
+
+def _stage(work: _Work) -> Stage:
+    """Return what may leave of a log towards a reflector."""
+    return stage_of(work.storage, work.config.privacy.mode, work.counter)
 
 
 async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
@@ -239,13 +252,15 @@ async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
     known = (*state.facts, *(profile.facts if profile is not None else ()))
     contents = {fact.content for fact in known}
     speakers = {entry.actor for entry in found.entries if entry.actor}
+    stage = _stage(work)
     pairs = [
         (entry, text)
-        for entry in found.entries
-        if (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
+        for entry in map(stage.entry, found.entries)
+        if entry.privacy is not Privacy.BLOCK
+        and (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
     ]
     turns = tuple(reflect.turn(entry, text) for entry, text in pairs)
-    shown = reflect.shown(known, turns)
+    shown = reflect.shown((*state.shown, *(profile.shown if profile is not None else ())), turns)
     await work.pace.rest()
     called = monotonic()
     answer = Reflection()
@@ -254,7 +269,10 @@ async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
     asked = _Asked(found, turns, tuple(fact.id for fact in shown), answer, monotonic() - called, began)
     work.pace.begin()
     marks = await _marks(work, asked)
-    read = [entry for entry, _ in pairs]
+    taken = {entry.id for entry, _ in pairs}
+    read = [
+        entry for entry in found.entries if entry.id in taken
+    ]  # as stored: places in a text are those of that
     await _write(work, asked, marks, read, state, profile)
 
 

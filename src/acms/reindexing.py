@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from acms.core import cards
-from acms.core.passages import passages
 from acms.embedding import BATCH, Embedding
 from acms.errors import ProviderError, SessionNotFoundError
-from acms.model import Context, ContextQuery, Derived, Entry, Kind, State
+from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
 from acms.protocols import Embedder, StorageBackend
 from acms.storage.wrapper import WrapperStorage
 from acms.transfer import Progress
@@ -66,13 +65,16 @@ async def reindex(
     context: str | None = None,
     *,
     embedder: Embedder | None = None,
+    privacy: Privacy | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Reindexed:
     """Make the derived rows of a context, or of every live one, as the log says they should be.
 
-    Without an embedder only cards. `ProviderError` when the embedder fails; what was made until then is stored.
+    Without an embedder only cards, as under `privacy` block; it is the mode of the configuration. `ProviderError` when
+    the embedder fails; what was made until then is stored.
     """
-    work = _Work(storage, None if embedder is None else Embedding(storage, embedder))
+    asked = None if privacy is Privacy.BLOCK else embedder
+    work = _Work(storage, None if asked is None else Embedding(storage, asked, privacy))
     home: StorageBackend | None = storage
     while home is not None and not isinstance(home, VectorHome):
         home = home.inner if isinstance(home, WrapperStorage) else None
@@ -169,7 +171,8 @@ class _Work:
             return False
         size = 2 * self.embedding.dimension
         parts = {
-            part: (passage.start, passage.end, size) for part, passage in enumerate(passages(entry))
+            part: (passage.start, passage.end, size)
+            for part, passage in enumerate(self.embedding.passages(entry))
         } or {0: (0, 0, 0)}
         return parts != known
 

@@ -307,8 +307,8 @@ class _Render:
         self._warnings += items.ledger.warnings
         cut = [item.id for item in items if item.truncated]
         if cut:
-            rows = await step.session.storage.get(cut)
-            self._told.update({row.id: row for row in rows if row is not None})
+            rows = [row for row in await step.session.storage.get(cut) if row is not None]
+            self._told.update({row.id: row for row in step.session.stage.entries(rows)})
         self._told.update({item.id: item for item in items if not item.truncated})
         return items
 

@@ -8,7 +8,7 @@ from acms.composition import PromptMessage
 from acms.core.manifest import address, messages
 from acms.errors import ExpiredError, GoneError, ValidationError
 from acms.manifest import Manifest
-from acms.model import Entry, Json, State
+from acms.model import Entry, Json, Privacy, State
 from acms.protocols import Codec, StorageBackend
 
 __all__ = ["replay", "shown"]
@@ -46,7 +46,18 @@ async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> d
 
 async def shown(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
     """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
-    return messages(manifest, await _entries(storage, manifest.entries))
+    found = await _entries(storage, manifest.entries)
+    modes = {one.entry: one.mode for one in manifest.redactions}
+    return messages(manifest, {id: _as_shown(entry, modes.get(id)) for id, entry in found.items()})
+
+
+def _as_shown(entry: Entry, mode: Privacy | None) -> Entry:
+    """Return an entry as the stage of privacy let it leave; how many tokens that takes nobody asks."""
+    if mode is None:
+        return entry
+    from acms.core.sinks import cleared  # the rules come with it
+
+    return cleared(entry, mode, len)
 
 
 async def _entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:

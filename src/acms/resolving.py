@@ -12,6 +12,7 @@ from acms.assembly import Gathered
 from acms.core import content
 from acms.core.caching import recall_tokens
 from acms.core.content import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.core.history import Unit
 from acms.core.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
 from acms.core.pairs import joined
 from acms.errors import ValidationError
@@ -239,9 +240,9 @@ class Resolver:
                 break
             wanted = 2 * wanted
         if wanted is not None:
-            gathered = replace(
-                gathered, units=[*content.older(gathered.units, gathered.cover), *gathered.units]
-            )
+            older = content.older(gathered.units, gathered.cover)
+            shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
+            gathered = replace(gathered, units=[*shown, *gathered.units])
             units = content.atoms(gathered.units, counter)
         messages = sum([len(unit.entries) for unit in gathered.units])
         await self._note(gathered, view, gathered.whole and (count is None or messages <= count))

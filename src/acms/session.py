@@ -15,6 +15,7 @@ from acms.config import ACMSConfig
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import TIME_GAP
+from acms.core.exposure import stored_mode
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
 from acms.core.policy import ResolvedPolicy
@@ -250,6 +251,15 @@ class ACMS(View):
         try:
             who = (_ROLES.get(role) if type(role) is str else None) or validate.choice(role, Role, "role")
             found, text = validate.parts(who, content, parts, tool_calls, tool_call_id)
+            private = privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
+            plain = EMPTY if metadata is None else validate.metadata(metadata)
+            actor = None if actor_id is None else validate.name(actor_id, "actor_id")
+            name = None if key is None else validate.name(key, "key" if prefix else "idempotency_key")
+            if shared.config.privacy.redact_before_persist:
+                from acms.core.sinks import stored  # the rules come with it
+
+                mode = stored_mode(shared.config.privacy.mode, private)
+                text, found, plain, actor, name = stored(text, found, plain, actor, name, mode)
             came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
             explicit = None if markers is None else validate.markers(markers)
             detected: tuple[str, ...] = ()
@@ -259,15 +269,13 @@ class ACMS(View):
             draft = _FillingDraft()
             draft.kind = Kind.MESSAGE
             draft.content = text
-            draft.key = None if key is None else validate.name(key, "key" if prefix else "idempotency_key")
+            draft.key = name
             draft.created_at = datetime.now(UTC) if created_at is None else validate.moment(created_at)
             draft.tokens = shared.counter.count(text) + (media_tokens(found) if found else 0)
             draft.origin = came
-            draft.privacy = (
-                privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
-            )
+            draft.privacy = private
             draft.role = who
-            draft.actor = None if actor_id is None else validate.name(actor_id, "actor_id")
+            draft.actor = actor
             draft.parts = found
             draft.markers = detected if explicit is None else explicit
             draft.detected = explicit is None and bool(detected)
@@ -275,7 +283,7 @@ class ACMS(View):
             draft.closes = draft.group = draft.covers = None
             draft.replaces = draft.sources = ()
             draft.data = EMPTY
-            draft.metadata = EMPTY if metadata is None else validate.metadata(metadata)
+            draft.metadata = plain
             draft.__class__ = Draft
             return draft
         except ValidationError as error:
@@ -533,9 +541,11 @@ class ACMS(View):
 
         shared = self._shared
         context = await self._known()
-        return await erasure.erase(
+        found = await erasure.erase(
             shared.storage, context, [id], verify=verify, service=shared.config.compaction
         )
+        shared.stage.forget(found.ids)
+        return found
 
     async def _known(self) -> str:
         """Return the id of the session's context; `SessionNotFoundError` when nothing was ever written."""

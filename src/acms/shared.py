@@ -18,11 +18,12 @@ from acms.errors import ConfigurationError, SessionNotFoundError
 from acms.events import Event, Planned, Rewritten
 from acms.logs import log, tell
 from acms.mailbox import Watch
-from acms.model import Context, ContextDraft
+from acms.model import Context, ContextDraft, Privacy
 from acms.projections import ContextItems
 from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.providers.tokens import default_counter
 from acms.reranking import Reranking
+from acms.sinks import Stage, stage
 from acms.storage.cached import CachedStorage
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class SharedSession:
             counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
         )
         self.frame = TextFrame(self.counter)
+        #: What may leave of what it reads.
+        self.stage: Stage = stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze(self.config.marker_patterns)
         self.rules: Rules = self.config.episodes.rules()
         self.embedder = None if embedder is None else _usable(embedder)
@@ -113,11 +116,12 @@ class SharedSession:
 
     @property
     def embedding(self) -> Embedding | None:
-        """Return the session's embedder at work on its storage handle; None without one."""
-        if self._embedding is None and self.embedder is not None:
+        """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
+        blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
+        if self._embedding is None and self.embedder is not None and not blocks:
             from acms.embedding import Embedding
 
-            self._embedding = Embedding(self.handle, self.embedder)
+            self._embedding = Embedding(self.handle, self.embedder, self.stage.mode)
         return self._embedding
 
     @property
@@ -138,13 +142,15 @@ class SharedSession:
     def reader(self) -> assembly.Reader:
         """Return what reads need."""
         return assembly.Reader(
-            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking
+            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking, self.stage
         )
 
     @property
     def candidates(self) -> int:
         """Best candidates of a recall that the reranker is asked about; 0 without one."""
-        return 0 if self.reranking is None else self.reranking.candidates
+        if self.reranking is None or self.stage.mode is Privacy.BLOCK:
+            return 0
+        return self.reranking.candidates
 
     async def find(self) -> str | None:
         """Return the id of the session's context; None when nothing was ever written."""

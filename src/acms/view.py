@@ -10,7 +10,7 @@ from acms.core.chain import episode_id
 from acms.core.episodes import episodes
 from acms.core.history import Cover, preview
 from acms.core.policy import ResolvedPolicy
-from acms.counting import active
+from acms.counting import active, in_force
 from acms.epochs import gather_epoch
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
@@ -28,6 +28,7 @@ from acms.projections import (
 )
 from acms.protocols import StorageBackend, TokenCounter
 from acms.shared import SharedSession
+from acms.sinks import Stage
 
 __all__ = ["View"]
 
@@ -58,6 +59,11 @@ class View:
     def storage(self) -> StorageBackend:
         """Where its log lies."""
         return self._shared.storage
+
+    @property
+    def stage(self) -> Stage:
+        """What may leave of its entries: recalls, windows, prompts and lists show them as it lets them through."""
+        return self._shared.stage
 
     async def recall(
         self,
@@ -131,9 +137,11 @@ class View:
         if context is None:
             return shared.show("window", self._blank(budget))
         if roles:
-            gathered = await assembly.gather_all(shared.storage, context, self._at)
+            gathered = await assembly.gather_all(shared.storage, context, self._at, shared.stage)
         else:
-            gathered = await assembly.gather_newest(shared.storage, context, self._at, shared.frame, budget)
+            gathered = await assembly.gather_newest(
+                shared.storage, context, self._at, shared.frame, budget, shared.stage
+            )
         return shared.show(
             "window", assembly.plan_window(gathered, budget, shared.counter, shared.frame, roles)
         )
@@ -177,7 +185,8 @@ class View:
         if context is None:
             self._nothing()
             return []
-        return await assembly.in_force(shared.storage, context, self._at, newest)
+        found = await in_force(shared.storage, context, self._at, newest)
+        return list(shared.stage.entries(found))
 
     async def said(
         self,
@@ -205,14 +214,18 @@ class View:
         if context is None:
             return self._nothing()
         if messages is not None:
-            return await assembly.gather_last(shared.storage, context, self._at, messages)
+            return await assembly.gather_last(shared.storage, context, self._at, messages, shared.stage)
         if budget is not None and scale and slack:
-            return await gather_epoch(shared.storage, context, self._at, shared.frame, budget, scale, slack)
+            return await gather_epoch(
+                shared.storage, context, self._at, shared.frame, budget, scale, slack, shared.stage
+            )
         if budget is not None:
-            return await assembly.gather_newest(shared.storage, context, self._at, shared.frame, budget)
+            return await assembly.gather_newest(
+                shared.storage, context, self._at, shared.frame, budget, shared.stage
+            )
         if since is not None:
-            return await assembly.gather_since(shared.storage, context, self._at, since)
-        return await assembly.gather_all(shared.storage, context, self._at)
+            return await assembly.gather_since(shared.storage, context, self._at, since, shared.stage)
+        return await assembly.gather_all(shared.storage, context, self._at, shared.stage)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
@@ -234,7 +247,7 @@ class View:
                 position=entry.position,
                 kind=entry.kind,
                 role=entry.role,
-                preview=preview(entry.content),
+                preview=preview(shared.stage.entry(entry).content),
                 tokens=entry.tokens,
                 created_at=entry.created_at,
                 state=entry.state,
@@ -258,7 +271,8 @@ class View:
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
         cover = await assembly.cover_at(self._shared.storage, context, head, version)
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
-        return [episode for episode in episodes(context, entries) if status in (None, episode.status)]
+        shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
+        return [episode for episode in episodes(context, shown) if status in (None, episode.status)]
 
     async def facts(
         self,
@@ -297,10 +311,14 @@ class View:
             attribute=attribute,
             fact_type=fact_type,
             history=history,
+            stage=self.stage,
         )
 
     async def get(self, id: str) -> Entry:
-        """Return any entry of this session by its id; `EntryNotFoundError` when it has none with it at this version."""
+        """Return any entry of this session by its id, as it was stored, whatever its privacy.
+
+        It is for whoever owns the data, not for a model. `EntryNotFoundError` when there is none at this version.
+        """
         context = await self._shared.find()
         (entry,) = await self._shared.storage.get([id]) if context is not None else (None,)
         if entry is not None and context is not None:
@@ -360,7 +378,9 @@ class View:
 
         context = await self._shared.find()
         return (
-            [] if context is None else await compaction.compactions(self._shared.storage, context, self._at)
+            []
+            if context is None
+            else await compaction.compactions(self._shared.storage, context, self._at, stage=self.stage)
         )
 
     async def expand(self, version: int) -> list[Entry]:
@@ -371,7 +391,8 @@ class View:
         from acms import compaction
 
         context = await self._shared.find()
-        return await compaction.expand(self._shared.storage, context, self._at, version)
+        found = await compaction.expand(self._shared.storage, context, self._at, version)
+        return list(self.stage.entries(found))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acms.core import validate
+from acms.core.exposure import stored_mode
 from acms.core.history import Cover, group_spans
 from acms.core.markers import detect
 from acms.core.plan import media_tokens
@@ -243,9 +244,14 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
         if target.state is not State.LIVE or cover.by(target.version) is not None:
             raise GoneError(f"{id} is out of force or its content is gone")
         parts, text = _edited(target, content)
+        if shared.config.privacy.redact_before_persist:
+            from acms.core.sinks import redacted  # the rules come with it
+
+            mode = stored_mode(shared.config.privacy.mode, target.privacy)
+            text, parts, _ = redacted(text, parts, mode)
         detects = shared.config.auto_detect_markers and target.origin in DETECTED
         kept = target.markers if not target.detected else ()
-        found = detect(content, shared.patterns) if detects and not kept else ()
+        found = detect(text, shared.patterns) if detects and not kept else ()
         draft = Draft(
             content=text,
             created_at=datetime.now(UTC),

@@ -263,6 +263,7 @@ units = [head for row in rows for head in row[1].split()]
 units += [row.split(" | ")[1].split("|")[0] + "=a1" for row in detectors_rules.NEAR.strip().splitlines()]
 units += ["password=", "token:", "pw ", "secret: a ", "://a:", "a@b.", "1 ", "+4", "12-", "(1", "eyJ."]
 units += ["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "A", "a1", "DE89", "4111 "]
+units += ["token for ", "pass ", "p/w ", "password a ", "key I "]
 units += ["Bearer a1", "cookie: a=b; ", "\\\\\\"", "password for a b ", "at dot ", "curl -u a:"]
 for unit in units[::every]:
     redact((unit * (size // len(unit) + 1))[:size], Privacy.REDACT)

@@ -48,6 +48,14 @@ password net use Z: //srv/share /user:ana «Kestrel12!»
 password sudo mysql -uroot -p'«Kestrel12!»'
 password auth=('bot', '«Kestrel12!»')
 password password=«I<3Kestrels» # for now
+password CREATE LOGIN app WITH PASSWORD = N'«Kestrel12»';
+password snowsql -a acc -u bob -p «Kestrel12»
+password smbclient //srv/share -U bob%«Kestrel12»
+password sqlplus system/«Kestrel12»
+password http -a bob:«Kestrel12» https://api.example.com
+password <Password Type="text">«Kestrel12»</Password>
+password credentials bob:«Kestrel12»
+token the token I got was «a1b2c3d4e5f6{made(12)}»
 token connect.sid=«s%3A{made(30)}.{made(40)}»
 api_key aws_secret_access_key = «Sb9lZ/IZwQYvQVXzgty/FbWujJcT2MERFfMVmj{made(2)}»
 api_key https://api.telegram.org/«bot7257314374:AA{made(31)}»/getMe

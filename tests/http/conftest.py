@@ -8,12 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from tests.http.document import documented
 from tests.http.serving import OPEN, Service, serving
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service over each kind of store, one for all tests of a module: what they make must not meet."""
+    """A service over each kind of store, one for all tests of a module: what they make must not meet.
+
+    What the first one answers is held against the document.
+    """
     url, config = "memory://", OPEN
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('service') / 'log.db'}"
@@ -21,7 +25,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         url = request.getfixturevalue("postgres_home")
         config = replace(OPEN, tenant=f"t-{secrets.token_hex(6)}")
     with serving(url, config) as running:
-        yield running
+        yield documented(running) if request.param == "memory" else running
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from acms.model import ContextDraft
 from tests.http.serving import Service
 from tests.http.test_kata import problem
 
@@ -35,6 +37,7 @@ def test_a_key_is_free_again_once_its_context_is_deleted(service: Service) -> No
         ({"key": " "}, "key"),
         ({"key": "k" * 256}, "key"),
         ({"key": "@namespace"}, "key"),
+        ({"key": "@profile"}, "key"),
         ({"key": "c_0123456789abcdef"}, "key"),  # it would stand in the way of the id
         ({"key": "a\0b"}, "key"),
         ({"namespace": ""}, "namespace"),
@@ -115,6 +118,22 @@ def test_contexts_are_found_by_key_and_by_parent(service: Service) -> None:
     assert listed(parent=parent) == [child]
 
 
+def test_what_a_namespace_keeps_for_itself_is_no_context(service: Service) -> None:
+    said = service.talk("a", namespace="inner")
+
+    async def kept(tenant: Any) -> None:
+        for key in ("@profile", "@namespace"):
+            now = datetime.now(UTC)
+            await tenant.handle.create(
+                ContextDraft(key=key, namespace="inner", counter="o200k_base", created_at=now)
+            )
+
+    service.inside(kept)
+    assert [one["id"] for one in service.get("/contexts", namespace="inner")["data"]] == [said]
+    for key in ("@profile", "@namespace"):
+        assert service.get("/contexts", namespace="inner", key=key)["data"] == []
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -124,22 +143,17 @@ def test_contexts_are_found_by_key_and_by_parent(service: Service) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused(service: Service, query: dict[str, Any], field: str) -> None:
-    problem(service.client.get("/contexts", params=query), 400, field)
+def test_a_list_that_makes_no_sense_is_refused(
+    sqlite_service: Service, query: dict[str, Any], field: str
+) -> None:
+    problem(sqlite_service.client.get("/contexts", params=query), 400, field)
 
 
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
-        ("/contexts/a%00b", "contextId"),
-        ("/contexts/a%00b/messages", "contextId"),
-        ("/contexts?key=a%00b", "key"),
-        ("/contexts?namespace=a%00b", "namespace"),
-        ("/contexts?cursor=a%00b", "cursor"),
-    ],
-)
-def test_a_nul_is_refused_wherever_it_stands(service: Service, path: str, field: str) -> None:
-    problem(service.client.get(path), 400, field)
+def test_a_nul_is_refused_wherever_it_stands(service: Service) -> None:
+    for path in ("/contexts/a%00b", "/contexts/a%00b/messages"):
+        problem(service.client.get(path), 404)
+    for name in ("key", "namespace", "parent", "cursor"):
+        problem(service.client.get(f"/contexts?{name}=a%00b"), 400, name)
 
 
 def test_a_parameter_that_comes_twice_is_refused(sqlite_service: Service) -> None:

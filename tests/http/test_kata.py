@@ -71,23 +71,23 @@ def test_a_context_is_born_with_an_id_and_times_and_nothing_in_it(service: Servi
     ],
 )
 def test_a_policy_comes_back_with_defaults_for_what_was_left_out(
-    service: Service, given: dict[str, Any], shown: tuple[Any, ...]
+    sqlite_service: Service, given: dict[str, Any], shown: tuple[Any, ...]
 ) -> None:
-    context = service.create(policyConfig=given)
-    policy = service.get(f"/contexts/{context}")["data"]["policyConfig"]
+    context = sqlite_service.create(policyConfig=given)
+    policy = sqlite_service.get(f"/contexts/{context}")["data"]["policyConfig"]
     assert (policy["threshold"], policy["preserveRecentCount"], policy["enabled"]) == shown
 
 
 @pytest.mark.parametrize("wrong", [1.1, -0.1, -1, 1.5, "high"])
-def test_a_threshold_out_of_bounds_is_refused(service: Service, wrong: Any) -> None:
+def test_a_threshold_out_of_bounds_is_refused(sqlite_service: Service, wrong: Any) -> None:
     body = {"policyConfig": {"threshold": wrong}}
-    problem(service.client.post("/contexts", json=body), 400, "policyConfig.threshold")
+    problem(sqlite_service.client.post("/contexts", json=body), 400, "policyConfig.threshold")
 
 
-def test_a_name_has_at_most_255_characters(service: Service) -> None:
-    context = service.create(name="n" * 255)
-    assert service.get(f"/contexts/{context}")["data"]["name"] == "n" * 255
-    problem(service.client.post("/contexts", json={"name": "n" * 256}), 400, "name")
+def test_a_name_has_at_most_255_characters(sqlite_service: Service) -> None:
+    context = sqlite_service.create(name="n" * 255)
+    assert sqlite_service.get(f"/contexts/{context}")["data"]["name"] == "n" * 255
+    problem(sqlite_service.client.post("/contexts", json={"name": "n" * 256}), 400, "name")
 
 
 def test_metadata_is_kept_unlike_there(service: Service) -> None:
@@ -96,14 +96,14 @@ def test_metadata_is_kept_unlike_there(service: Service) -> None:
     assert service.get(f"/contexts/{context}")["data"]["metadata"] == metadata
 
 
-def test_a_name_that_is_not_known_is_refused_unlike_there(service: Service) -> None:
-    problem(service.client.post("/contexts", json={"colour": "red"}), 400, "colour")
+def test_a_name_that_is_not_known_is_refused_unlike_there(sqlite_service: Service) -> None:
+    problem(sqlite_service.client.post("/contexts", json={"colour": "red"}), 400, "colour")
 
 
 @pytest.mark.parametrize("body", [b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b"{}x"])
-def test_what_is_no_json_object_is_refused(service: Service, body: bytes) -> None:
+def test_what_is_no_json_object_is_refused(sqlite_service: Service, body: bytes) -> None:
     json = {"content-type": "application/json"}
-    problem(service.client.post("/contexts", content=body, headers=json), 400, "body")
+    problem(sqlite_service.client.post("/contexts", content=body, headers=json), 400, "body")
 
 
 def test_the_life_of_a_context(service: Service) -> None:
@@ -193,22 +193,24 @@ def test_what_belongs_to_a_tool_comes_back_as_it_was(service: Service) -> None:
         ("text", "messages[0]"),
     ],
 )
-def test_a_message_that_makes_no_sense_is_refused(service: Service, message: Any, field: str) -> None:
-    context = service.create()
-    reply = service.client.post(f"/contexts/{context}/messages", json={"messages": [message]})
+def test_a_message_that_makes_no_sense_is_refused(sqlite_service: Service, message: Any, field: str) -> None:
+    context = sqlite_service.create()
+    reply = sqlite_service.client.post(f"/contexts/{context}/messages", json={"messages": [message]})
     problem(reply, 400, field)
 
 
-def test_an_empty_message_is_refused_unlike_there(service: Service) -> None:
-    context = service.create()
+def test_an_empty_message_is_refused_unlike_there(sqlite_service: Service) -> None:
+    context = sqlite_service.create()
     body = {"messages": [{"role": "user", "content": ""}]}
-    problem(service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[0].content")
+    problem(
+        sqlite_service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages[0].content"
+    )
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": []}, {"messages": {}}, {"messages": None}])
-def test_an_append_of_nothing_is_refused(service: Service, body: Any) -> None:
-    context = service.create()
-    problem(service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages")
+def test_an_append_of_nothing_is_refused(sqlite_service: Service, body: Any) -> None:
+    context = sqlite_service.create()
+    problem(sqlite_service.client.post(f"/contexts/{context}/messages", json=body), 400, "messages")
 
 
 def test_one_bad_message_refuses_the_batch(service: Service) -> None:
@@ -302,9 +304,11 @@ def test_a_cursor_outside_the_log_is_no_error(service: Service) -> None:
         ({"colour": "red"}, "colour"),  # ignored there
     ],
 )
-def test_a_page_that_makes_no_sense_is_refused(service: Service, query: dict[str, Any], field: str) -> None:
-    context = service.talk("a")
-    problem(service.client.get(f"/contexts/{context}/messages", params=query), 400, field)
+def test_a_page_that_makes_no_sense_is_refused(
+    sqlite_service: Service, query: dict[str, Any], field: str
+) -> None:
+    context = sqlite_service.talk("a")
+    problem(sqlite_service.client.get(f"/contexts/{context}/messages", params=query), 400, field)
 
 
 def test_an_unknown_context_has_no_messages_and_no_window_unlike_there(service: Service) -> None:
@@ -353,36 +357,42 @@ def test_a_message_larger_than_the_budget_is_cut_and_flagged_unlike_there(servic
 
 
 @pytest.mark.parametrize("budget", ["0", "-100", "NaN", "Infinity", "2.5", "many", "", "0x10", "1e3"])
-def test_a_budget_that_is_no_number_of_tokens_is_refused(service: Service, budget: str) -> None:
-    context = service.talk("a")
-    problem(service.client.get(f"/contexts/{context}/window", params={"budget": budget}), 400, "budget")
+def test_a_budget_that_is_no_number_of_tokens_is_refused(sqlite_service: Service, budget: str) -> None:
+    context = sqlite_service.talk("a")
+    problem(
+        sqlite_service.client.get(f"/contexts/{context}/window", params={"budget": budget}), 400, "budget"
+    )
 
 
-def test_a_window_needs_a_budget_and_no_more_than_the_service_allows(service: Service) -> None:
-    context = service.talk("a")
-    problem(service.client.get(f"/contexts/{context}/window"), 400, "budget")
-    problem(service.client.get(f"/contexts/{context}/window", params={"budget": 10**12}), 413, "budget")
+def test_a_window_needs_a_budget_and_no_more_than_the_service_allows(sqlite_service: Service) -> None:
+    context = sqlite_service.talk("a")
+    problem(sqlite_service.client.get(f"/contexts/{context}/window"), 400, "budget")
+    problem(
+        sqlite_service.client.get(f"/contexts/{context}/window", params={"budget": 10**12}), 413, "budget"
+    )
 
 
-def test_tokens_are_counted_as_the_models_count_them(service: Service) -> None:
-    assert [one["tokenCount"] for one in service.say(service.create(), "hello world")] == [2]
+def test_tokens_are_counted_as_the_models_count_them(sqlite_service: Service) -> None:
+    assert [one["tokenCount"] for one in sqlite_service.say(sqlite_service.create(), "hello world")] == [2]
 
 
 # ── the service itself ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_service_says_that_it_is_well(service: Service) -> None:
-    reply = service.client.get(f"{service.url}/health")
+def test_the_service_says_that_it_is_well(sqlite_service: Service) -> None:
+    reply = sqlite_service.client.get(f"{sqlite_service.url}/health")
     assert (reply.status_code, reply.json()["status"]) == (200, "ok")
 
 
-def test_what_is_not_there_is_a_problem_and_a_wrong_method_names_the_right_ones(service: Service) -> None:
-    problem(service.client.get("/nothing"), 404)
-    reply = service.client.put("/contexts", json={})
+def test_what_is_not_there_is_a_problem_and_a_wrong_method_names_the_right_ones(
+    sqlite_service: Service,
+) -> None:
+    problem(sqlite_service.client.get("/nothing"), 404)
+    reply = sqlite_service.client.put("/contexts", json={})
     assert problem(reply, 405)["options"] == ["GET", "POST"]
     assert reply.headers["allow"] == "GET, POST"
 
 
-def test_a_body_that_is_no_json_by_its_type_is_refused_unlike_there(service: Service) -> None:
+def test_a_body_that_is_no_json_by_its_type_is_refused_unlike_there(sqlite_service: Service) -> None:
     text = {"content-type": "text/plain"}
-    problem(service.client.post("/contexts", content=b"{}", headers=text), 415, "content-type")
+    problem(sqlite_service.client.post("/contexts", content=b"{}", headers=text), 415, "content-type")

@@ -29,8 +29,11 @@ from acms.cli.base import (
     writing,
 )
 from acms.cli.render import Column, Screen
+from acms.config import ACMSConfig
 from acms.core.chain import locate
+from acms.core.exposure import mode_of
 from acms.core.history import preview
+from acms.core.sinks import cleared
 from acms.errors import EntryNotFoundError
 from acms.events import Event, Reflected
 from acms.knowledge import Decision, Fact, Scope
@@ -280,11 +283,15 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
     """Return entries of any session by id: where they are, who said them, and how they begin."""
     found: list[dict[str, Any]] = []
     names: dict[str, str] = {}
+    mode = ACMSConfig.from_env().privacy.mode
     entries: Sequence[Entry | None] = await storage.get(ids) if ids else ()
     for id, entry in zip(ids, entries, strict=True):
         if entry is None:
             found.append({"id": id, "session": None, "version": None, "speaker": None, "preview": ""})
             continue
+        shown_under = mode_of(mode, entry.privacy)
+        if shown_under is not None:
+            entry = cleared(entry, shown_under, len)
         if entry.context not in names:
             context = await storage.context(entry.context)
             names[entry.context] = context.key or context.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -22,7 +23,7 @@ from acms.core.manifest import ledger
 from acms.core.wire import parts_from_json, parts_to_json
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.manifest import Manifest, Sent
-from acms.model import Json, Media, Raw, Reasoning, Role, ToolCall, ToolResult
+from acms.model import Json, Media, Privacy, Raw, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as Words
 from acms.projections import Verdict
 from acms.protocols import Codec
@@ -147,6 +148,8 @@ def render_prompt(
                 screen.line(
                     f"{step.strategy} {step.path}: {_count(step.before)} → {_count(step.after)} tokens", "dim"
                 )
+            if manifest.redactions:
+                screen.line(_redacted(manifest), "dim")
             for warning in found.warnings:
                 screen.line(f"warning: {warning}", "yellow")
 
@@ -362,6 +365,17 @@ def _place(sent: Sent) -> str:
     if sent.first:
         return f"v{sent.first}" if sent.first == sent.last else f"v{sent.first}-v{sent.last}"
     return f"{len(sent.sources)} entries" if len(sent.sources) > 1 else "".join(sent.sources)
+
+
+def _redacted(manifest: Manifest) -> str:
+    """Return how many entries are not shown as they were stored, and what was taken out."""
+    counts: Counter[str] = Counter()
+    for one in manifest.redactions:
+        counts.update(dict(one.kinds))
+    blocked = sum(one.mode is Privacy.BLOCK for one in manifest.redactions)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    parts = [f"{len(manifest.redactions) - blocked} redacted" + (f" ({kinds})" if kinds else "")]
+    return f"privacy: {', '.join([*parts, f'{blocked} withheld'] if blocked else parts)}"
 
 
 def _versions(manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ import typer
 from acms.cli import render
 from acms.cli.base import AsJson, Db, Namespace, app, known, opened, run
 from acms.cli.render import Screen
+from acms.config import ACMSConfig
 from acms.protocols import Embedder, StorageBackend
 from acms.reindexing import reindex
 
@@ -67,7 +68,8 @@ def reindex_(
                 place = ChromaVectors(storage, url=chroma) if is_url else ChromaVectors(storage, path=chroma)
             try:
                 with render.progress("reindexing") as tell:
-                    done = await reindex(place, context, embedder=model, progress=tell)
+                    mode = ACMSConfig.from_env().privacy.mode
+                    done = await reindex(place, context, embedder=model, privacy=mode, progress=tell)
             finally:
                 await place.aclose()
         screen = Screen(as_json)

@@ -3,7 +3,7 @@
 A card holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
 fact is also found by its subject and attribute, and the place of its tool group names its address where that holds one
-value at a time.
+value at a time. A blocked entry has no terms: it is shown where it stands, and never found by what it says.
 
     header      see `HEADER`, 29 bytes
     label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
@@ -26,7 +26,7 @@ from zlib import crc32
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
 from acms.core.terms import OURS_BY, TOLD_BY, changes, found_by, names, terms, words
-from acms.model import Draft, Kind, Role, ToolCall, ToolResult
+from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 
 SPACE = "cards2"
 """Derived space of the cards; another recipe is another space."""
@@ -70,14 +70,15 @@ def write(draft: Draft, nonce: str) -> bytes:
     label = _label(draft.kind, draft.role, draft.actor, draft.markers)
     fact = draft.kind is Kind.FACT
     group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
-    said = words(draft.content)
+    content = "" if draft.privacy is Privacy.BLOCK else draft.content
+    said = words(content)
     counts: dict[int, int] = Counter(terms(said))
-    if fact:
+    if fact and draft.privacy is not Privacy.BLOCK:
         for number in terms(words(named(draft))):
             counts.setdefault(number, 1)
         for number in found_by(named(draft)):
             counts.setdefault(number, 0)
-    named_in = names(draft.content)
+    named_in = names(content)
     listing = len(named_in) > _LISTING and sum(1 for name in named_in if name.parts) > _LISTING
     for name in named_in:
         for number in name.also:
@@ -90,7 +91,7 @@ def write(draft: Draft, nonce: str) -> bytes:
     exact = [word for word in set(said) if word in _EXACT or not word.isalpha()]
     flags = (
         (REPLACES if draft.replaces else 0)
-        | (QUESTION if draft.content.rstrip().endswith("?") else 0)
+        | (QUESTION if content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
         | (CHANGES if changes(said) else 0)
         | (0 if OURS_BY.isdisjoint(said) else OURS)

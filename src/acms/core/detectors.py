@@ -42,6 +42,8 @@ _BODY = re.compile(
     r"""|[A-Za-z0-9+/]{1,80}+={1,2}+|\.{3,}+|…)++"""
 )
 _LONG = re.compile(r"[A-Za-z0-9+/]{16}")
+#: The last line of a text that ends within a key.
+_CUT = re.compile(r"\n[ \t>]{0,12}([A-Za-z0-9+/]{1,80}={0,2})\s*\Z")
 _LINE = re.compile(r"[A-Za-z0-9+/]{1,100}={0,2}")
 
 
@@ -58,6 +60,8 @@ def private_keys(text: str) -> Iterator[Found]:
             at = begin.end() + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else begin.end()
             if not _LONG.search(text, begin.end(), at):
                 continue  # only spoken of
+            if cut := _CUT.match(text, at):
+                at = cut.end(1)
         yield Found(begin.start(), at, "private_key")
     at = 0
     for end in _END.finditer(text):  # the end of one whose beginning was cut away

@@ -17,7 +17,7 @@ from acms.core.detectors import Found, entropy
 
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
-    "pass", "pwd", "pw", "psw", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
+    "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
     "connect.sid",
@@ -28,7 +28,7 @@ _STEMS_BEYOND = (
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
-    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd)(?![a-z])|"
+    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
     r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
     r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
@@ -57,7 +57,8 @@ _STILL = frozenset(
 )
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
-    r"""(?=[ \t]?=[ \t]))?[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
     r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
     r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
@@ -66,18 +67,31 @@ _SIGN = (
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
 _CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
+#: A word that is given back whole or not at all: what could stand for a sign is no part of it.
+_PART = r"""[^\s:=;"'`|,>→：是为為は]"""
 #: Between a name and its value: what the name is of, a sign or a verb.
 _AFTER = re.compile(
     _CLOSE
-    + r"""(?:[ \t]{1,4}(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da)[ \t](?:[^\s:="'`]{1,24}[ \t]?){1,5}?))??"""
+    + r"""(?:[ \t]{1,4}+(?P<of>(?:for|of|to|on|at|in|zum|für|von|de|del|da|I|we|you|they|he|she|that)"""
+    + rf"""(?:[ \t]{_PART}{{1,24}}+){{1,5}}?))??"""
     + _SIGN
 )
-#: The same after "password", with any words.
+#: The same after "password", with any words; "pass" and "pw" are said of too much else.
 _AFTER_ANY = re.compile(
-    _CLOSE + r"""(?:[ \t]{1,4}(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
-    r"""[^\W\d_][^\s:=;"'`|,]{0,24}(?:[ \t][^\s:=;"'`|,]{1,24}){0,5}?))??""" + _SIGN
+    _CLOSE
+    + r"""(?:[ \t]{1,4}+(?P<of>\([^()\n]{1,48}\)|(?!value=)"""
+    + rf"""[^\W\d_]{_PART}{{0,24}}+(?:[ \t]{_PART}{{1,24}}+){{0,5}}?))??"""
+    + _SIGN
 )
 _LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
+
+
+def _login(before: str) -> bool:
+    """Tell whether a user is named just before: "login bob password …"."""
+    named = "login" in before or "user" in before or "account" in before
+    return named and _LOGIN.search(before) is not None
+
+
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 #: What may stand right after a name that has a value.
 _FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
@@ -92,7 +106,7 @@ _MOMENT = re.compile(
 )
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
-    r"""|(?:[rbuf]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
+    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
     r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
@@ -302,7 +316,7 @@ _STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
-    after = (_AFTER_ANY if kind == "password" else _AFTER).match(text, end)
+    after = (_AFTER_ANY if kind == "password" and len(name[0]) > 4 else _AFTER).match(text, end)
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
@@ -312,7 +326,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
             return None
         if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
             return (end + 1, "flag") if former[0].startswith("--") else None
-        if kind == "password" and _LOGIN.search(low, max(0, start - 90), start):
+        if kind == "password" and _login(low[max(0, start - 90) : start]):
             return end + 1, "netrc"
         return None
     op, of = after["op"].strip().lower(), after["of"]
@@ -332,7 +346,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if "{{" in text[max(0, start - 48) : start]:
             return None  # a filter of a template
     elif op == "to":
-        if of or not _CHANGED.search(low, max(0, start - 48), start):
+        if name[0] != "hasło" and (of or not _CHANGED.search(low, max(0, start - 48), start)):
             return None
     elif (
         op in ("==", "===")
@@ -378,7 +392,7 @@ _WORDS = re.compile(
     r"""["'`]{0,2}[ \t]{0,4}(?:is|are|[:=])[ \t\n"'`]{0,4}((?:[a-z]{3,8}[ \n]{1,2}){11,24}+[a-z]{3,8})"""
 )
 _PAIR = re.compile(
-    r"""s?[ \t]{0,4}(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?([^\s"'`<>,;]{4,128}+)"""
+    r"""s?[ \t]{0,4}(?:(?:are|is|[:=])[ \t]{0,4}[\w.@-]{1,64}[ \t]?[/:|][ \t]?|[\w.@-]{1,64}:)([^\s"'`<>,;]{4,128}+)"""
 )
 
 
@@ -401,12 +415,18 @@ _BEFORE = re.compile(
 )
 
 
+_LINKS = (" ist ", " als ", " comme ", " como ")
+
+
 def _said_before(text: str, name: re.Match[str]) -> Found | None:
     """Return a value that is called a password after it was said: "use … as the password"."""
     start = max(0, name.start() - 110)
     if text[name.start() - 1 : name.start()] != " ":
         return None
-    match = _BEFORE.search(text[start : name.start()])
+    before = text[start : name.start()]
+    if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
+        return None
+    match = _BEFORE.search(before)
     if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
         return Found(start + match.start(1), start + match.end(1), "password")
     return None
@@ -524,7 +544,12 @@ _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
     r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
     r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
-    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|"""
+    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|rootpw|"""
+    r"""snowsql[ \t](?:[^\n]{0,80}?[ \t])?-p|smbclient[ \t][^\n]{0,80}?-U[ \t]?[^\s%]{1,40}+%|"""
+    r"""wpa_passphrase[ \t]\S{1,40}[ \t]|"""
+    r"""(?:sqlplus[ \t]|jdbc:oracle:\w{2,5}:)\w{1,32}/|7z\w?[ \t](?:[^\n]{0,60}?[ \t])?-p|"""
+    r"""https?[ \t](?:[^\n]{0,60}?[ \t])?(?:-a|--auth)[ \t][\w.-]{1,40}:|"""
+    r"""gh[ \t]secret[ \t]set[ \t][^\n]{0,60}?(?:-b|--body)|"""
     r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
     r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?([^\s"'-][^\s"']{2,127})|"""
@@ -537,7 +562,8 @@ _CHPASSWD = re.compile(
 )
 _COMMANDS = (
     "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
-    "masterauth", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
+    "masterauth", "rootpw", "snowsql", "smbclient", "wpa_pass", "sqlplus", "jdbc:oracle", "7z", "http -", "gh secret",
+    "https -", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
     "chpasswd",
 )  # fmt: skip
 #: A user and a password, in this order.

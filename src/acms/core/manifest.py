@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from acms.composition import CacheMark, Count, PromptMessage, Tool
 from acms.core.chain import locate
 from acms.core.chat import ORPHAN, RECALLED, SUMMARY
+from acms.core.exposure import redactions, taken
 from acms.core.nodes import Left, Piece, Placed, Step
 from acms.core.wire import parts_from_json, parts_to_json
 from acms.errors import EntryNotFoundError, ValidationError
@@ -53,7 +54,10 @@ _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 
 
 class Told(Protocol):
-    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut."""
+    """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
+
+    Its `redaction` is noted where it has one.
+    """
 
     @property
     def content(self) -> str:
@@ -89,6 +93,7 @@ def written(
     `told` has the entries whose text is shown, by id; of what is missing there the text itself is kept.
     """
     known = told or {}
+    messages = tuple([_sent(one, known) for one in placed])
     return Manifest(
         codec=codec.name,
         model=codec.model,
@@ -99,10 +104,11 @@ def written(
         upper_bound=count.upper_bound,
         tools=tuple(tools),
         marks=tuple(marks),
-        messages=tuple([_sent(one, known) for one in placed]),
+        messages=messages,
         reads=tuple(reads),
         left=tuple([Unsent(*one) for one in left]),
         steps=tuple([Tried(*one) for one in steps]),
+        redactions=redactions([id for one in messages for id in one.sources], known),
         payload="" if payload is None else address(payload),
     )
 
@@ -514,6 +520,7 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
         for id in one.ids:
             left[id] = one
             found[id] = _verdict(id, scored.get(id), included=not one.gone, rule=one.rule, reason=one.reason)
+    redacted = {one.entry: taken(one) for one in manifest.redactions}
     paths: dict[str, list[Sent]] = {}
     for number, message in enumerate(manifest.messages, 1):
         shown = dict.fromkeys([*message.sources, *message.pieces])
@@ -526,6 +533,8 @@ def _verdicts(manifest: Manifest) -> dict[str, Verdict]:
             cut = left.get(id)
             if cut is not None and not cut.gone:
                 reason = f"{reason}, in part: {cut.reason}"
+            if id in redacted:
+                reason = f"{reason}; {redacted[id]}"
             tokens = message.tokens if len(shown) == 1 else 0
             found[id] = _verdict(id, score, included=True, rule=rule, reason=reason, tokens=tokens)
         steps = message.path.split("/")

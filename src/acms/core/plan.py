@@ -16,7 +16,7 @@ from acms.core.history import FACT, Doc, Lone, Unit, shown_role, speaker
 from acms.core.passages import spans
 from acms.core.stale import Demotion
 from acms.core.terms import terms, words
-from acms.model import Entry, Media, Part, Role, Source, Span, ToolResult
+from acms.model import Cleared, Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.projections import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
 from acms.protocols import Frame, TokenCounter
 
@@ -56,13 +56,14 @@ class TextFrame:
         known = self._counted
         total = 0
         for item in said[:-1]:
-            count = None if item.truncated else known.get(item.id)
+            key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
+            count = None if item.truncated else known.get(key)
             if count is None:
                 count = self._count(_spoken(item) + SEPARATOR)
                 if not item.truncated:
                     if len(known) >= COUNTED:
                         known.clear()
-                    known[item.id] = count
+                    known[key] = count
             total += count
         return total + (self._count(_spoken(said[-1])) if said else 0)
 
@@ -328,7 +329,14 @@ def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
 
 
 def trimmed(entry: Entry, spans: Sequence[Span]) -> Entry:
-    """Return a message with what of it is still good, and marks where something was left out."""
+    """Return a message with what of it is still good, and marks where something was left out.
+
+    The stretches are those of what was stored: in one that was redacted they are looked up.
+    """
+    if isinstance(entry, Cleared):
+        if entry.privacy is Privacy.BLOCK:
+            return entry
+        spans = entry.moved(spans)
     content = ""
     end = 0
     for start, stop in spans:
@@ -366,9 +374,9 @@ def present(
     one = choice.candidate
     if choice.rule == "score" and len(one.costs) == 1:  # most of them
         (entry,) = one.unit.entries
-        return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens)]
+        return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens, frame)]
     entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
-    items = [_item(choice, entry, cost) for entry, cost in zip(entries, one.costs, strict=True)]
+    items = [_item(choice, entry, cost, frame) for entry, cost in zip(entries, one.costs, strict=True)]
     if choice.rule == "trimmed":
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
@@ -416,8 +424,12 @@ class _Filling:
     __slots__ = ContextItem.__slots__
 
 
-def _item(choice: Choice, entry: Entry, tokens: int) -> ContextItem:
+def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextItem:
     one = choice.candidate
+    redaction = None
+    if isinstance(entry, Cleared):  # the index knows what it was when it was stored
+        redaction = entry.redaction
+        tokens = entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry))
     item: Any = _Filling()
     item.id = entry.id
     item.version = entry.version
@@ -436,6 +448,7 @@ def _item(choice: Choice, entry: Entry, tokens: int) -> ContextItem:
     item.created_at = entry.created_at
     item.truncated = False
     item.why = choice.reason
+    item.redaction = redaction
     item.__class__ = ContextItem
     found: ContextItem = item
     return found

@@ -84,6 +84,12 @@ def _item(entry: Entry) -> Any:
     for part in entry.parts:
         if isinstance(part, Raw) and part.vendor == _VENDOR:
             return json.loads(part.json)
+    for part in entry.parts:  # withheld: the frame of a call and of its answer stays
+        if isinstance(part, ToolCall):
+            arguments = {"name": part.name, "arguments": part.arguments}
+            return {"type": "function_call", "call_id": part.call_id, **arguments}
+        if isinstance(part, ToolResult):
+            return {"type": "function_call_output", "call_id": part.call_id, "output": part.output}
     role = entry.role or Role.USER
     return {"role": "user" if role is Role.TOOL else role.value, "content": entry.content}
 

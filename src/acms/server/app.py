@@ -18,6 +18,7 @@ from acms.layers import KnowledgeSource
 from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
+from acms.providers.tokens import default_counter
 from acms.server.audit import Audit
 from acms.server.catalogue import OPERATIONS
 from acms.server.config import ServerConfig
@@ -95,6 +96,7 @@ class App:
 
     async def start(self) -> None:
         """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody has a key."""
+        default_counter().count("a")  # reads its vocabulary before somebody waits for it
         if self.config.auth == "off":
             await self.stores.of(self.config.tenant)
         elif not await self.keys.any():

@@ -14,6 +14,7 @@ from acms import policies
 from acms.core import validate
 from acms.core.policy import CompactionPolicy, changed
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
+from acms.facts import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.policies import POLICY
 from acms.providers.tokens import default_counter
@@ -38,6 +39,8 @@ operations = Operations("contexts")
 
 _NAME, _METADATA = "name", "metadata"
 _ID = re.compile(r"c_[0-9a-z]{16}")
+_INNER = (validate.NAMESPACE, PROFILE)
+"""Keys of what a namespace keeps for itself: settings and facts, no conversation."""
 
 
 class PolicyBody(Body):
@@ -217,6 +220,8 @@ def external(key: str, field: str = "key") -> str:
     """Return the caller's own name for a context; one that could be taken for an id is refused."""
     if _ID.fullmatch(key):
         raise ValidationError("is shaped like an id of the service: choose another one", field=field)
+    if key == PROFILE:
+        raise ValidationError(f"{PROFILE!r} is reserved for the facts of the namespace", field=field)
     return validate.session_name(key, field)
 
 
@@ -249,7 +254,7 @@ async def list_contexts(call: Call[ListContexts, None]) -> Reply:
         )
     try:
         found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
-        items = [found] if found.key == query.key and found.namespace != OWN else []
+        items = [found] if found.key == query.key not in _INNER and found.namespace != OWN else []
     except NotFoundError:
         items = []
     return await _page(call.tenant, items, None)
@@ -269,7 +274,7 @@ async def listed(
         page = await tenant.handle.contexts(query)
     except SessionNotFoundError:
         raise ValidationError("is no cursor of this list", field="cursor") from None
-    items = [one for one in page.items if one.namespace != OWN and one.key != validate.NAMESPACE]
+    items = [one for one in page.items if one.namespace != OWN and one.key not in _INNER]
     return await _page(tenant, items, page.next_after)
 
 

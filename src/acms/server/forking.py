@@ -151,7 +151,7 @@ class ManyTags(Shape):
     status=201,
     also={200: "It is there already, under this key."},
     takes=("Idempotency-Key",),
-    example={"atVersion": 5, "key": "what-if"},
+    example={"key": "what-if"},
 )
 async def fork_context(call: Call[None, ForkBody]) -> Reply:
     """Fork a context: a new one that shares everything up to a version, the newest by default.
@@ -318,7 +318,7 @@ async def list_tags(call: Call[None, None]) -> Reply:
     body=TagBody,
     optional=True,
     reply=OneTag,
-    example={"atVersion": 5},
+    example={"move": True},
 )
 async def put_tag(call: Call[None, TagBody]) -> Reply:
     """Name a version, the newest by default.

@@ -16,7 +16,7 @@ from acms.errors import ValidationError
 from acms.model import Json, Media, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.server.operation import Body, Operation, Query
 
-__all__ = ["body", "instant", "no_nul", "parameters", "plain", "told", "written"]
+__all__ = ["body", "instant", "parameters", "plain", "told", "written"]
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
@@ -114,8 +114,9 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
     for name, value in given:
         if name in values:
             raise ValidationError("is given twice", field=name[:64])
+        if "\0" in name + value:
+            raise ValidationError("must not contain a NUL character", field=name[:64].replace("\0", ""))
         values[name] = value
-    no_nul(values)
     if operation.query is None:
         if values:
             name = next(iter(values))
@@ -126,13 +127,6 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _refused(first["loc"], first["type"], first["msg"], "query") from None
-
-
-def no_nul(values: Mapping[str, str]) -> None:
-    """Raise when a parameter holds what no store can: some would find nothing, others would refuse to look."""
-    for name, value in values.items():
-        if "\0" in value:
-            raise ValidationError("must not contain a NUL character", field=name[:64])
 
 
 def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> ValidationError:

@@ -1,0 +1,137 @@
+"""The stage of privacy of a session: every entry passes it before its text is shown, sent or distilled.
+
+What it found is remembered by entry, so that a text is searched once however often it is shown. It costs nothing for
+entries that no mode asks anything of, which are most of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from acms import handles
+from acms.core.exposure import mode_of
+from acms.model import Cleared, Entry, Privacy, State
+from acms.protocols import StorageBackend, TokenCounter
+
+if TYPE_CHECKING:
+    from acms.knowledge import Fact
+
+__all__ = ["OPEN", "Stage"]
+
+KEPT_BYTES = 8 * 1024 * 1024
+"""Bytes that the redacted entries of a storage handle may take."""
+_ROW_BYTES = 600
+"""Bytes of one of them beside its text."""
+
+_Key = tuple[str, Privacy, str]
+
+
+class Kept:
+    """What the stage made of entries, the least recently used go first; None for what may leave as it is."""
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._rows: OrderedDict[_Key, tuple[Cleared | None, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def find(self, key: _Key) -> tuple[Cleared | None] | None:
+        """Return what was made of an entry, in a tuple; None when it is not known."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        self._rows.move_to_end(key)
+        return (row[0],)
+
+    def keep(self, key: _Key, made: Cleared | None) -> None:
+        """Remember what was made of an entry."""
+        size = _ROW_BYTES if made is None else _ROW_BYTES + len(made.content) * (3 if made.parts else 1)
+        self.bytes += size - self._rows.pop(key, (None, 0))[1]
+        self._rows[key] = made, size
+        while self.bytes > self.max_bytes and self._rows:
+            self.bytes -= self._rows.popitem(last=False)[1][1]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Drop what was made of some entries: they were erased."""
+        gone = frozenset(ids)
+        for key in [key for key in self._rows if key[0] in gone]:
+            self.bytes -= self._rows.pop(key)[1]
+
+
+def _asks(entry: Entry) -> bool:
+    return entry.privacy is not Privacy.ALLOW
+
+
+class Stage:
+    """What may leave of the entries of a session, in the mode of its configuration or a stricter one of an entry."""
+
+    def __init__(self, mode: Privacy | None, counter: TokenCounter | None, kept: Kept | None) -> None:
+        #: The mode of the configuration; None asks for nothing.
+        self.mode = mode
+        self._counter = counter
+        self._kept = kept
+
+    def entry(self, entry: Entry) -> Entry:
+        """Return an entry as it may leave."""
+        counter, kept = self._counter, self._kept
+        if counter is None or kept is None:
+            return entry
+        mode = mode_of(self.mode, entry.privacy)
+        if mode is None or entry.state is not State.LIVE:
+            return entry
+        key = entry.id, mode, counter.name
+        known = kept.find(key)
+        if known is not None:
+            return known[0] or entry
+        from acms.core.sinks import (
+            cleared,  # the rules come with it: loaded by the first entry that needs them
+        )
+
+        made = cleared(entry, mode, counter.count)
+        kept.keep(key, made if isinstance(made, Cleared) else None)
+        return made
+
+    def entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Return entries as they may leave; the same list when nothing is asked of any of them."""
+        if self.mode is None and not any(map(_asks, entries)):
+            return entries
+        return [self.entry(entry) for entry in entries]
+
+    def facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
+        """Return facts as the entries they were read from may leave."""
+        rows = {entry.id: self.entry(entry) for entry in entries}
+        found = list(facts)
+        if not any(isinstance(row, Cleared) for row in rows.values()):
+            return found
+        from acms.core.sinks import fact
+
+        return [fact(one, rows[one.id]) for one in found]
+
+    def text(self, text: str) -> str:
+        """Return a text of the caller as it is sent to a provider: in the mode of the configuration."""
+        if self.mode is None:
+            return text
+        from acms.core.privacy import redact
+
+        return redact(text, self.mode).text
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Drop what is remembered of entries that were erased."""
+        if self._kept is not None:
+            self._kept.forget(ids)
+
+
+OPEN = Stage(None, None, None)
+"""Lets everything through: for whoever owns the data, or has a stage of its own."""
+
+
+def stage(storage: StorageBackend, mode: Privacy | None, counter: TokenCounter) -> Stage:
+    """Return the stage of a session; what was found is remembered for all sessions on the storage handle."""
+    shared = handles.shared(storage)
+    if shared.redactions is None:
+        shared.redactions = Kept()
+    return Stage(mode, counter, shared.redactions)
