@@ -229,6 +229,7 @@ READS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "tags": lambda s: s.tags(),
     "diff with a tag": lambda s: s.diff("start"),
     "diff with a version": lambda s: s.diff(7),
+    "diff with itself": lambda s: s.diff(s),
     "compactions": lambda s: s.compactions(),
     "policy": lambda s: s.policy(),
     "stats": lambda s: s.get_session_stats(),

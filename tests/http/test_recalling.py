@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from acms.config import ACMSConfig, PrivacyConfig
 from tests.http.document import documented
-from tests.http.serving import Service
+from tests.http.serving import Service, serving
 
 QUESTION = "Which database should the orders service use? We expect 2 TB."
 DECISION = "Decision: PostgreSQL 18 with pgvector for the orders service, because we need transactions."
@@ -150,3 +151,15 @@ def test_nothing_is_recalled_of_an_unknown_context(one: Service) -> None:
             else {"budget": 10, **({"query": "a"} if path == "chat" else {})}
         )
         assert one.client.post(f"/contexts/c_nobody/{path}", json=body).status_code == 404
+
+
+def test_what_was_taken_out_of_an_item_is_told() -> None:
+    engine = ACMSConfig(privacy=PrivacyConfig(mode="redact"))
+    with serving("memory://", engine=engine) as running:
+        service = documented(running)
+        context = service.talk("Write to ana@example.com about the orders.")
+        (item,) = _recall(service, context)["items"]
+        assert "ana@example.com" not in item["content"]
+        assert item["redaction"] == {"mode": "redact", "kinds": {"email": 1}}
+        (shown,) = service.get(f"/contexts/{context}/window", budget=100)["data"]
+        assert shown["redaction"] == item["redaction"]

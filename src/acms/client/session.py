@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from acms.client import nouns
@@ -12,6 +13,7 @@ from acms.client.log import Log, given
 from acms.client.nouns import noun
 from acms.client.transport import path
 from acms.client.view import RemoteView
+from acms.core import validate
 from acms.core.policy import ResolvedPolicy
 from acms.core.wire import parts_to_json
 from acms.errors import EntryNotFoundError, EpisodeNotFoundError, JobFailedError, ValidationError
@@ -114,9 +116,8 @@ class RemoteSession(RemoteView):
         for index, draft in enumerate(drafts):
             draft.setdefault("key", draft.pop("idempotency_key", None))
             if draft["key"] is None and idempotency_key is not None:
-                draft["key"] = (
-                    f"{idempotency_key}:{index}"  # in the body: a header has no room for every name
-                )
+                # In the body: a header has no room for every name.
+                draft["key"] = f"{validate.name(idempotency_key, 'idempotency_key')}:{index}"
         headers = {} if last_message is ANY else {"if-match": f'"{last_message or "empty"}"'}
         return await self._append(drafts, headers) if drafts else []
 
@@ -124,13 +125,14 @@ class RemoteSession(RemoteView):
         self, messages: Sequence[Mapping[str, Any]], headers: Mapping[str, str], *, single: bool = False
     ) -> list[MessageReceipt]:
         context = await self.log.ensure()
-        body = {"messages": [_message(one) for one in messages]}
         try:
+            body = {"messages": [_message(one, f"messages[{index}].") for index, one in enumerate(messages)]}
             answer = await self.log.change("POST", context, "messages", body=body, headers=headers)
         except ValidationError as error:
-            if single and error.field.startswith("messages[0]."):
-                error.field = error.field.removeprefix("messages[0].")
-                error.args = (str(error).removeprefix("messages[0]."),)
+            said = str(error).removeprefix(f"{error.field}: ")
+            field = re.sub(r"\.key$", ".idempotency_key", error.field)
+            error.field = field.removeprefix("messages[0].") if single else field
+            error.args = (f"{error.field}: {said}",)
             raise
         receipts = [
             noun(MessageReceipt, {**one, "messageId": one["id"], "tokens": one["tokenCount"]})
@@ -303,22 +305,23 @@ class RemoteSession(RemoteView):
         return nouns.policy(answer.data)
 
 
-def _message(given: Mapping[str, Any]) -> dict[str, Json]:
-    """Write the arguments of `ingest`."""
+def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
+    """Write the arguments of `ingest`; checked here is what cannot be written."""
     values = {name: value for name, value in given.items() if value is not None}
-    if values.get("privacy") is Privacy.ALLOW:
-        del values["privacy"]
     moment = values.get("created_at")
     if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise ValidationError("must be an aware time: add a time zone", field="created_at")
-        values["created_at"] = moment.astimezone(UTC).isoformat()
+        values["created_at"] = validate.moment(moment, f"{at}created_at").isoformat()
     for name in ("role", "privacy", "origin"):
         if isinstance(values.get(name), str):
             values[name] = str(values[name]).lower()
     for name in ("markers", "tool_calls"):
         if name in values and not isinstance(values[name], str):
             values[name] = list(values[name])
+    if "metadata" in values:
+        values["metadata"] = validate.metadata(values["metadata"], f"{at}metadata")
+    for index, part in enumerate(values.get("parts", ())):
+        if not isinstance(part, Part):
+            raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")
     if "parts" in values:
         values["parts"] = [
             {nouns.camel(name): value for name, value in part.items()}

@@ -267,7 +267,7 @@ async def show_diff(call: Call[DiffQuery, None]) -> Reply:
     left, right = await call.tenant.session(id), await call.tenant.session(other)
     there = await placed(right, other, query.other_version, query.other_message, query.other_tag, "other")
     here = await placed(left, id, query.at_version, query.at_message, query.at_tag)
-    if other == id and there is None:
+    if query.other is None and there is None:
         raise ValidationError(
             "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
         )

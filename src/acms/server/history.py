@@ -17,7 +17,7 @@ from acms.server.contexts import etag
 from acms.server.messages import EntryShape, RoleName, entry_shown
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
 from acms.server.places import Place, Version, view_at
-from acms.server.recalling import ItemShape, VerdictShape, verdicts_shown
+from acms.server.recalling import ItemShape, VerdictShape, item_shown, verdicts_shown
 from acms.server.wire import instant, plain
 
 __all__ = ["operations"]
@@ -141,7 +141,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
     head = await view.storage.head(call.path["context_id"])
     body: dict[str, Json] = {
-        "data": [plain(item) for item in window],
+        "data": [item_shown(item) for item in window],
         "tokens": window.tokens,
         "budget": window.budget,
         "version": window.version,

@@ -231,7 +231,9 @@ async def get_job(call: Call[None, None]) -> Reply:
     made: Compaction | None = None
     if job.state is JobState.DONE and job.kind.partition(":")[0] == KIND:
         try:
-            found = await compaction.compactions(call.tenant.handle, job.context, None, job.id)
+            stage = (await call.tenant.session(job.context)).stage
+            storage = call.tenant.handle
+            found = await compaction.compactions(storage, job.context, None, job.id, stage=stage)
         except SessionNotFoundError:  # deleted since
             found = []
         made = found[-1] if found else None

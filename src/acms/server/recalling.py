@@ -9,14 +9,22 @@ from pydantic import Field
 from acms.core import chat
 from acms.errors import ValidationError
 from acms.model import Json
-from acms.projections import ContextItems, Verdict
+from acms.projections import ContextItem, ContextItems, Verdict
 from acms.server.config import Limits
 from acms.server.messages import RoleName
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.places import Version, view_at
 from acms.server.wire import plain
 
-__all__ = ["VerdictShape", "operations", "verdict_shown", "verdicts_shown", "within"]
+__all__ = [
+    "ItemShape",
+    "VerdictShape",
+    "item_shown",
+    "operations",
+    "verdict_shown",
+    "verdicts_shown",
+    "within",
+]
 
 operations = Operations("memory")
 
@@ -83,6 +91,7 @@ class ItemShape(Shape):
     #: Whether it was cut to fit.
     truncated: bool
     why: str
+    #: Null when it is shown as it was said.
     redaction: RedactionShape | None
 
 
@@ -153,6 +162,13 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
+def item_shown(item: ContextItem) -> dict[str, Json]:
+    """Write a recalled or windowed item."""
+    found = item.redaction
+    redaction = None if found is None else {"mode": found.mode, "kinds": dict(found.kinds)}
+    return {**plain(item), "redaction": redaction}
+
+
 def verdict_shown(one: Verdict) -> dict[str, Json]:
     """Write a verdict."""
     return {
@@ -180,7 +196,7 @@ def verdicts_shown(found: ContextItems) -> list[Json]:
 
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
-        "items": [plain(item) for item in found],
+        "items": [item_shown(item) for item in found],
         "tokens": found.tokens,
         "budget": found.budget,
         "version": found.version,
