@@ -300,3 +300,19 @@ def test_pages_pass_over_versions_that_are_no_messages(service: Service) -> None
     assert places == [[(1, 1), (2, 2)], [(4, 3), (5, 4)], []]
     last = service.get(f"/contexts/{context}/messages", limit=3, cursor=5, order="desc")
     assert [one["version"] for one in last["data"]] == [4, 2, 1]
+
+
+@pytest.mark.parametrize(("privacy", "shown"), [("redact", True), ("block", False)])
+def test_what_is_read_passes_the_stage_of_privacy(service: Service, privacy: str, shown: bool) -> None:
+    context = service.create()
+    secret = "ann.miller@example.org"
+    said = user(f"Write to {secret} about the orders.", privacy=privacy)
+    assert post(service, context, said).status_code == 201
+    at = f"/contexts/{context}"
+    for path in ("/messages", "/at/1", "/window?budget=1000", "/history", "/diff?atVersion=0&otherVersion=1"):
+        reply = service.client.get(f"{at}{path}")
+        assert reply.status_code == 200, reply.text
+        assert secret not in reply.text, path
+        assert ("about the orders" in reply.text) == shown, path
+    (item,) = service.get(f"{at}/window", budget=1000)["data"]
+    assert item["redaction"]["mode"] == privacy

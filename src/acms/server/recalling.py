@@ -51,6 +51,14 @@ class RecallBody(Body):
     why: bool = False
 
 
+class RedactionShape(Shape):
+    """What was taken out of an entry before it was shown."""
+
+    mode: Literal["allow", "redact", "block"]
+    #: How often what was taken out, by kind.
+    kinds: dict[str, int]
+
+
 class ItemShape(Shape):
     """One thing the model should see, and why."""
 
@@ -75,6 +83,7 @@ class ItemShape(Shape):
     #: Whether it was cut to fit.
     truncated: bool
     why: str
+    redaction: RedactionShape | None
 
 
 class VerdictShape(Shape):
