@@ -300,3 +300,17 @@ def test_pages_pass_over_versions_that_are_no_messages(service: Service) -> None
     assert places == [[(1, 1), (2, 2)], [(4, 3), (5, 4)], []]
     last = service.get(f"/contexts/{context}/messages", limit=3, cursor=5, order="desc")
     assert [one["version"] for one in last["data"]] == [4, 2, 1]
+
+
+# ── what is private ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_blocked_or_redacted_is_so_in_every_list(service: Service) -> None:
+    context = service.create()
+    said = [user("Mail ann@example.org.", privacy="redact"), user("My diagnosis.", privacy="block")]
+    assert post(service, context, *said, user("Friday.")).status_code == 201
+    for place in ("messages", "at/3"):
+        page = service.get(f"/contexts/{context}/{place}")["data"]
+        assert [one["content"] for one in page] == ["Mail [REDACTED: email].", "[withheld]", "Friday."]
+    whole = service.get(f"/contexts/{context}/entries/{page[1]['id']}")["data"]
+    assert whole["content"] == "My diagnosis."  # of one entry what was stored, for whoever may read it
