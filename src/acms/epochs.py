@@ -49,7 +49,9 @@ async def gather_epoch(
     left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
     older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
     stays = frozenset(entry.id for unit in left for entry in unit.entries)
-    return replace(said, cover=cover, units=[*older, *said.units], stays=stays)
+    gone = {one.id for one in replacing if one.kind is Kind.SUMMARY}.difference(one.id for one in cover.shown)
+    now = [unit for unit in said.units if gone.isdisjoint(entry.id for entry in unit.entries)]
+    return replace(said, cover=cover, units=[*older, *now], stays=stays)
 
 
 def _length(said: Gathered, scale: int, slack: float) -> int:

@@ -389,6 +389,11 @@ class RemoteView:
         """The caller's name for the conversation."""
         return self.inner.session_id
 
+    @property
+    def namespace(self) -> str:
+        """The group of conversations it belongs to: a user, a project."""
+        return self.inner.namespace
+
     recall = _blocking(_client.RemoteView.recall)
     window = _blocking(_client.RemoteView.window)
     messages = _blocking(_client.RemoteView.messages)

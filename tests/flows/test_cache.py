@@ -163,6 +163,27 @@ async def test_a_summary_that_an_append_asked_for_is_shown_from_the_next_epoch_o
     await session.close()
 
 
+async def test_no_summary_is_shown_beside_one_that_stands_for_it() -> None:
+    config = ACMSConfig(compaction=CompactionPolicy(budget=2000))
+    session = ACMS("a", open_storage("memory://"), config=config)
+    prompt = Prompt(OpenAIChat("gpt-5")).system(RULES).history(session)
+    merged = 0
+    for n in range(1, 400, 4):
+        await told(session, n, n + 3)
+        await session.wait_pending()
+        if n in (101, 221):
+            await session.wait(await session.compact())
+        made = await session.compactions()
+        shown = summaries(await prompt.render(budget=2000))
+        for one in made:
+            if one.id in shown:
+                under = {other.id for other in made for a, b in one.spans if a <= other.version <= b}
+                merged += bool(under)
+                assert shown.isdisjoint(under)
+    assert merged
+    await session.close()
+
+
 async def test_marked_messages_that_a_compaction_left_stay_beside_its_summary() -> None:
     config = ACMSConfig(compaction=CompactionPolicy(budget=2000))
     session = ACMS("a", open_storage("memory://"), config=config)

@@ -12,6 +12,7 @@ import pytest
 DOORS = [
     "acms",
     "acms.acs",
+    "acms.client",
     "acms.codecs",
     "acms.errors",
     "acms.evaluation",

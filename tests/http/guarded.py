@@ -16,6 +16,7 @@ import uvicorn
 
 from acms.config import ACMSConfig
 from acms.server import App, Limits, ServerConfig, create_app
+from acms.server.listening import bounded
 from acms.server.operation import Scope
 
 GUARDED = ServerConfig(auth="required", limits=Limits(key_rate=1e6, key_burst=10**6, stranger_burst=1000))
@@ -69,13 +70,14 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def guarded(url: str, config: ServerConfig = GUARDED, **given: Any) -> AsyncIterator[Guarded]:
     """Serve a store until the block ends; the operator's own key exists already."""
+    http = given.pop("http", None) or bounded()
     app = create_app(url, config, engine=given.pop("engine", ACMSConfig()), **given)
     if config.auth == "required":
         await app.keys.create("operator", scopes=[Scope.ADMIN])
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     server = _Server(
-        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on")
+        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on", http=http)
     )
     running = asyncio.ensure_future(server.serve(sockets=[listening]))
     try:

@@ -96,7 +96,9 @@ def serving(
     """
     given.setdefault("engine", ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT))
     app = create_app(url, config, **given)
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on these
+    listening = socket.socket(
+        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sends at once on these
     listening.bind(("127.0.0.1", 0))
     server = _Server(
         uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on")

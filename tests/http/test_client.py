@@ -59,6 +59,9 @@ def test_a_remote_session_has_the_verbs_of_a_session_with_the_same_signatures(
     ours, theirs = verbs(remote), verbs(own)
     assert theirs.keys() - ours.keys() == NOT_OVER_HTTP & theirs.keys()
     assert not ours.keys() - theirs.keys()
+    properties = {name for name, _ in inspect.getmembers(own, lambda one: isinstance(one, property))}
+    kept = {name for name, _ in inspect.getmembers(remote, lambda one: isinstance(one, property))}
+    assert properties - kept == {"cache", "counter", "index", "storage"} & properties
     for name, signature in ours.items():
         assert signature == theirs[name], name
         assert inspect.getdoc(getattr(remote, name)), name
@@ -282,7 +285,14 @@ async def outcome(call: Awaitable[Any]) -> Any:
 
 
 PLACES = (None, 0, 9, 1000)
-TWO = {"an unknown tag", "no query", "half a character", "diff with a tag", "recall of nothing"}
+TWO = {
+    "an unknown tag",
+    "an unknown entry",
+    "no query",
+    "half a character",
+    "diff with a tag",
+    "recall of nothing",
+}
 """Where the place is wrong too, either may be told."""
 
 
@@ -345,12 +355,12 @@ async def test_many_first_writes_make_one_context(sqlite_service: Service) -> No
         assert [found.key async for found in client.contexts(namespace="races")] == ["race"]
 
 
-async def test_contexts_are_listed_page_by_page(sqlite_service: Service) -> None:
+async def test_contexts_are_listed_newest_first(sqlite_service: Service) -> None:
     async with Client(sqlite_service.url) as client:
-        made = [sqlite_service.create(namespace="listed", name=f"n{n}") for n in range(502)]
+        made = [sqlite_service.create(namespace="listed", name=f"n{n}") for n in range(3)]
         found = [one async for one in client.contexts(namespace="listed")]
         assert [one.id for one in found] == made[::-1]
-        assert (found[0].name, found[0].message_count, found[0].counter) == ("n501", 0, "o200k_base")
+        assert (found[0].name, found[0].message_count, found[0].counter) == ("n2", 0, "o200k_base")
         parent = client.session(made[0])
         await parent.ingest("user", "a")
         fork = await parent.fork(session_id="fork")

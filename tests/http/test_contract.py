@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -120,9 +121,9 @@ def test_check_38_records_of_a_request_name_it_and_quote_nothing(
             service, request("orders database vault password"), params={"contexts": context}
         ).json()
     records = [json.loads(JSONFormatter().format(one)) for one in caplog.records if one.name == "acms"]
-    asked = [one for one in records if one["event"].startswith(("render_", "provider_"))]
-    assert {one["request_id"] for one in asked} == {"req-1"}
-    assert any("ms" in one for one in asked)
+    asked = [one for one in records if "." in one["event"]]
+    assert {"render.received", "provider.called", "render.replied"} <= {one["event"] for one in asked}
+    assert all(one["request_id"] == "req-1" and "ms" in one for one in asked)
     written = json.dumps(records)
     for fragment in wire["fragments"]:
         text = fragment["text"]
@@ -164,8 +165,12 @@ def test_the_layer_of_a_fragment_is_told_when_it_is_asked_for(service: Service) 
     assert reply.json()["fragments"][0]["source"] == "L2"
 
 
-def test_what_is_erased_comes_back_from_no_attempt(sqlite_service: Service) -> None:
-    service = sqlite_service
+def test_what_is_erased_comes_back_from_no_attempt() -> None:
+    with serving("memory://", sources=[Source("L2", RuntimeError("down"))]) as service:
+        _erased_between_attempts(service)
+
+
+def _erased_between_attempts(service: Service) -> None:
     context = service.talk("Ann lives in the yellow house at the lake.")
     (message,) = service.get(f"/contexts/{context}/messages")["data"]
     body = {**request("yellow house lake"), "request_id": "req-house"}
@@ -174,3 +179,26 @@ def test_what_is_erased_comes_back_from_no_attempt(sqlite_service: Service) -> N
     assert service.client.delete(f"/contexts/{context}/entries/{message['id']}").status_code == 200
     again = _render(service, body, params={**params, "action": "return_minimal", "attempt": 2})
     assert "yellow" not in again.text
+
+
+def test_what_another_process_erased_comes_back_from_no_attempt(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    failing = Source("L2", RuntimeError("down"))  # else nothing of the attempt is kept
+    with serving(url) as here, serving(url, sources=[failing]) as there:
+        context = here.talk("Ann lives in the yellow house at the lake.")
+        (message,) = here.get(f"/contexts/{context}/messages")["data"]
+        body = {**request("yellow house lake"), "request_id": "req-house"}
+        assert "yellow" in _render(there, body, params={"contexts": context}).text
+        assert here.client.delete(f"/contexts/{context}/entries/{message['id']}").status_code == 200
+        reply = _render(there, body, params={"contexts": context, "action": "return_minimal", "attempt": 2})
+        assert reply.status_code == 200
+        assert "yellow" not in reply.text
+
+
+def test_a_context_that_was_deleted_elsewhere_is_404(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with serving(url) as here, serving(url) as there:
+        context = here.talk("We chose PostgreSQL.")
+        assert _render(there, request(), params={"contexts": context}).status_code == 200
+        here.client.delete(f"/contexts/{context}")
+        assert _render(there, request(), params={"contexts": context}).status_code == 404

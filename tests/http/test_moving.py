@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,6 +209,19 @@ def test_an_import_has_an_end() -> None:
 
         reply = _import(service, endless(), contextId=context)
         assert reply.status_code == 413
+
+
+def test_an_import_that_does_not_go_on_is_given_up() -> None:
+    with serving("memory://", ServerConfig(auth="off", limits=Limits(deadline_seconds=0.2))) as service:
+        context = service.create()
+        address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
+        with socket.create_connection(address) as client:
+            head = f"POST /api/v1/import?contextId={context} HTTP/1.1\r\nHost: localhost\r\n"
+            head += "Content-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n"
+            client.sendall(head.encode() + _chat("a").encode())
+            answer = client.makefile("rb").readline()
+        assert b"503" in answer
+        assert service.get(f"/contexts/{context}")["data"]["messageCount"] == 0
 
 
 async def test_settings_come_only_with_a_key_that_may_change_them() -> None:

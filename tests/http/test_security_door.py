@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from uvicorn.protocols.http import auto
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from acms.errors import ConfigurationError
 from acms.server import Limits, ServerConfig
+from acms.server.listening import bounded
 from acms.server.operation import Scope
 from tests.http.guarded import GUARDED, Guarded, guarded
 
@@ -209,3 +214,70 @@ async def test_odd_requests_break_nothing(open_service: Guarded) -> None:
         assert 400 <= reply.status_code < 500, (method, path, reply.status_code)
         assert reply.headers["content-type"] == "application/problem+json"
     assert (await client.get("/contexts")).status_code == 200
+
+
+# ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _said(url: str, *pieces: bytes) -> bytes:
+    """Send pieces over a connection of its own and return everything that is said until it is closed.
+
+    An empty piece waits for an answer.
+    """
+    host, _, port = url.partition("//")[2].partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    found = b""
+    with suppress(ConnectionError):
+        for piece in pieces:
+            found += b"" if piece else await reader.readuntil(b"}")
+            writer.write(piece)
+            await writer.drain()
+        while piece := await reader.read(65_536):
+            found += piece
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+    return found
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol], ids=["httptools", "h11"])
+async def short(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """A service whose connections are bounded tightly, with each parser that uvicorn has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "AutoHTTPProtocol", request.param)
+        tight = bounded(head_bytes=4096, head_seconds=0.2)
+    async with guarded("memory://", OPEN, http=tight) as running:
+        yield running.url
+
+
+@pytest.mark.parametrize("piece", [b"x" * 5000, b"y: " + b"x" * 5000 + b"\r\n\r\n", b"a: b\r\n" * 1000])
+async def test_header_fields_beyond_their_size_are_refused(short: str, piece: bytes) -> None:
+    assert (await _said(short, GET, piece)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_header_fields_that_do_not_arrive_are_given_up(short: str) -> None:
+    for pieces in ((), (b"G",), (GET,), (GET + b"X-A: 1\r\n",), (GET + b"\r\n", b"", GET)):
+        assert b"HTTP/1.1 408 " in await _said(short, *pieces), pieces
+
+
+async def test_a_body_that_nobody_waits_for_does_not_keep_a_connection(short: str) -> None:
+    head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    said = await _said(short, head + b"x", b"", b"x" * 1000)
+    assert said.startswith(b"HTTP/1.1 404 ")
+    assert said.count(b"HTTP/1.1") == 1
+
+
+async def test_a_long_body_is_no_long_header(short: str) -> None:
+    data = b'{"name":"' + b"x" * 200 + b'"}' + b" " * 100_000
+    head = b"POST /api/v1/contexts HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    said = await _said(
+        short, head + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data), data
+    )
+    assert said.startswith(b"HTTP/1.1 201 ")
+    again = GET + b"\r\n"
+    assert (await _said(short, *[again] * 50, GET + b"Connection: close\r\n\r\n")).count(
+        b"HTTP/1.1 200 "
+    ) == 51

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -174,6 +175,19 @@ async def test_keys_are_listed_by_tenant_oldest_first(stores: Stores, clock: Clo
         await keys.create(tenant, name=name)
     await keys.create(f"{tenant}-other")
     assert [one.name for one in await keys.list(tenant)] == names
+
+
+async def test_no_key_is_lost_when_replicas_make_them_at_once(any_url: str, clock: Clock) -> None:
+    one, other = [Stores(any_url.partition("?")[0], Engine(config=ACMSConfig())) for _ in range(2)]
+    if any_url == "memory://":
+        other = one
+    tenant, replicas = f"t-{secrets.token_hex(6)}", [keys_of(one, clock), keys_of(other, clock)]
+    made = await asyncio.gather(*[replicas[number % 2].create(tenant) for number in range(40)])
+    assert {key.id for key in await replicas[0].list(tenant)} == {key.id for key, _ in made}
+    await asyncio.gather(*[replicas[number % 2].revoke(key.id) for number, (key, _) in enumerate(made)])
+    assert all(key.revoked_at is not None for key in await replicas[1].list(tenant))
+    for stores in (one, other):
+        await stores.aclose()
 
 
 async def test_what_cannot_be_a_key_is_refused(clock: Clock) -> None:

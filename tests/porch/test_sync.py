@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from acms import ACMS as AsyncACMS
-from acms import HandleError, ValidationError, View, open_storage, sync
+from acms import HandleError, ValidationError, View, client, open_storage, sync
 from acms.codecs import OpenAIChat
 from acms.pins import KVPinRegistry, create_pin_registry
 from acms.prompt import Prompt as AsyncPrompt
@@ -27,7 +27,14 @@ def verbs(of: type) -> dict[str, inspect.Signature]:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(sync.ACMS, AsyncACMS), (sync.View, View), (sync.PinRegistry, KVPinRegistry)]
+    ("ours", "theirs"),
+    [
+        (sync.ACMS, AsyncACMS),
+        (sync.View, View),
+        (sync.PinRegistry, KVPinRegistry),
+        (sync.RemoteSession, client.RemoteSession),
+        (sync.RemoteView, client.RemoteView),
+    ],
 )
 def test_every_verb_has_its_blocking_twin_with_the_same_signature(ours: type, theirs: type) -> None:
     blocking, awaited = verbs(ours), verbs(theirs)
@@ -84,6 +91,17 @@ def test_constructors_take_the_same_arguments() -> None:
     )
     assert list(blocking) == list(awaited)
     assert list(blocking.values())[1:] == list(awaited.values())[1:]
+
+
+def test_the_client_has_its_blocking_twin_with_the_same_signatures() -> None:
+    blocking, awaited = verbs(sync.Client), verbs(client.Client)
+    assert {"close" if name == "aclose" else name for name in awaited} == set(blocking)
+    for name in set(blocking) - {"close"}:
+        ours, theirs = (list(of[name].parameters.values())[1:] for of in (blocking, awaited))
+        assert [(one.name, one.kind, one.default) for one in ours] == [
+            (one.name, one.kind, one.default) for one in theirs
+        ], name
+    assert inspect.signature(sync.Client) == inspect.signature(client.Client)
 
 
 def test_values_under_keys_have_the_same_verbs() -> None:

@@ -88,7 +88,8 @@ async def _served(db: str | None, *, write: bool = False) -> AsyncGenerator[tupl
 
 
 @keys.command(
-    epilog="Example:  acms keys create --tenant acme --scopes context:read,memory:read --expires 90d"
+    "create",
+    epilog="Example:  acms keys create --tenant acme --scopes context:read,memory:read --expires 90d",
 )
 def create(
     tenant: Tenant,
@@ -150,7 +151,7 @@ def list_keys(
     run(as_json, work())
 
 
-@keys.command(epilog="Example:  acms keys rotate 7kq2m9xd --overlap 1d")
+@keys.command("rotate", epilog="Example:  acms keys rotate 7kq2m9xd --overlap 1d")
 def rotate(
     id: KeyId,
     overlap: Annotated[
@@ -170,7 +171,7 @@ def rotate(
     run(as_json, work())
 
 
-@keys.command(epilog="Example:  acms keys revoke 7kq2m9xd")
+@keys.command("revoke", epilog="Example:  acms keys revoke 7kq2m9xd")
 def revoke(id: KeyId, db: Db = None, as_json: AsJson = False) -> None:
     """End a key, within two seconds wherever the service runs."""
 

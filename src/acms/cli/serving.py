@@ -30,9 +30,6 @@ from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.logs import JSONFormatter
 
-LINE_BYTES = 65_536
-"""Of the request line and all header fields together."""
-
 
 @app.command(epilog="Example:  acms serve --port 8000")
 def serve(
@@ -75,6 +72,7 @@ def serve(
             raise MissingExtraError("server", "uvicorn") from None
         from acms.server import ServerConfig, create_app
         from acms.server.config import loopback
+        from acms.server.listening import bounded
 
         wanted = auth or ("off" if loopback(host) else "required")
         if wanted not in ("required", "off"):
@@ -107,7 +105,7 @@ def serve(
                     proxy_headers=False,
                     lifespan="off",  # it is started and stopped here, where its errors can be told
                     ws="none",
-                    h11_max_incomplete_event_size=LINE_BYTES,
+                    http=bounded(),
                     timeout_graceful_shutdown=int(config.grace_seconds),
                 )
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 from acms.client import nouns
+from acms.client.nouns import ContextInfo
 from acms.client.transport import Answer, Transport, path
 from acms.errors import SessionNotFoundError
 from acms.model import Json
@@ -31,14 +32,16 @@ class Log:
         """Return the id of the context; None when nothing was ever written."""
         if self.id is None:
             query = {"key": self.session_id, "namespace": self.namespace}
-            found = (await self.transport.call("GET", path("contexts"), query=query)).data
+            answer = await self.transport.call("GET", path("contexts"), query=query)
+            found = nouns.nouns(ContextInfo, answer.data)
             if not found and self.session_id.startswith("c_"):  # an id is a name too
                 try:
-                    found = [(await self.transport.call("GET", path("contexts", self.session_id))).data]
+                    answer = await self.transport.call("GET", path("contexts", self.session_id))
                 except SessionNotFoundError:
-                    found = []
+                    return None
+                found = [nouns.noun(ContextInfo, answer.data)]
             if found:
-                self.namespace, self.id = found[0]["namespace"], found[0]["id"]
+                self.namespace, self.id = found[0].namespace, found[0].id
         return self.id
 
     async def ensure(self) -> str:
@@ -60,7 +63,7 @@ class Log:
             return self.id
         body = {"key": self.session_id, "namespace": self.namespace}
         answer = await self.transport.call("POST", path("contexts"), body=body)  # under a key it is made once
-        self.id = answer.data["id"]
+        self.id = nouns.noun(ContextInfo, answer.data).id
         return self.id
 
     async def known(self) -> str:

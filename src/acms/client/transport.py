@@ -38,6 +38,10 @@ __all__ = ["Answer", "Transport", "path"]
 
 BASE = "/api/v1"
 _NDJSON = "application/x-ndjson"
+_PLACES = 64
+"""Requests under way at a time; more wait for their turn."""
+_IDLE = 3.0
+"""Seconds after which a connection is not used again: before the other end closes it while a request is on its way."""
 _PIECE = 65_536
 """Characters of a stream that are sent at once."""
 _LONG = 256 * 1024
@@ -77,7 +81,9 @@ class Answer:
     @property
     def data(self) -> Json:
         """What stands under `data`."""
-        return self.body["data"]
+        if not isinstance(self.body, dict) or "data" not in self.body:
+            raise ACMSError("what answered is not this service", options=("check the address",))
+        return cast("dict[str, Json]", self.body)["data"]
 
 
 def path(*parts: str | int) -> str:
@@ -112,6 +118,7 @@ class Transport:
         self._sleep = sleep
         self._fraction = fraction
         self._client: httpx2.AsyncClient | None = None
+        self._places = asyncio.Semaphore(_PLACES)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -175,7 +182,7 @@ class Transport:
         # Failures are raised outside of the except blocks: what httpx2 raises holds the request, and with it the key.
         failure: ACMSError
         try:
-            async with asyncio.timeout(self._timeout):
+            async with self._places, asyncio.timeout(self._timeout):
                 response = await client.request(
                     method, self.url + path, params=params, content=content, headers=dict(headers)
                 )
@@ -193,9 +200,10 @@ class Transport:
         params = {name: _shown(value) for name, value in (query or {}).items() if value is not None}
         failure: ACMSError
         try:
-            async with client.stream(
-                "GET", self.url + path, params=params, headers={"accept": _NDJSON}
-            ) as response:
+            async with (
+                self._places,
+                client.stream("GET", self.url + path, params=params, headers={"accept": _NDJSON}) as response,
+            ):
                 if response.status_code == 200:
                     waiting = b""
                     async for piece in response.aiter_bytes():
@@ -241,9 +249,10 @@ class Transport:
 
         failure: ACMSError
         try:
-            response = await client.post(
-                self.url + path, content=pieces(), headers={"content-type": _NDJSON}, timeout=None
-            )
+            async with self._places:
+                response = await client.post(
+                    self.url + path, content=pieces(), headers={"content-type": _NDJSON}, timeout=None
+                )
         except httpx2.HTTPError as error:
             if broken:
                 raise broken[0] from None
@@ -268,11 +277,14 @@ class Transport:
                 headers=headers,
                 verify=self._verify or _context(self.url),
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
-                limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64),
+                limits=httpx2.Limits(
+                    max_connections=_PLACES, max_keepalive_connections=_PLACES, keepalive_expiry=_IDLE
+                ),
                 follow_redirects=False,
                 http2=False,
             )
             self._loop = loop
+            self._places = asyncio.Semaphore(_PLACES)
         elif self._loop is not loop:
             raise HandleError(
                 "a client belongs to the event loop that used it first",
@@ -333,8 +345,7 @@ class Transport:
 _ARGUMENTS: Mapping[str, str] = {
     "at_tag": "at",
     "at_version": "at",
-    "other_tag": "other",
-    "other_version": "other",
+    "other_version": "at",
 }
 
 

@@ -44,6 +44,11 @@ class RemoteView:
         """The caller's name for the conversation."""
         return self.log.session_id
 
+    @property
+    def namespace(self) -> str:
+        """The group of conversations it belongs to: a user, a project."""
+        return self.log.namespace
+
     async def recall(
         self,
         query: str,

@@ -27,7 +27,7 @@ from acms.core.wire import dump
 from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
 from acms.logs import log, shown
 from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
-from acms.server.operation import Call, Reply, Scope
+from acms.server.operation import Call, Operation, Reply, Scope
 from acms.server.stores import OWN, Stores, Tenant
 
 __all__ = ["Audit", "Noted", "trail"]
@@ -98,7 +98,7 @@ class Audit:
             receipt = await self._append(tenant, {"step": "intent", **intent})
         else:
             receipt = await self._once(call, validate.name(named, "idempotency-key"), told)
-            if receipt.repeated:
+            if receipt.repeated and _keeps(call.operation):
                 found = await self._answered(call, receipt)
                 if found is not None:
                     return found
@@ -117,7 +117,7 @@ class Audit:
             told["context"] = context = made
         if call.operation.again is not None:
             told["made"] = reply.headers.get("Location")
-        elif named is not None and call.operation.scope is Scope.ERASE:  # ids, nothing that was said
+        elif named is not None and _keeps(call.operation):
             told["reply"] = {"body": reply.body, "headers": dict(reply.headers)}
         await self._outcome(tenant, told, context)
         return reply
@@ -204,6 +204,11 @@ class Audit:
             draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
             found = self._trails[tenant] = (await tenant.handle.create(draft)).id
         return found
+
+
+def _keeps(operation: Operation) -> bool:
+    """Return whether the trail knows the answer: that of an erasure has ids, nothing that was said."""
+    return operation.again is not None or operation.scope is Scope.ERASE
 
 
 def _target(call: Call[Any, Any]) -> dict[str, Json]:

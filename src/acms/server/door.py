@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from pydantic.alias_generators import to_camel
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
@@ -141,10 +142,13 @@ class Door:
                 if match is Match.FULL:
                     found, values = route.app, child["path_params"]
                     break
-        if not isinstance(found, _Path) or "\0" in path:  # which no store could be asked about
+        if not isinstance(found, _Path):
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
+        for name, value in values.items():
+            if "\0" in value:  # some stores could not even be asked about it
+                raise ValidationError("must not contain a NUL character", field=to_camel(name))
         method = scope["method"]
         operation = found.methods.get("GET" if method == "HEAD" else method)
         if operation is None:

@@ -39,7 +39,7 @@ LINE_BYTES = 16_777_216
 """Bytes of one line of an import."""
 PIECE = 65_536
 """Characters of an export that are sent at once, at least."""
-BATCH = 200
+BATCH = 64
 BATCH_CHARACTERS = 4_000_000
 """Messages, and characters of them, that an import stores in one commit."""
 _HEADER = '{"acms":'
@@ -119,6 +119,7 @@ async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterato
             if size >= PIECE:
                 yield "".join(piece).encode()
                 piece, size = [], 0
+                await asyncio.sleep(0)  # a fast reader never makes this wait: others want to be served too
     if piece:
         yield "".join(piece).encode()
 

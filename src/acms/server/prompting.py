@@ -127,7 +127,8 @@ class PromptShape(Shape):
     #: What was done to make it fit, in order.
     steps: list[StepShape]
     warnings: list[str]
-    #: Where every stretch of text comes from; give it as `after` next time.
+    #: Where every stretch of text comes from, with `ledger` also what was recalled and not chosen; give it as `after`
+    #: next time.
     manifest: dict[str, Any]
     #: With `ledger` only.
     verdicts: list[VerdictShape] | None = None
@@ -224,7 +225,7 @@ def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
             for step in found.steps
         ],
         "warnings": list(found.warnings),
-        "manifest": found.manifest.to_json(),
+        "manifest": (found.manifest if ledger else found.outline).to_json(),
     }
     if ledger:
         shown["verdicts"] = [verdict_shown(one) for one in found.ledger.candidates.values()]

@@ -112,8 +112,6 @@ async def _answered(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
         raise ValidationError(f"names {len(ids)} contexts, the limit is {_CONTEXTS}", field="contexts")
     if not ids and not call.tenant.engine.sources:
         raise ValidationError("must name the contexts whose memory is meant", field="contexts")
-    for id in ids:
-        await call.tenant.context(id)  # one that was deleted elsewhere is not known here yet
     acs = await call.tenant.contract(ids)
     reply = await acs.render(
         replace(asked, time_ms=min(asked.time_ms, _TIME * 1000 * call.config.limits.deadline_seconds)),

@@ -55,7 +55,7 @@ class Tenant:
         self.engine = engine
         self._ready = ready
         self._sessions: OrderedDict[str, ACMS] = OrderedDict()
-        self._contracts: OrderedDict[tuple[str, ...], ACS] = OrderedDict()
+        self._contracts: OrderedDict[tuple[str, ...], tuple[tuple[int, ...], ACS]] = OrderedDict()
         #: Closings under way.
         self._leaving: set[asyncio.Future[None]] = set()
         #: Requests under way: a store in use is not closed.
@@ -132,14 +132,23 @@ class Tenant:
         task.add_done_callback(self._leaving.discard)
 
     async def contract(self, ids: tuple[str, ...]) -> ACS:
-        """Return what answers the contract from the memory of some contexts, the same object for the same ones."""
-        found = self._contracts.get(ids)
-        if found is None:
-            sources = [*[await self.session(id) for id in ids], *self.engine.sources]
-            found = self._contracts[ids] = await asyncio.to_thread(ACS, sources)
-            while len(self._contracts) > self._ready:
-                self._contracts.popitem(last=False)
-        return found
+        """Return what answers the contract from the memory of some contexts.
+
+        The same object for the same ones, as it knows what attempts have brought; another one once something of theirs
+        was erased, by whichever process.
+        """
+        contexts = [await self.context(id) for id in ids]
+        epochs = tuple([(await self.handle.head(one.id)).epoch for one in contexts])
+        known = self._contracts.get(ids)
+        if known is not None and known[0] == epochs:
+            self._contracts.move_to_end(ids)
+            return known[1]
+        sources = [*[await self.session(id) for id in ids], *self.engine.sources]
+        made = await asyncio.to_thread(ACS, sources)
+        self._contracts[ids] = (epochs, made)
+        while len(self._contracts) > self._ready:
+            self._contracts.popitem(last=False)
+        return made
 
     def unlearn(self) -> None:
         """Forget what attempts at the contract have brought: it may quote what was erased."""

@@ -114,8 +114,8 @@ def parameters(operation: Operation, given: Sequence[tuple[str, str]]) -> Query 
     for name, value in given:
         if name in values:
             raise ValidationError("is given twice", field=name[:64])
-        if "\0" in value:  # some stores would find nothing, others would refuse to look
-            raise ValidationError("must not contain a NUL character", field=name[:64])
+        if "\0" in name + value:
+            raise ValidationError("must not contain a NUL character", field=name[:64].replace("\0", ""))
         values[name] = value
     if operation.query is None:
         if values:
