@@ -51,6 +51,15 @@ class RecallBody(Body):
     why: bool = False
 
 
+class RedactionShape(Shape):
+    """What was taken out of an entry before it was shown."""
+
+    #: Under `block` nothing of its text is left.
+    mode: Literal["allow", "redact", "block"]
+    #: How often what was taken out: pairs of a kind and a number.
+    kinds: list[list[Any]]
+
+
 class ItemShape(Shape):
     """One thing the model should see, and why."""
 
@@ -75,6 +84,8 @@ class ItemShape(Shape):
     #: Whether it was cut to fit.
     truncated: bool
     why: str
+    #: What was taken out of it; null when nothing was.
+    redaction: RedactionShape | None
 
 
 class VerdictShape(Shape):
