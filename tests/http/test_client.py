@@ -61,7 +61,7 @@ def test_a_remote_session_has_the_verbs_of_a_session_with_the_same_signatures(
     assert not ours.keys() - theirs.keys()
     properties = {name for name, _ in inspect.getmembers(own, lambda one: isinstance(one, property))}
     kept = {name for name, _ in inspect.getmembers(remote, lambda one: isinstance(one, property))}
-    assert properties - kept == {"cache", "counter", "index", "storage"} & properties
+    assert properties - kept == {"cache", "counter", "index", "stage", "storage"} & properties
     for name, signature in ours.items():
         assert signature == theirs[name], name
         assert inspect.getdoc(getattr(remote, name)), name
