@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 __all__ = [
     "ANY",
@@ -138,7 +138,8 @@ class Privacy(StrEnum):
     BLOCK = "block"
 
 
-class Redaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Redaction:
     """What the stage of privacy took out of an entry before it was shown."""
 
     #: The mode it was shown under; under `block` nothing of its text is left.
