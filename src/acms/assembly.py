@@ -149,7 +149,9 @@ async def gather_newest(
     head = await storage.head(context)
     average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
     size = int(budget / average * 1.05) + 4
-    return await _gather_back(storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover)
+    return await _gather_back(
+        storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover
+    )
 
 
 async def gather_last(

@@ -72,7 +72,7 @@ class Memory:
         if items.version and (await self._session.storage.head(items.context)).tokens <= self._tokens_max:
             known = {item.id for item in items}
             shown = [one.id for one in await self._session.entries() if one.id not in known]
-            more = [one for one in await self._session.storage.get(shown) if one is not None]
+            more = list((await self._rows(shown)).values())
         return await self._offered(items, more)
 
     async def experience(self) -> tuple[Candidate, ...]:
@@ -238,15 +238,16 @@ class Memory:
         clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
         if clean is None:
             clean = redact(row.content, mode).text
+        text = redact(lead, mode).text + clean
         return Candidate(
             id=row.id,
             source=source,
             lod=lod,
-            text=lead + clean,
+            text=text,
             entities=entities(about + clean),
             timestamp=row.created_at,
             citations=citations,
-            variants=_shorter(lead + clean, lod),
+            variants=_shorter(text, lod),
             relevance=relevance,
             privacy=row.privacy,
         )

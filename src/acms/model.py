@@ -6,7 +6,7 @@ A *context* is one conversation's append-only log of *entries*. A caller makes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -16,7 +16,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 __all__ = [
     "ANY",
     "Append",
-    "Cleared",
     "Context",
     "ContextDraft",
     "ContextQuery",
@@ -289,29 +288,6 @@ class Entry(Draft):
     digest: bytes
     chain: bytes
     state: State = State.LIVE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared(Entry):
-    """An entry as it may leave: its `privacy` is the mode it is shown under, its tokens are those of what is left."""
-
-    redaction: Redaction
-    #: Stretches of the stored content, and the characters that stand in the place of each.
-    moves: tuple[tuple[int, int, int], ...] = ()
-
-    def moved(self, found: Sequence[Span]) -> list[Span]:
-        """Return stretches of the stored content as stretches of this one; one that begins in a mark has all of it."""
-        return [(self._place(start, 0), self._place(end, 1)) for start, end in found]
-
-    def _place(self, at: int, side: int) -> int:
-        shift = 0
-        for start, end, length in self.moves:
-            if at <= start:
-                break
-            if at < end:
-                return start + shift + side * length
-            shift += length - (end - start)
-        return at + shift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

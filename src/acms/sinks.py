@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acms import handles
-from acms.core.exposure import mode_of
-from acms.model import Cleared, Entry, Privacy, State
+from acms.core.exposure import Cleared, mode_of
+from acms.model import Entry, Privacy, State
 from acms.protocols import StorageBackend, TokenCounter
 
 if TYPE_CHECKING:

@@ -7,15 +7,39 @@ Apart from there because every session asks it, and few need the rules that find
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acms.model import Privacy, Redaction
+from acms.model import Entry, Privacy, Redaction, Span
 
 if TYPE_CHECKING:
     from acms.manifest import Redacted
 
 _STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared(Entry):
+    """An entry as it may leave: its `privacy` is the mode it is shown under, its tokens are those of what is left."""
+
+    redaction: Redaction
+    #: Stretches of the stored content, and the characters that stand in the place of each.
+    moves: tuple[tuple[int, int, int], ...] = ()
+
+    def moved(self, found: Sequence[Span]) -> list[Span]:
+        """Return stretches of the stored content as stretches of this one; one that begins in a mark has all of it."""
+        return [(self._place(start, 0), self._place(end, 1)) for start, end in found]
+
+    def _place(self, at: int, side: int) -> int:
+        shift = 0
+        for start, end, length in self.moves:
+            if at <= start:
+                break
+            if at < end:
+                return start + shift + side * length
+            shift += length - (end - start)
+        return at + shift
 
 
 def mode_of(configured: Privacy | None, item: Privacy) -> Privacy | None:

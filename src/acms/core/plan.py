@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from acms.core.exposure import Cleared
 from acms.core.history import FACT, Doc, Lone, Unit, shown_role, speaker
 from acms.core.passages import spans
 from acms.core.stale import Demotion
 from acms.core.terms import terms, words
-from acms.model import Cleared, Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
+from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.projections import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
 from acms.protocols import Frame, TokenCounter
 

@@ -15,11 +15,11 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from acms.core.exposure import Cleared
 from acms.core.privacy import Redacted, mark, redact, spans
 from acms.core.validate import canonical_text
 from acms.model import (
     EMPTY,
-    Cleared,
     Draft,
     Entry,
     Json,

@@ -199,10 +199,8 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
     cover = await cover_at(storage, context, head, version)
     found = await _standing(storage, context, cover, version, query.cursor, query.limit + 1)
     page = found[: query.limit]
-    body = _page(
-        [entry_shown(session.stage.entry(one)) for one in page],
-        anchor(page[-1]) if len(found) > query.limit else None,
-    )
+    shown = session.stage.entries(page)
+    body = _page([entry_shown(one) for one in shown], anchor(page[-1]) if len(found) > query.limit else None)
     return Reply(body={"version": version, **body})
 
 

@@ -515,9 +515,8 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
         entries = await storage.read(head.context, at=head.version, before=cursor, kinds=kinds, newest=more)
         entries.reverse()
     page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
-    data = [
-        {**entry_shown(session.stage.entry(one)), "inForce": cover.by(one.version) is None} for one in page
-    ]
+    shown = session.stage.entries(page)
+    data = [{**entry_shown(one), "inForce": cover.by(one.version) is None} for one in shown]
     more_follow = len(entries) > query.limit
     return Reply(
         body={
