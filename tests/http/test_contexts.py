@@ -151,7 +151,7 @@ def test_a_list_that_makes_no_sense_is_refused(
 
 def test_a_nul_is_refused_wherever_it_stands(service: Service) -> None:
     for path in ("/contexts/a%00b", "/contexts/a%00b/messages"):
-        problem(service.client.get(path), 404)
+        problem(service.client.get(path), 400, "contextId")
     for name in ("key", "namespace", "parent", "cursor"):
         problem(service.client.get(f"/contexts?{name}=a%00b"), 400, name)
 
