@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acms.config import ACMSConfig, PrivacyConfig
+from acms.model import Privacy
 from tests.http.document import documented
 from tests.http.serving import Service, serving
 
@@ -154,7 +155,7 @@ def test_nothing_is_recalled_of_an_unknown_context(one: Service) -> None:
 
 
 def test_what_was_taken_out_of_an_item_is_told() -> None:
-    engine = ACMSConfig(privacy=PrivacyConfig(mode="redact"))
+    engine = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT))
     with serving("memory://", engine=engine) as running:
         service = documented(running)
         context = service.talk("Write to ana@example.com about the orders.")
