@@ -106,7 +106,9 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.process = subprocess.Popen([*pinned(0), *(part.replace("{port}", str(self.port)) for part in command)])
+        self.process = subprocess.Popen(
+            [*pinned(0), *(part.replace("{port}", str(self.port)) for part in command)]
+        )
         for _ in range(200):
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()

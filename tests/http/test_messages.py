@@ -316,12 +316,16 @@ def test_what_is_read_passes_the_stage_of_privacy(service: Service, privacy: str
         assert ("about the orders" in reply.text) == shown, path
     (item,) = service.get(f"{at}/window", budget=1000)["data"]
     assert item["redaction"]["mode"] == privacy
+
+
 # ── what is private ─────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_is_blocked_or_redacted_is_so_in_every_list(service: Service) -> None:
+    context = service.create()
     said = [user("Mail ann@example.org.", privacy="redact"), user("My diagnosis.", privacy="block")]
     assert post(service, context, *said, user("Friday.")).status_code == 201
     for place in ("messages", "at/3"):
         page = service.get(f"/contexts/{context}/{place}")["data"]
         assert [one["content"] for one in page] == ["Mail [REDACTED: email].", "[withheld]", "Friday."]
     whole = service.get(f"/contexts/{context}/entries/{page[1]['id']}")["data"]
-    assert whole["content"] == "My diagnosis."  # of one entry what was stored, for whoever may read it
+    assert whole["content"] == "[withheld]"
+    assert whole["salt"] is None

@@ -41,7 +41,7 @@ async def _shown(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
     at = await placed(session, context, place.at_version, place.at_message, place.at_tag)
-    entry = await (session if at is None else session.at(at)).get(id)
+    entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
     return {**whole_shown(entry), "inForce": cover.by(entry.version) is None}
@@ -49,7 +49,11 @@ async def _shown(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str
 
 @operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=OneEntry)
 async def get_entry(call: Call[Place, None]) -> Reply:
-    """Return any entry of a context by its id: a message, a fact, a summary, a retraction."""
+    """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
+
+    What is private of it is redacted or withheld as everywhere; an export, for which a key of an administrator is
+    needed, is verbatim.
+    """
     return Reply(body={"data": await _shown(call, call.path["entry_id"], call.query)})
 
 

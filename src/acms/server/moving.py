@@ -60,13 +60,13 @@ class ExportQuery(Query):
 @operations(
     "GET",
     "/export",
-    scope=Scope.MEMORY_READ,
+    scope=Scope.ADMIN,
     query=ExportQuery,
     reply={"type": "string", "description": "One JSON object a line, as `acms restore` reads it."},
     media=LINES,
 )
 async def export(call: Call[ExportQuery, None]) -> Reply:
-    """Stream a context verbatim, or all contexts of a namespace, parents first.
+    """Stream a context verbatim, or all contexts of a namespace, parents first: also what is private.
 
     A context is a line that describes it and then its own entries, a line each: ids, versions, hashes, tombstones. Its
     first line says at which version it ends, so that a stream which was cut off is recognised. `/import` reads it.
