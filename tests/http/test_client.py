@@ -135,6 +135,9 @@ async def story(session: Session) -> AsyncIterator[Any]:
         await fork.diff("start"),
         str(await session.at(9).diff(5)),
     )  # type: ignore[arg-type]
+    await fork.ingest("user", "Mail ann@example.org, or bob@example.org.", privacy="redact")
+    await fork.ingest("user", "My diagnosis.", privacy="block")
+    yield await fork.window(1000), await fork.recall("Who is to be mailed?"), await fork.history()
     yield await session.set_policy(preserve_recent_count=2, budget=4000), await session.policy()
     for number in range(12):
         await session.ingest(

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from acms.core.policy import ResolvedPolicy
 from acms.core.wire import parts_from_json
 from acms.errors import ACMSError, ConfigurationError
-from acms.model import Entry, Job, Json
+from acms.model import Entry, Job, Json, Privacy, Redaction
 from acms.projections import (
     Branch,
     Certainty,
@@ -157,6 +157,8 @@ def _convert(hint: Any) -> Convert:
     if origin is not None and issubclass(origin, Mapping):
         return lambda value: MappingProxyType(dict(value))
     if isinstance(hint, type):
+        if hint is Redaction:
+            return _redaction
         if is_dataclass(hint):
             return lambda value: _plan(hint)(value)
         if issubclass(hint, Enum):
@@ -172,6 +174,11 @@ def _convert(hint: Any) -> Convert:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _redaction(value: Any) -> Redaction:
+    kinds = tuple((str(kind), int(number)) for kind, number in value["kinds"].items())
+    return Redaction(mode=Privacy(value["mode"]), kinds=kinds)
 
 
 def _part(value: Any) -> Any:

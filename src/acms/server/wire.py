@@ -53,6 +53,8 @@ def plain(value: Any) -> Json:
         return value
     if isinstance(value, str):
         return str(value)
+    if isinstance(value, Redaction):
+        return {"mode": value.mode, "kinds": dict(value.kinds)}
     if is_dataclass(value) and not isinstance(value, type):
         kind = _PARTS.get(type(value))
         return ({"type": kind} if kind else {}) | {
@@ -63,8 +65,6 @@ def plain(value: Any) -> Json:
         return instant(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, Redaction):
-        return {"mode": value.mode, "kinds": dict(value.kinds)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Sequence):
