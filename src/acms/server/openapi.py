@@ -49,6 +49,10 @@ _HEADERS: Mapping[str, str] = {
     "If-Match": "The ETag that was last seen: refused with 412 when a message came after it.",
     "Prefer": "`wait=n`: wait up to n seconds for the job to end (RFC 7240).",
 }
+_PATTERNS: Mapping[str, str] = {
+    "Idempotency-Key": r"\S",
+    "If-Match": r'^(\*|"[A-Za-z0-9_.:-]{1,128}")$',
+}
 _GIVES: Mapping[str, Mapping[str, str]] = {
     "createContext": {"context_id": "/data/id"},
     "forkContext": {"context_id": "/data/id"},
@@ -75,7 +79,9 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     paths: dict[str, dict[str, Json]] = {}
     for one in listed:
         path = one.path if one.rooted else BASE + one.path
-        paths.setdefault(path, {})[one.method.lower()] = _operation(one, path, keys, schemas, _links(one, listed))
+        paths.setdefault(path, {})[one.method.lower()] = _operation(
+            one, path, keys, schemas, _links(one, listed)
+        )
     for query in queries:
         schemas.pop(str(keys[query, "validation"]["$ref"]).rpartition("/")[2], None)
     return {
@@ -116,8 +122,7 @@ def _operation(
     links: Mapping[str, Json],
 ) -> dict[str, Json]:
     parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _names(path)
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _names(path)
     ]
     if one.query is not None:
         shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
@@ -132,7 +137,7 @@ def _operation(
             "in": "header",
             "required": False,
             "description": _HEADERS[name],
-            "schema": {"type": "string"},
+            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
         }
         for name in one.takes
     ]
@@ -173,7 +178,6 @@ def _operation(
         media = one.streams or "application/json"
         written["requestBody"] = {"required": not one.optional, "content": {media: content}}
     return written
-
 
 
 def _links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:
