@@ -43,15 +43,18 @@ _INNER = (validate.NAMESPACE, PROFILE)
 """Keys of what a namespace keeps for itself: settings and facts, no conversation."""
 
 
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class PolicyBody(Body):
     """When a context is compacted; what is left out is decided by the namespace or the service."""
 
-    threshold: float | None = None
-    preserve_recent_count: int | None = None
+    threshold: _Share | None = None
+    preserve_recent_count: Annotated[int, Field(ge=0)] | None = None
     enabled: bool | None = None
-    budget: int | None = None
-    keep: float | None = None
-    summary_tokens: int | None = None
+    budget: Annotated[int, Field(ge=0, le=validate.BUDGET)] | None = None
+    keep: _Share | None = None
+    summary_tokens: Annotated[int, Field(ge=1)] | None = None
 
     def given(self) -> dict[str, Json]:
         """Return what was said, by the names of `CompactionPolicy`."""

@@ -13,7 +13,7 @@ from acms.projections import Branch, Delta, Diff
 from acms.server.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
 from acms.server.messages import WholeShape, whole_shown
 from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
-from acms.server.places import Place, Version, placed
+from acms.server.places import Name, Place, Version, placed
 from acms.server.wire import instant
 from acms.session import ACMS
 
@@ -27,7 +27,7 @@ class PlaceBody(Body):
 
     at_version: Version | None = None
     at_message: Version | None = None
-    at_tag: str | None = None
+    at_tag: Name | None = None
 
 
 class ForkBody(PlaceBody):
@@ -116,7 +116,7 @@ class DiffQuery(Place):
     other: str | None = None
     other_version: Version | None = None
     other_message: Version | None = None
-    other_tag: str | None = None
+    other_tag: Name | None = None
 
 
 class TagShape(Shape):

@@ -49,6 +49,20 @@ _HEADERS: Mapping[str, str] = {
     "If-Match": "The ETag that was last seen: refused with 412 when a message came after it.",
     "Prefer": "`wait=n`: wait up to n seconds for the job to end (RFC 7240).",
 }
+_PATTERNS: Mapping[str, str] = {
+    "Idempotency-Key": r"\S",
+    "If-Match": r'^(\*|"[A-Za-z0-9_.:-]{1,128}")$',
+}
+_GIVES: Mapping[str, Mapping[str, str]] = {
+    "createContext": {"context_id": "/data/id"},
+    "forkContext": {"context_id": "/data/id"},
+    "appendMessages": {"entry_id": "/data/0/id", "version": "/data/0/version"},
+    "listCompactions": {"version": "/data/0/version"},
+    "compactContext": {"job_id": "/data/job/id"},
+    "reflectContext": {"job_id": "/data/id"},
+    "putTag": {"name": "/data/name"},
+}
+"""Where an answer has what the paths of other operations ask for: these become its links."""
 
 
 def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
@@ -65,7 +79,9 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
     paths: dict[str, dict[str, Json]] = {}
     for one in listed:
         path = one.path if one.rooted else BASE + one.path
-        paths.setdefault(path, {})[one.method.lower()] = _operation(one, path, keys, schemas)
+        paths.setdefault(path, {})[one.method.lower()] = _operation(
+            one, path, keys, schemas, _links(one, listed)
+        )
     for query in queries:
         schemas.pop(str(keys[query, "validation"]["$ref"]).rpartition("/")[2], None)
     return {
@@ -99,11 +115,14 @@ def _is_model(value: Any) -> bool:
 
 
 def _operation(
-    one: Operation, path: str, keys: Mapping[Any, Mapping[str, Json]], schemas: Mapping[str, Json]
+    one: Operation,
+    path: str,
+    keys: Mapping[Any, Mapping[str, Json]],
+    schemas: Mapping[str, Json],
+    links: Mapping[str, Json],
 ) -> dict[str, Json]:
     parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)[^}]*}", path)
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _names(path)
     ]
     if one.query is not None:
         shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
@@ -118,11 +137,13 @@ def _operation(
             "in": "header",
             "required": False,
             "description": _HEADERS[name],
-            "schema": {"type": "string"},
+            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
         }
         for name in one.takes
     ]
     answer: dict[str, Json] = {"description": "Done."}
+    if links:
+        answer["links"] = dict(links)
     if one.reply is not None:
         schema = dict(keys[one.reply, "serialization"]) if _is_model(one.reply) else one.reply
         answer["content"] = {one.media: {"schema": schema}}
@@ -135,7 +156,7 @@ def _operation(
         "parameters": parameters,
         "responses": {
             str(one.status): answer,
-            **{str(status): {"description": said, **_content(answer)} for status, said in one.also.items()},
+            **{str(status): {**answer, "description": said} for status, said in one.also.items()},
             "default": {"$ref": "#/components/responses/Problem"},
         },
     }
@@ -159,5 +180,16 @@ def _operation(
     return written
 
 
-def _content(answer: Mapping[str, Json]) -> dict[str, Json]:
-    return {"content": answer["content"]} if "content" in answer else {}
+def _links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:
+    """Return what can be asked next with what an answer says: every operation whose path it fills."""
+    given = {name: f"$response.body#{where}" for name, where in _GIVES.get(one.name, {}).items()}
+    known = {name: f"$request.path.{name}" for name in _names(one.path)} | given
+    return {
+        each.name: {"operationId": each.name, "parameters": {name: known[name] for name in _names(each.path)}}
+        for each in listed
+        if given.keys() & _names(each.path) and known.keys() >= set(_names(each.path))
+    }
+
+
+def _names(path: str) -> list[str]:
+    return re.findall(r"{(\w+)[^}]*}", path)

@@ -68,13 +68,13 @@ class PinBody(Body):
     label: str | None = None
     role: Literal["system", "developer", "user"] | None = None
     priority: float | None = None
-    tags: Annotated[list[str], Field(default_factory=list[str])]
+    tags: Annotated[list[Annotated[str, Field(min_length=1)]], Field(default_factory=list[str])]
 
 
 class Unpin(Query):
     """Which pin to let go of."""
 
-    key: str
+    key: Annotated[str, Field(min_length=1, max_length=512)]
     #: Also delete what lies under the key.
     value: bool = False
 

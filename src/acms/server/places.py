@@ -14,9 +14,10 @@ from acms.server.operation import Call, Query
 from acms.session import ACMS
 from acms.view import View
 
-__all__ = ["Named", "Place", "Version", "placed", "view_at"]
+__all__ = ["Name", "Named", "Place", "Version", "placed", "view_at"]
 
 Version = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=validate.NAME_CHARS)]
 
 
 class Place(Query):
@@ -24,7 +25,7 @@ class Place(Query):
 
     at_version: Version | None = None
     at_message: Version | None = None
-    at_tag: str | None = None
+    at_tag: Name | None = None
 
 
 class Named(Protocol):
