@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
+from typer.testing import CliRunner
+
+from acms.cli.commands import app
 
 from ._process import finish, python
 
@@ -20,19 +23,28 @@ class Service:
 
     def __init__(self, db: str, *options: str) -> None:
         self._command = ("-m", "acms.cli", "serve", "--json", "--db", db, *options)
-        self._port = 0
-        self.url = ""
-        self.process = self.start()
+        self._url = ""
+        self.process = self._launch("0")
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start it, and wait until it listens."""
-        self.process = python(*self._command, "--port", str(self._port))
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the service did not start"
-        self.url = json.loads(line)["url"]
-        self._port = int(self.url.rpartition(":")[2])
-        return self.process
+    def _launch(self, port: str) -> subprocess.Popen[str]:
+        return python(*self._command, "--port", port)
+
+    @property
+    def url(self) -> str:
+        """Where it listens; waits until it does."""
+        if not self._url:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            assert line, "the service did not start"
+            self._url = json.loads(line)["url"]
+        return self._url
+
+    def start(self) -> None:
+        """Start it again where it was, and wait until it listens."""
+        port = self.url.rpartition(":")[2]
+        self._url = ""
+        self.process = self._launch(port)
+        assert self.url.endswith(f":{port}")
 
     def kill(self) -> None:
         """End it without a word."""
@@ -78,11 +90,9 @@ def worker(*options: str) -> Generator[subprocess.Popen[str]]:
 
 def acms(*arguments: str) -> Any:
     """Run a command that must succeed, and return what it wrote as JSON."""
-    process = python("-m", "acms.cli", *arguments, "--json")
-    assert process.stdout is not None
-    written = process.stdout.read()
-    assert finish(process) == 0, written
-    return json.loads(written)
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 class Crowd:
