@@ -20,10 +20,14 @@ from acms import ACMS, ACMSConfig, Job, JobState, WorkerConfig, open_storage
 from acms import jobs as operations
 from acms.cli import base
 from acms.cli.commands import app
+from acms.cli.jobs import Everybody
+from acms.cli.keys import served
 from acms.errors import ConflictError, NotFoundError
+from acms.events import Event
 from acms.model import Append, Failed, JobDraft, JobQuery
-from acms.protocols import Handle
+from acms.protocols import Handle, StorageBackend
 from acms.testing.logs import new, put
+from acms.worker import Worker
 
 LISTED = ACMSConfig(worker=WorkerConfig(enabled=False))
 """A session that leaves its jobs to a worker."""
@@ -278,3 +282,61 @@ async def test_a_session_leaves_its_jobs_to_a_worker(db: str) -> None:
         assert (await session.wait(job)) is not None
         (found,) = (await storage.jobs(JobQuery(ids=(job.id,)))).items
         assert found.state is JobState.DONE
+
+
+# ── the worker of all tenants ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of two tenants that have keys, each with a job, and of a third without a key, with a job too."""
+    fresh = request.param == "postgres"  # its own database: no other test's tenants
+    url = request.getfixturevalue("postgres_url") if fresh else base.file_url(tmp_path / "test.db")
+    for tenant in ("acme", "globex"):
+        call("keys", "create", "--tenant", tenant, "--db", url)
+    for tenant in ("acme", "globex", "nokey"):
+        asyncio.run(add(f"{url}?tenant={tenant}", "compact"))
+    return url
+
+
+def states(url: str, *tenants: str) -> list[str]:
+    """Return how the jobs of tenants stand."""
+    return [
+        job["state"] for tenant in tenants for job in call("jobs", "--db", f"{url}?tenant={tenant}")["jobs"]
+    ]
+
+
+def test_a_worker_of_all_tenants_does_the_jobs_of_those_with_keys(home: str) -> None:
+    lines = run("worker", "--all-tenants", "--once", "--db", home).stdout.splitlines()
+    assert len(lines) == 2
+    assert states(home, "acme", "globex", "nokey") == ["done", "done", "ready"]
+    assert run("worker", "--all-tenants", "--once", "--db", home).stdout == ""
+
+
+async def test_a_tenant_whose_first_key_is_made_later_is_found(home: str) -> None:
+    async with served(home) as (stores, keys):
+        done: asyncio.Queue[Event] = asyncio.Queue()
+
+        def made(storage: StorageBackend) -> Worker:
+            return Worker(storage, operations.handlers(ACMSConfig()), on_event=done.put_nowait)
+
+        one = Everybody(stores, keys, made, poll_seconds=0.01, look_seconds=0.01)
+        running = asyncio.create_task(one.run())
+        for _ in range(2):
+            await asyncio.wait_for(done.get(), 30)
+        await keys.create("nokey")
+        await asyncio.wait_for(done.get(), 30)
+        one.stop()
+        await asyncio.wait_for(running, 30)
+    assert await asyncio.to_thread(states, home, "acme", "globex", "nokey") == ["done", "done", "done"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_a_signal_stops_a_worker_of_all_tenants_in_order(home: str) -> None:
+    with begin("worker", "--all-tenants", "--db", home) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert len([child.stdout.readline() for _ in range(2)]) == 2
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+        assert child.stderr.read() == ""

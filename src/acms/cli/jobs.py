@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
-from collections.abc import Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from typing import Annotated, Any
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,15 +28,21 @@ from acms.cli.base import (
     reflecting,
     run,
 )
+from acms.cli.keys import served
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.core.history import preview
 from acms.core.validate import PAGE
-from acms.errors import ConfigurationError
+from acms.errors import ACMSError, ConfigurationError
 from acms.events import Event, JobFailed, JobFinished
+from acms.logs import log, shown
 from acms.model import Job, JobQuery, JobState
 from acms.protocols import Reflector, StorageBackend
 from acms.worker import GRACE, Worker
+
+if TYPE_CHECKING:
+    from acms.server.keys import Keys
+    from acms.server.stores import Stores
 
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
 
@@ -49,6 +56,9 @@ def worker(
     kinds: Annotated[
         str | None, typer.Option("--kinds", metavar="KIND,...", help="Only jobs of these kinds.")
     ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--all-tenants", help="Work for every tenant that has an API key.")
+    ] = False,
     reflector: ReflectorName = None,
     url: Url = None,
     model: Model = None,
@@ -60,7 +70,8 @@ def worker(
 
     Any number may share a store. SIGTERM and SIGINT stop it: what runs may finish within five seconds, or is
     handed back. With --reflector it also does the reflections that were asked of that one; keys of a model come
-    from the environment, and so do settings such as ACMS_WORKER_LEASE_SECONDS.
+    from the environment, and so do settings such as ACMS_WORKER_LEASE_SECONDS. With --all-tenants it works for every
+    tenant of the HTTP service, --concurrency jobs of each at a time; new ones are found within a minute.
     """
     wanted = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
     can = operations.handlers(ACMSConfig())
@@ -82,23 +93,138 @@ def worker(
                     f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(sorted(handlers))}",
                     options=tuple(sorted(handlers)),
                 )
-            storage = await stack.enter_async_context(opened(db))
-            one = Worker(
-                storage,
-                {kind: handler for kind, handler in handlers.items() if wanted is None or kind in wanted},
-                config=config.worker,
-                retry=config.retry,
-                concurrency=concurrency,
-                on_event=lambda event: _report(screen, event),
-            )
+
+            def made(storage: StorageBackend) -> Worker:
+                return Worker(
+                    storage,
+                    {kind: handler for kind, handler in handlers.items() if wanted is None or kind in wanted},
+                    config=config.worker,
+                    retry=config.retry,
+                    concurrency=concurrency,
+                    on_event=lambda event: _report(screen, event),
+                )
+
+            one: Worker | Everybody
+            if everybody:
+                one = Everybody(
+                    *await stack.enter_async_context(served(db)),
+                    made,
+                    poll_seconds=config.worker.poll_seconds,
+                )
+            else:
+                one = made(await stack.enter_async_context(opened(db)))
             with _signals(one):
                 await (one.drain() if once else one.run())
 
     run(as_json, work())
 
 
+LOOK_SECONDS = 30.0
+"""How often tenants are looked for that had no key before."""
+
+
+class Everybody:
+    """The workers of all tenants that have an API key.
+
+    Each looks for jobs every `poll_seconds`, over connections that they share. A tenant whose store fails is asked
+    again then, and keeps nobody else waiting.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        keys: Keys,
+        make: Callable[[StorageBackend], Worker],
+        *,
+        poll_seconds: float,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._stores = stores
+        self._keys = keys
+        self._make = make
+        self._poll_seconds = poll_seconds
+        self._look_seconds = look_seconds
+        self._workers: dict[str, Worker] = {}
+        self._told = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+        await self._work(once=False)
+
+    async def drain(self) -> None:
+        """Work off everything that is due, and return when nothing is, or on `stop`."""
+        await self._work(once=True)
+
+    def stop(self, *, grace: float = GRACE) -> None:
+        """Begin no more jobs. What still runs after `grace` seconds is handed back."""
+        self._told.set()
+        for one in self._workers.values():
+            one.stop(grace=grace)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._told.is_set()
+
+    async def _work(self, *, once: bool) -> None:
+        working: dict[str, asyncio.Task[None]] = {}
+        told = asyncio.create_task(self._told.wait())
+        try:
+            while not self.stopping:
+                try:
+                    names = {key.tenant for key in await self._keys.list()}
+                except ACMSError as error:
+                    if once or not error.retryable:
+                        raise
+                    log(logging.WARNING, "keys_unread", code=error.code)
+                else:
+                    for name in sorted(names - working.keys()):
+                        working[name] = asyncio.create_task(self._serve(name, once=once))
+                if once:
+                    await asyncio.gather(*working.values())
+                    return
+                ended, _ = await asyncio.wait(
+                    [told, *working.values()],
+                    timeout=self._look_seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in ended:
+                    task.result()  # raises what nobody foresaw
+        finally:
+            if not self.stopping:
+                self.stop()
+            await asyncio.gather(told, *working.values(), return_exceptions=True)
+
+    async def _serve(self, name: str, *, once: bool) -> None:
+        """Work for one tenant."""
+        while not self.stopping:
+            try:
+                one = self._workers.get(name) or await self._worker(name)
+                await one.drain()
+            except ACMSError as error:
+                if once:
+                    raise
+                log(logging.WARNING, "tenant_failed", tenant=name, error=shown(error))
+            if once:
+                return
+            await self._pause(self._poll_seconds)
+
+    async def _worker(self, name: str) -> Worker:
+        tenant = await self._stores.of(name)
+        tenant.users += 1  # for good: while it is used its store is not closed
+        one = self._workers[name] = self._make(tenant.handle)
+        if self.stopping:
+            one.stop()
+        return one
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._told.wait()
+
+
 @contextmanager
-def _signals(one: Worker) -> Generator[None]:
+def _signals(one: Worker | Everybody) -> Generator[None]:
     """Stop a worker on SIGTERM and SIGINT inside the block; the second one waits for nothing."""
     loop = asyncio.get_running_loop()
 

@@ -64,7 +64,7 @@ def span(text: str) -> timedelta:
 
 
 @asynccontextmanager
-async def _served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple[Stores, Keys]]:
+async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple[Stores, Keys]]:
     """Open what a service on this store would open; only a command that writes creates a file."""
     from acms.server.audit import Audit
     from acms.server.keys import Keys
@@ -112,7 +112,7 @@ def create(
     end = None if expires is None else span(expires)
 
     async def work() -> None:
-        async with _served(db, write=True) as (_, home):
+        async with served(db, write=True) as (_, home):
             from acms.server.keys import USUAL
             from acms.server.operation import Scope
 
@@ -136,7 +136,7 @@ def list_keys(
     """List API keys, oldest first; never their secrets."""
 
     async def work() -> None:
-        async with _served(db) as (_, home):
+        async with served(db) as (_, home):
             found = await home.list(tenant)
         screen = Screen(as_json)
 
@@ -164,7 +164,7 @@ def rotate(
     time = span(overlap)
 
     async def work() -> None:
-        async with _served(db) as (_, home):
+        async with served(db) as (_, home):
             key, secret = await home.rotate(id, overlap=time)
         _show(as_json, key, secret)
 
@@ -176,7 +176,7 @@ def revoke(id: KeyId, db: Db = None, as_json: AsJson = False) -> None:
     """End a key, within two seconds wherever the service runs."""
 
     async def work() -> None:
-        async with _served(db) as (_, home):
+        async with served(db) as (_, home):
             key = await home.revoke(id)
         screen = Screen(as_json)
         screen.show({"key": _json(key)}, lambda: screen.line(f"the key {id} opens nothing any more"))
@@ -201,7 +201,7 @@ def audit(
     async def work() -> None:
         from acms.server.audit import trail
 
-        async with _served(db) as (stores, _):
+        async with served(db) as (stores, _):
             found = await trail(await stores.of(tenant), before=before, limit=limit)
         screen = Screen(as_json)
 
