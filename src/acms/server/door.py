@@ -64,7 +64,7 @@ class _Step:
         self.names: tuple[str, ...] = ()
 
     def add(self, operation: Operation, path: str) -> None:
-        """Take an operation in; this is the first step."""
+        """Take an operation in."""
         at, names = self, list[str]()
         for segment in path.split("/"):
             if segment.startswith("{"):
@@ -75,7 +75,7 @@ class _Step:
         at.methods[operation.method], at.names = operation, tuple(names)
 
     def find(self, path: str) -> tuple[Mapping[str, Operation], dict[str, str]]:
-        """Return the operations of a path, none when there is no such one, and its parameters; this is the first step."""
+        """Return the operations of a path by method, none when it leads nowhere, and its parameters."""
         at: _Step | None = self
         values: list[str] = []
         for segment in path.split("/"):
@@ -222,8 +222,9 @@ class Door:
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
         """Run a handler within the deadline; what it gave to the store by then is stored as a whole, or not at all."""
         work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
+        deadline = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as deadline:
+            async with deadline:
                 return await work
         except TimeoutError:
             if not deadline.expired():
