@@ -11,13 +11,11 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pydantic.alias_generators import to_camel
-from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from acms import problems
@@ -55,14 +53,40 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
 """What every answer tells a browser that should never have come here."""
 
 
-class _Path:
-    """The operations of one path by method."""
+class _Step:
+    """What may follow the first segments of a path; a fixed segment goes before a parameter."""
 
     def __init__(self) -> None:
+        self.fixed: dict[str, _Step] = {}
+        self.any: _Step | None = None
+        #: The operations of the path that ends here by method, and the names of its parameters.
         self.methods: dict[str, Operation] = {}
+        self.names: tuple[str, ...] = ()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do nothing: the door looks an operation up, and runs it itself."""
+    def add(self, operation: Operation, path: str) -> None:
+        """Take an operation in."""
+        at, names = self, list[str]()
+        for segment in path.split("/"):
+            if segment.startswith("{"):
+                names.append(segment.strip("{}"))
+                at.any = at = at.any or _Step()
+            else:
+                at = at.fixed.setdefault(segment, _Step())
+        at.methods[operation.method], at.names = operation, tuple(names)
+
+    def find(self, path: str) -> tuple[Mapping[str, Operation], dict[str, str]]:
+        """Return the operations of a path by method, none when it leads nowhere, and its parameters."""
+        at: _Step | None = self
+        values: list[str] = []
+        for segment in path.split("/"):
+            step = at.fixed.get(segment)
+            if step is None and segment:
+                step = at.any
+                values.append(segment)
+            if step is None:
+                return {}, {}
+            at = step
+        return at.methods, dict(zip(at.names, values, strict=True)) if at.methods else {}
 
 
 class _GoneError(Exception):
@@ -74,18 +98,9 @@ class Door:
 
     def __init__(self, app: App, operations: Iterable[Operation]) -> None:
         self._app = app
-        paths: dict[str, _Path] = {}
-        self._exact: dict[str, _Path] = {}
-        self._routes: list[Route] = []
+        self._paths = _Step()
         for one in operations:
-            path = one.path if one.rooted else BASE + one.path
-            if path not in paths:
-                paths[path] = _Path()
-                if "{" in path:
-                    self._routes.append(Route(path, paths[path]))
-                else:
-                    self._exact[path] = paths[path]
-            paths[path].methods[one.method] = one
+            self._paths.add(one, one.path if one.rooted else BASE + one.path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -133,16 +148,8 @@ class Door:
                 )
 
     def _find(self, scope: Scope) -> tuple[Operation, Mapping[str, str]]:
-        path: str = scope["path"]
-        found = self._exact.get(path)
-        values: Mapping[str, str] = {}
-        if found is None:
-            for route in self._routes:
-                match, child = route.matches(scope)
-                if match is Match.FULL:
-                    found, values = route.app, child["path_params"]
-                    break
-        if not isinstance(found, _Path):
+        found, values = self._paths.find(scope["path"])
+        if not found:
             raise NotFoundError(
                 "there is nothing at this path", options=("GET /openapi.json lists what there is",)
             )
@@ -150,10 +157,10 @@ class Door:
             if "\0" in value:  # some stores could not even be asked about it
                 raise ValidationError("must not contain a NUL character", field=to_camel(name))
         method = scope["method"]
-        operation = found.methods.get("GET" if method == "HEAD" else method)
+        operation = found.get("GET" if method == "HEAD" else method)
         if operation is None:
-            allowed = ", ".join(sorted(found.methods))
-            raise MethodError(f"this path has {allowed}, not {method}", options=tuple(sorted(found.methods)))
+            allowed = tuple(sorted(found))
+            raise MethodError(f"this path has {', '.join(allowed)}, not {method}", options=allowed)
         return operation, values
 
     async def _serve(
@@ -182,7 +189,7 @@ class Door:
         if operation.body is not None:
             try:
                 async with asyncio.timeout(limits.deadline_seconds):
-                    data = b"".join([piece async for piece in _pieces(receive, limits.body_bytes)])
+                    data = await _whole(receive, limits.body_bytes)
             except TimeoutError:
                 raise DeadlineError(
                     f"the body did not arrive within {limits.deadline_seconds:g} seconds"
@@ -213,24 +220,20 @@ class Door:
             tenant.users -= 1
 
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
-        """Run a handler within the deadline; a write that takes longer goes on, as half of it must not be told."""
+        """Run a handler within the deadline; what it gave to the store by then is stored as a whole, or not at all."""
         work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
-        running = asyncio.ensure_future(work)
+        deadline = asyncio.timeout(seconds)
         try:
-            done, _ = await asyncio.wait([running], timeout=seconds)
-            if done:
-                return running.result()
-            raise DeadlineError(f"it took more than {seconds:g} seconds")
+            async with deadline:
+                return await work
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise DeadlineError(f"it took more than {seconds:g} seconds") from None
         except SessionNotFoundError:
             if (id := call.path.get("context_id")) is not None:
                 call.tenant.forget(id)
             raise
-        finally:
-            if not running.done():
-                running.cancel()
-                if not call.operation.writes:
-                    with suppress(asyncio.CancelledError):
-                        await running
 
     def _check_media(self, operation: Operation, headers: Mapping[str, str]) -> None:
         wanted = operation.streams or "application/json"
@@ -329,18 +332,28 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         raise ValidationError("the query string is not understood", field="query") from None
 
 
-async def _pieces(receive: Receive, most: int) -> AsyncIterator[bytes]:
-    """Yield a body as it arrives, up to so many bytes."""
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _GoneError
-        piece = message.get("body", b"")
+async def _whole(receive: Receive, most: int) -> bytes:
+    """Return a body of up to so many bytes; most come in one piece."""
+    data, more = await _piece(receive, 0, most)
+    return data if not more else b"".join([data, *[one async for one in _pieces(receive, most, len(data))]])
+
+
+async def _pieces(receive: Receive, most: int, size: int = 0) -> AsyncIterator[bytes]:
+    """Yield a body as it arrives, up to so many bytes; `size` have arrived."""
+    more = True
+    while more:
+        piece, more = await _piece(receive, size, most)
         size += len(piece)
-        if size > most:
-            raise TooLargeError(f"has more than {most} bytes", field="body")
         if piece:
             yield piece
-        if not message.get("more_body", False):
-            return
+
+
+async def _piece(receive: Receive, size: int, most: int) -> tuple[bytes, bool]:
+    """Return the next piece of a body and whether more follow."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise _GoneError
+    piece: bytes = message.get("body", b"")
+    if size + len(piece) > most:
+        raise TooLargeError(f"has more than {most} bytes", field="body")
+    return piece, message.get("more_body", False)

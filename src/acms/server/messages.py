@@ -294,7 +294,7 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
         "position": entry.position,
         "role": entry.role,
         "content": entry.content,
-        "parts": plain(entry.parts),
+        "parts": plain(entry.parts) if entry.parts else [],
         "toolCallId": _answers(entry.parts),
         "toolName": _text(metadata.get("toolName")),
         "model": _text(metadata.get("model")),

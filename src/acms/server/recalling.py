@@ -14,7 +14,7 @@ from acms.server.config import Limits
 from acms.server.messages import RoleName
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.places import Version, view_at
-from acms.server.wire import plain
+from acms.server.wire import instant, plain
 
 __all__ = [
     "ItemShape",
@@ -165,8 +165,26 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
 def item_shown(item: ContextItem) -> dict[str, Json]:
     """Write a recalled or windowed item."""
     found = item.redaction
-    redaction = None if found is None else {"mode": found.mode, "kinds": dict(found.kinds)}
-    return {**plain(item), "redaction": redaction}
+    return {
+        "id": item.id,
+        "version": item.version,
+        "position": item.position,
+        "role": item.role,
+        "content": item.content,
+        "source": item.source,
+        "score": item.score,
+        "relevance": item.relevance,
+        "tokenCount": item.token_count,
+        "markers": list(item.markers),
+        "parts": plain(item.parts) if item.parts else [],
+        "group": item.group,
+        "actorId": item.actor_id,
+        "metadata": dict(item.metadata),
+        "createdAt": instant(item.created_at),
+        "truncated": item.truncated,
+        "why": item.why,
+        "redaction": None if found is None else {"mode": found.mode, "kinds": dict(found.kinds)},
+    }
 
 
 def verdict_shown(one: Verdict) -> dict[str, Json]:
