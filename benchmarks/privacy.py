@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import privacy_fifth
 import privacy_fourth
 import privacy_logs
 import privacy_second
@@ -490,7 +491,7 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth}
+LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth, "fifth": privacy_fifth}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:

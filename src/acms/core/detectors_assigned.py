@@ -61,7 +61,7 @@ _SIGN = (
     r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
     r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
-    r"""(?:[ \t](?:now|set[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?:[ \t](?:now|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
@@ -298,8 +298,19 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         whole, value = judged == value, judged
     if name[0] == "sig" and len(value) < 16:
         return None  # a signal
-    if not value or not _plausible(text, value, start, kind, place[1], group != "bare", rest == "s"):
-        return None
+    op = place[1]
+    if op == ":" and name[0] in text[name.start() : name.end()] and _LINE_END.match(text, start + len(value)):
+        op = "="  # a line of configuration
+    if not value or not _plausible(text, value, start, kind, op, group != "bare", rest == "s"):
+        return _beside(text, end, kind)
+    if (
+        kind == "password"
+        and name[0] != "passcode"
+        and value.isdigit()
+        and group == "bare"
+        and len(value) < 6
+    ):
+        return None  # a count
     end = _rest(text, start + len(value)) if whole else start + len(value)
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
@@ -316,6 +327,8 @@ _STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
+    if _refers(text, start, kind):
+        return None
     after = (_AFTER_ANY if kind == "password" and len(name[0]) > 4 else _AFTER).match(text, end)
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
@@ -355,6 +368,19 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     ):
         return None
     return after.end(), op + (" " if of else "")
+
+
+#: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
+_REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
+_SEGMENT = re.compile(r"\w[/:][\w.-]{0,40}$")
+
+
+def _refers(text: str, start: int, kind: str) -> bool:
+    """Tell whether a name is a part of a template, a path or a URN, so that what follows it is not its value."""
+    before = text[max(0, start - 42) : start]
+    return ("{" in before and _REFERENCE.search(before) is not None) or (
+        kind != "password" and ("/" in before or ":" in before) and _SEGMENT.search(before) is not None
+    )
 
 
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
@@ -455,6 +481,34 @@ _OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
 
 
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
+_EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
+#: What people put into passwords and code seldom puts into names.
+_ODD = re.compile(r"[!@#$%^&*?+~]")
+#: A parameter or a setting, an address of memory, the name of an algorithm, a standard or a version.
+_TECHNICAL = re.compile(
+    r"(?i)[a-z_][\w.-]*[=:][^=].*|0x[0-9a-f]+|\$\w+[^\w!@#%^&*?+~]?.{0,40}|"
+    r"(?:sha|md|argon|scrypt|bcrypt|pbkdf|hmac|base|utf|rsa|aes|ed|rfc|iso|oauth|http|ipv|hs|rs|es|v|u?int|u|i)[ -]?\d{1,4}\w{0,2}"
+)
+
+
+def _credential(value: str) -> bool:
+    """Tell whether an unquoted value looks made up: two kinds of characters at least, or several words in a row."""
+    if _TECHNICAL.fullmatch(value):
+        return False
+    if _DIGIT.search(value):
+        return True
+    inner = value.strip("!?.,:;*~")
+    if not inner.isascii() or not _LETTER.search(inner):
+        return False
+    low, up = any(map(str.islower, inner)), any(map(str.isupper, inner[1:]))
+    return (
+        _ODD.search(inner) is not None
+        or (low and up and inner.isalnum())
+        or (inner.count("-") >= 3 and inner.replace("-", "").isalpha())
+    )
+
+
 def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
     """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
     low = value.lower()
@@ -505,19 +559,25 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if kind in ("password", "sql"):
         if plural:
             return False
+        if not quoted and not _credential(value):
+            # One word in one case: only what is said to be equal to the name, and nothing goes on after it.
+            return (
+                size >= 5
+                and value.isascii()
+                and value.isalpha()
+                and op in _EQUAL
+                and not _AFTERWARDS.match(text[start + size : start + size + 24])
+            )
         if digit or symbol or mixed:
+            if not op and not digit and not symbol:
+                return False  # two names side by side
             if value.replace(".", "").replace(",", "").isdigit() and (size < 6 or prose) and not quoted:
                 return size >= 4 and not re.match(
                     r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)",
                     text[start + size : start + size + 12],
                 )
-            return not (not quoted and prose and not digit and not mixed and not symbol)
-        if quoted:
-            return not prose or size >= 5
-        if prose or not value.isascii():
-            return False
-        following = text[start + size : start + size + 24]
-        return size >= 5 and not _AFTERWARDS.match(following)
+            return True
+        return bool(op) and (not prose or size >= 5)
     if plural and not quoted:
         return False
     if (
@@ -575,7 +635,7 @@ _TUPLE = re.compile(
 def _commands(text: str) -> Iterator[Found]:
     """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
     for match in _USER.finditer(text):
-        if not _PLACEHOLDER.fullmatch(match[2]):
+        if not _PLACEHOLDER.fullmatch(match[2]) and match[2].lower() not in _NOT_VALUES:
             yield Found(match.start(2), match.end(2), "password")
     for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text), _CHPASSWD.finditer(text)):
         group = match.lastindex or 1

@@ -161,11 +161,28 @@ def phones(text: str) -> Iterator[Found]:
         elif numbered or _DATE.search(number) or _PAIRS.search(text, max(0, start - 9), start):
             there = numbered and len(digits) <= 13 and _called(text, start)
         elif 9 <= len(digits) <= 12 and before not in _BEFORE and _NATIONAL.fullmatch(number):
-            there = True
+            there = _written(text, start, stop, number)
         else:
             there = len(digits) <= 13 and _called(text, start)
         if there:
             yield Found(start, start + len(number), "phone")
+
+
+#: What is said of telephones near a number, not only right before it.
+_NEAR = re.compile(
+    r"(?i)phone|fon\b|mobil|handy|\btel\b|\bfax|\bsms|\btext(?:ed)? |\bcall|\breach|\bring\b|\bdial|contact|whatsapp|"
+    r"number|numéro|número|nummer|\bcell|m[óo]vil|t[ée]l[ée]|☎|📞|📱|手机|电话|電話|携帯|전화|тел"
+)
+_NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
+
+
+def _written(text: str, start: int, stop: int, number: str) -> bool:
+    """Tell whether a number in a national format is one of telephones: by brackets, by hyphens, or by what is said near."""
+    score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
+    score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
+    before, after = text[max(0, start - 9) : start], text[stop : stop + 9].lstrip(" \t,;|/")
+    score -= _NEIGHBOUR.search(before) is not None or (after != text[stop : stop + 9] and after[:1].isdigit())
+    return score >= 2
 
 
 def _called(text: str, start: int) -> bool:
