@@ -219,6 +219,7 @@ class ACMS(View):
             if not isinstance(message, Mapping):
                 raise ValidationError(f"must be a mapping, not {type(message).__name__}", field=field)
             values = dict(message)
+            called = "key" if "key" in values else "idempotency_key"
             values.setdefault("key", values.pop("idempotency_key", None))
             if values["key"] is None and idempotency_key is not None:
                 values["key"] = f"{validate.name(idempotency_key, 'idempotency_key')}:{index}"
@@ -226,7 +227,7 @@ class ACMS(View):
             if unknown or "role" not in values:
                 what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
                 raise ValidationError(what, field=field)
-            drafts.append(self._draft(f"{field}.", **values))
+            drafts.append(self._draft(f"{field}.", called=called, **values))
         return await self._ingest(drafts, last_message) if drafts else []
 
     def _draft(
@@ -245,6 +246,7 @@ class ACMS(View):
         privacy: str | Privacy = Privacy.ALLOW,
         origin: str | Origin | None = None,
         key: str | None = None,
+        called: str = "idempotency_key",
     ) -> Draft:
         """Check one message at the border and count it."""
         shared = self._shared
@@ -254,7 +256,7 @@ class ACMS(View):
             private = privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
             plain = EMPTY if metadata is None else validate.metadata(metadata)
             actor = None if actor_id is None else validate.name(actor_id, "actor_id")
-            name = None if key is None else validate.name(key, "key" if prefix else "idempotency_key")
+            name = None if key is None else validate.name(key, called)
             if shared.config.privacy.redact_before_persist:
                 from acms.core.sinks import stored  # the rules come with it
 

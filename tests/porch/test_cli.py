@@ -23,10 +23,10 @@ from acms.cli import base
 from acms.cli.commands import app
 
 COMMANDS = (
-    "at", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
+    "at", "audit", "backup", "compact", "compactions", "copy", "delete", "demo", "diff", "episodes", "erase",
     "expand", "export", "facts", "fork", "history", "import", "jobs", "log", "messages", "migrate", "pin", "pins",
-    "policy", "prompt", "recall", "reflect", "reindex",
-    "render", "restore", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
+    "keys", "policy", "prompt", "recall", "reflect", "reindex",
+    "render", "restore", "scan", "serve", "sessions", "stats", "tag", "undo", "unpin", "verify", "window", "worker",
 )  # fmt: skip
 DEMO = Path(str(files("acms") / "data" / "demo.jsonl"))
 ANSI = "\x1b"
@@ -80,8 +80,8 @@ def test_every_command_is_there() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *(command for command in COMMANDS if command not in ("policy", "prompt")),
-        *("policy get", "policy set", "prompt render", "prompt replay"),
+        *(command for command in COMMANDS if command not in ("keys", "policy", "prompt")),
+        *("keys create", "keys list", "policy get", "policy set", "prompt render", "prompt replay"),
     ],
 )
 def test_help_has_an_example_and_the_common_options(command: str) -> None:
