@@ -116,7 +116,9 @@ class Crowd:
         self.repeated = 0
         #: Answers that were neither whole nor absent, and errors of the clients themselves.
         self.broken: list[str] = []
-        self._threads = [threading.Thread(target=self._talk, args=(context,)) for context in contexts]
+        self._threads = [
+            threading.Thread(target=self._talk, args=(context,), daemon=True) for context in contexts
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -125,7 +127,7 @@ class Crowd:
         with self._count:
             goal = self.acknowledged + more
             assert self._count.wait_for(lambda: self.acknowledged >= goal or self.broken, 60)
-        assert not self.broken
+        assert not self.broken, self.broken
 
     def pause(self) -> None:
         """Let those that get no answer wait."""
@@ -142,7 +144,7 @@ class Crowd:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
-        assert not self.broken
+        assert not self.broken, self.broken
 
     def _talk(self, context: str) -> None:
         try:
@@ -167,8 +169,9 @@ class Crowd:
                     headers={"Idempotency-Key": content},
                 )
             except httpx2.TransportError as error:
-                if "peer closed connection" in str(error) or "incomplete" in str(error):
-                    raise  # part of an answer
+                # Only a service that is killed may leave in the middle of an answer.
+                if not self._again and "complete message body" in str(error):
+                    raise
                 with self._count:
                     self.unknown += 1
                 if not self._again:

@@ -6,12 +6,14 @@ pytest -m faults tests/faults/test_http.py      the long run: 50 kills
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -57,11 +59,22 @@ def test_fifty_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
     killing(tmp_path / "log.db", 50)
 
 
-def test_a_service_told_to_stop_under_load_answers_all_that_it_does(tmp_path: Path) -> None:
+def refused(one: Service, sent: bytes) -> None:
+    """Send what is no request."""
+    address = urlsplit(one.url)
+    with socket.create_connection((address.hostname, address.port), 30) as connection:
+        connection.sendall(sent)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_service_told_to_stop_under_load_answers_all_that_it_does(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     db = f"sqlite:///{tmp_path / 'log.db'}"
     with service(db) as one:
         crowd = Crowd(one, contexts(one, 8), again=False)
         crowd.wait(50)
+        refused(one, b"\x16\x03\x01 no request\r\n\r\n")
         with one.client() as client:
             for context in crowd.ledger:
                 reply = client.post(f"/contexts/{context}/compact", json={"preserveRecentCount": 2})
@@ -74,6 +87,7 @@ def test_a_service_told_to_stop_under_load_answers_all_that_it_does(tmp_path: Pa
             assert [(said["content"], said["id"]) for said in messages(client, context)] == told
         assert client.get("/jobs", params={"state": "running"}).json()["data"] == []
         assert one.stop() == 0
+    assert capfd.readouterr().err == "", "strangers and signals leave no lines"
 
 
 # ── several processes on one PostgreSQL ─────────────────────────────────────────────────────────────────────────────

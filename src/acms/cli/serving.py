@@ -100,6 +100,7 @@ def serve(
                 uvicorn.Config(
                     made,
                     log_config=None,
+                    log_level="error",  # else any stranger's garbage is a line on stderr
                     access_log=False,
                     server_header=False,
                     proxy_headers=False,
