@@ -35,7 +35,7 @@ from acms.server import wire
 from acms.server.contexts import etag
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.stores import Tenant
-from acms.server.wire import instant, plain
+from acms.server.wire import instant, named, plain
 
 __all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
 
@@ -289,10 +289,10 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
     return {
         "id": entry.id,
         "contextId": entry.context,
-        "kind": entry.kind,
+        "kind": str(entry.kind),
         "version": entry.version,
         "position": entry.position,
-        "role": entry.role,
+        "role": named(entry.role),
         "content": entry.content,
         "parts": plain(entry.parts) if entry.parts else [],
         "toolCallId": _answers(entry.parts),
@@ -303,8 +303,8 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
         "metadata": dict(metadata),
         "tokenCount": entry.tokens,
         "createdAt": instant(entry.created_at),
-        "origin": entry.origin,
-        "privacy": entry.privacy,
+        "origin": str(entry.origin),
+        "privacy": str(entry.privacy),
         "episodeId": episode_id(entry.context, entry.episode) if entry.episode else None,
         "chainHash": entry.chain.hex(),
         "state": entry.state,

@@ -14,7 +14,7 @@ from acms.server.config import Limits
 from acms.server.messages import RoleName
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
 from acms.server.places import Version, view_at
-from acms.server.wire import instant, plain
+from acms.server.wire import instant, named, plain
 
 __all__ = [
     "ItemShape",
@@ -169,9 +169,9 @@ def item_shown(item: ContextItem) -> dict[str, Json]:
         "id": item.id,
         "version": item.version,
         "position": item.position,
-        "role": item.role,
+        "role": named(item.role),
         "content": item.content,
-        "source": item.source,
+        "source": str(item.source),
         "score": item.score,
         "relevance": item.relevance,
         "tokenCount": item.token_count,
