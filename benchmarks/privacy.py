@@ -40,6 +40,7 @@ import privacy_fifth
 import privacy_fourth
 import privacy_logs
 import privacy_second
+import privacy_sixth
 import privacy_third
 
 from acms.core import detectors_rules
@@ -491,7 +492,13 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth, "fifth": privacy_fifth}
+LOGS = {
+    "second": privacy_second,
+    "third": privacy_third,
+    "fourth": privacy_fourth,
+    "fifth": privacy_fifth,
+    "sixth": privacy_sixth,
+}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:

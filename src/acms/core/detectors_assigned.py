@@ -261,6 +261,8 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
 
 def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     """Return the value of a name, when it has one and the value looks like a secret."""
+    if _refers(text, name.start(), kind):
+        return None
     end = name.end()
     rest = ""
     if text[end : end + 1] in _JOINED and (tail := _TAIL.match(text, end)):
@@ -327,8 +329,6 @@ _STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
-    if _refers(text, start, kind):
-        return None
     after = (_AFTER_ANY if kind == "password" and len(name[0]) > 4 else _AFTER).match(text, end)
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
