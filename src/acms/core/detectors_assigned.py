@@ -187,7 +187,7 @@ def assigned(text: str) -> list[Found]:
             at = name.end()
             kind = name.lastgroup or "secret"
             if text[at : at + 1] not in _FOLLOWS:
-                if kind == "password" and (hit := _said_before(text, name)):
+                if kind == "password" and (hit := _said_before(text, name) or _near(text, name.end())):
                     found.append(hit)
                 continue
             if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
@@ -204,7 +204,7 @@ def assigned(text: str) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = _said_before(text, name)
+                    hit = _said_before(text, name) or _near(text, name.end())
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
@@ -356,7 +356,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
             return None
     elif op == "|":
-        if "{{" in text[max(0, start - 48) : start]:
+        if ("{{" in text[max(0, start - 48) : start]) or (text[end : end + 1] == "|" and text[end + 1 : end + 2].isalpha()):
             return None  # a filter of a template
     elif op == "to":
         if name[0] != "hasło" and (of or not _CHANGED.search(low, max(0, start - 48), start)):
@@ -372,15 +372,16 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
 
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
-_SEGMENT = re.compile(r"\w[/:][\w.-]{0,40}$")
+_SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
+_PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
 def _refers(text: str, start: int, kind: str) -> bool:
     """Tell whether a name is a part of a template, a path or a URN, so that what follows it is not its value."""
     before = text[max(0, start - 42) : start]
-    return ("{" in before and _REFERENCE.search(before) is not None) or (
-        kind != "password" and ("/" in before or ":" in before) and _SEGMENT.search(before) is not None
-    )
+    if "{" in before and _REFERENCE.search(before):
+        return True
+    return (_PATH if kind == "password" else _SEGMENT).search(before) is not None
 
 
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
@@ -458,6 +459,26 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
+_NEARBY = re.compile(r"""[ \t"'`“「(]([^\s"'`“”「」()\[\]{}<>=:;,/|\\]{8,64}+)(?=["'`”」)]|[.,;]?(?:\s|$))""")
+_VERSION = re.compile(r".*@v?\d.*|.*\d%|[\d.+-]+\w{0,8}|[$^].*[$^].*|.*\$")
+
+
+def _near(text: str, start: int) -> Found | None:
+    """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
+    end = text.find("\n", start, start + 64)
+    for match in _NEARBY.finditer(text, start, end if end >= 0 else start + 64):
+        value = match[1].rstrip(".")
+        if (
+            _DIGIT.search(value)
+            and _LETTER.search(value)
+            and _ODD.search(value, 1)
+            and not _VERSION.fullmatch(value)
+            and not _PLACEHOLDER.fullmatch(value)
+        ):
+            return Found(match.start(1), match.start(1) + len(value), "password")
+    return None
+
+
 _SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
 
@@ -487,7 +508,7 @@ _EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
 _ODD = re.compile(r"[!@#$%^&*?+~]")
 #: A parameter or a setting, an address of memory, the name of an algorithm, a standard or a version.
 _TECHNICAL = re.compile(
-    r"(?i)[a-z_][\w.-]*[=:][^=].*|0x[0-9a-f]+|\$\w+[^\w!@#%^&*?+~]?.{0,40}|"
+    r"(?i)-{0,2}[a-z_][\w.-]*[=:][^=].*|0x[0-9a-f]+|\$\w+[^\w!@#%^&*?+~]?.{0,40}|"
     r"(?:sha|md|argon|scrypt|bcrypt|pbkdf|hmac|base|utf|rsa|aes|ed|rfc|iso|oauth|http|ipv|hs|rs|es|v|u?int|u|i)[ -]?\d{1,4}\w{0,2}"
 )
 
