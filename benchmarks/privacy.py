@@ -40,6 +40,7 @@ import privacy_fifth
 import privacy_fourth
 import privacy_logs
 import privacy_second
+import privacy_seventh
 import privacy_sixth
 import privacy_third
 
@@ -498,6 +499,7 @@ LOGS = {
     "fourth": privacy_fourth,
     "fifth": privacy_fifth,
     "sixth": privacy_sixth,
+    "seventh": privacy_seventh,
 }
 
 

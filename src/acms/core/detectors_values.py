@@ -37,7 +37,7 @@ PLACEHOLDER = re.compile(
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 EXPRESSION = re.compile(
     r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
-    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++|"
+    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++|[a-z][a-z0-9]*+_t|"
     r"(?:Convert(?:To|From)|Read|Get|New|Import|Invoke)-[A-Z]\w++"
 )
 #: What people put into passwords and code seldom puts into names.
