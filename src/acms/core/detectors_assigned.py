@@ -346,7 +346,9 @@ def _refers(text: str, start: int, kind: str) -> bool:
     before = text[max(0, start - 42) : start]
     if "{" in before and _REFERENCE.search(before):
         return True
-    return (_PATH if kind == "password" else _SEGMENT).search(before) is not None
+    if kind == "password":
+        return "/" in before and _PATH.search(before) is not None
+    return _SEGMENT.search(before) is not None
 
 
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
@@ -430,6 +432,8 @@ _VERSION = re.compile(r".*@v?\d.*|.*\d%|[\d.+-]+\w{0,8}|[$^].*[$^].*|.*\$")
 
 def _near(text: str, start: int) -> Found | None:
     """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
+    if not DIGIT.search(text, start, start + 64):
+        return None
     end = text.find("\n", start, start + 64)
     for match in _NEARBY.finditer(text, start, end if end >= 0 else start + 64):
         value = match[1].rstrip(".")
