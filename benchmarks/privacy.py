@@ -40,6 +40,8 @@ import privacy_fifth
 import privacy_fourth
 import privacy_logs
 import privacy_second
+import privacy_seventh
+import privacy_sixth
 import privacy_third
 
 from acms.core import detectors_rules
@@ -491,7 +493,14 @@ def generated(count: int, seed: int) -> Iterator[Case]:
 
 
 #: Parts of `--logs`, by name.
-LOGS = {"second": privacy_second, "third": privacy_third, "fourth": privacy_fourth, "fifth": privacy_fifth}
+LOGS = {
+    "second": privacy_second,
+    "third": privacy_third,
+    "fourth": privacy_fourth,
+    "fifth": privacy_fifth,
+    "sixth": privacy_sixth,
+    "seventh": privacy_seventh,
+}
 
 
 def logged(count: int, seed: int) -> Iterator[Case]:

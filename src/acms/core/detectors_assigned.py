@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from binascii import Error as BinasciiError
 from binascii import a2b_base64
-from collections.abc import Iterator
 from functools import cache
-from itertools import chain
 
 from acms.core.detectors import Found, entropy
+from acms.core.detectors_values import DIGIT, EXPRESSION, LETTER, NOT_VALUES, ODD, PLACEHOLDER, credential
 
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
@@ -112,40 +111,6 @@ _VALUE = re.compile(
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
     r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
-_NOT_VALUES = frozenset(
-    """string str text bool boolean int integer number float object any unknown undefined none null nil true false void
-    required optional missing invalid incorrect wrong empty expired reset changed updated generated encrypted hashed
-    protected secure secured strong weak short long too not here there this that same different correct valid stored
-    saved set unset sent shown hidden visible masked redacted removed rotated revoked leaked exposed compromised
-    safe yes no on off your the a an my our their his her its it what where when how why which who please enter
-    forgot forgotten change default env environ process self request response config settings args kwargs input
-    output field value label password passwort passwd secret token key credentials user username login admin email
-    name type id url path file line char varchar data form html body header bearer basic digest api public private
-    only never always also and or but if for from with without by in of to at as is was are be been being must
-    should can could may might will would has have had do does did needed necessary used use using handled managed
-    passed given provided supplied available unavailable accepted rejected denied allowed checked verified validated
-    configured injected read loaded async raise return break continue throw await new function def class null assert
-    print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
-    shift undef nullptr
-    filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
-    hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
-)
-_PLACEHOLDER = re.compile(
-    r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
-    r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
-    r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
-    r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
-    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
-    r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
-    r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
-    r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
-)
-#: Code rather than a value: an attribute, a call, a name in one of the usual cases.
-_EXPRESSION = re.compile(
-    r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
-    r"[a-z]++(?:[A-Z][a-z]++)++|[a-z]++(?:_[a-z]++)++|[A-Z]++(?:_(?![0-9]{2,}$)[A-Z0-9]++)++|(?:[A-Z][a-z]++){2,}+|[&@][A-Za-z_]++|!!\w++|"
-    r"(?:Convert(?:To|From)|Read|Get|New|Import|Invoke)-[A-Z]\w++"
-)
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
 _ENDS = re.compile(
     r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|"
@@ -187,7 +152,7 @@ def assigned(text: str) -> list[Found]:
             at = name.end()
             kind = name.lastgroup or "secret"
             if text[at : at + 1] not in _FOLLOWS:
-                if kind == "password" and (hit := _said_before(text, name)):
+                if kind == "password" and (hit := _said_before(text, name) or _near(text, name.end())):
                     found.append(hit)
                 continue
             if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
@@ -204,12 +169,10 @@ def assigned(text: str) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = _said_before(text, name)
+                    hit = _said_before(text, name) or _near(text, name.end())
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
-    if any(map(low.__contains__, _COMMANDS)):
-        found += _commands(text)
     return found
 
 
@@ -238,7 +201,7 @@ def _is_pair(value: str) -> bool:
 def _header(text: str, name: re.Match[str]) -> Found | None:
     if name.lastgroup == "cookie":
         match = _COOKIE.match(text, name.end())
-        if match and not _PLACEHOLDER.fullmatch(match["value"]):
+        if match and not PLACEHOLDER.fullmatch(match["value"]):
             return Found(match.start("value"), match.end("value"), "token")
         return None
     match = _AUTH.match(text, name.end())
@@ -249,8 +212,8 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
         if text[name.end() : name.end() + 1] not in " \t:=%" or scheme:
             return None
         scheme = "bearer"
-    telling = _DIGIT.search(value) is not None and _LETTER.search(value) is not None
-    if _PLACEHOLDER.fullmatch(value) or _EXPRESSION.fullmatch(value):
+    telling = DIGIT.search(value) is not None and LETTER.search(value) is not None
+    if PLACEHOLDER.fullmatch(value) or EXPRESSION.fullmatch(value):
         return None
     if scheme == "basic" and len(value) >= 8 and _is_pair(value):
         return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
@@ -261,6 +224,8 @@ def _header(text: str, name: re.Match[str]) -> Found | None:
 
 def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     """Return the value of a name, when it has one and the value looks like a secret."""
+    if _refers(text, name.start(), kind):
+        return None
     end = name.end()
     rest = ""
     if text[end : end + 1] in _JOINED and (tail := _TAIL.match(text, end)):
@@ -292,7 +257,7 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     value, start = match[group], match.start(group)
     whole = group == "bare"
     if whole:
-        if kind != "password" and value.islower() and not _DIGIT.search(value):
+        if kind != "password" and value.islower() and not DIGIT.search(value):
             return None  # a word, or what reads like one
         judged = _bare(value)
         whole, value = judged == value, judged
@@ -327,8 +292,6 @@ _STATED = frozenset(":|：|is|was|is now|was set to|is set to|ist|lautet|war|est
 def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tuple[int, str] | None:
     """Return where the value of a name begins, and by which sign or word; None when nothing says that one follows."""
     start = name.start()
-    if _refers(text, start, kind):
-        return None
     after = (_AFTER_ANY if kind == "password" and len(name[0]) > 4 else _AFTER).match(text, end)
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
@@ -356,7 +319,9 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if not former or not former[0].startswith("<") or text[after.end() : after.end() + 1] in "@:/":
             return None
     elif op == "|":
-        if "{{" in text[max(0, start - 48) : start]:
+        if ("{{" in text[max(0, start - 48) : start]) or (
+            text[end : end + 1] == "|" and text[end + 1 : end + 2].isalpha()
+        ):
             return None  # a filter of a template
     elif op == "to":
         if name[0] != "hasło" and (of or not _CHANGED.search(low, max(0, start - 48), start)):
@@ -372,15 +337,18 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
 
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
-_SEGMENT = re.compile(r"\w[/:][\w.-]{0,40}$")
+_SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
+_PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
 def _refers(text: str, start: int, kind: str) -> bool:
     """Tell whether a name is a part of a template, a path or a URN, so that what follows it is not its value."""
     before = text[max(0, start - 42) : start]
-    return ("{" in before and _REFERENCE.search(before) is not None) or (
-        kind != "password" and ("/" in before or ":" in before) and _SEGMENT.search(before) is not None
-    )
+    if "{" in before and _REFERENCE.search(before):
+        return True
+    if kind == "password":
+        return "/" in before and _PATH.search(before) is not None
+    return _SEGMENT.search(before) is not None
 
 
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
@@ -407,8 +375,8 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
         several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
         enough = len(value) >= 8 and several and not _MOMENT.fullmatch(value)
     else:
-        enough = len(value) >= 20 and entropy(value) >= 3 and _LETTER.search(value)
-    if enough and _DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
+        enough = len(value) >= 20 and entropy(value) >= 3 and LETTER.search(value)
+    if enough and DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
         return Found(match.start(1), match.start(1) + len(value), kind)
     return None
 
@@ -428,7 +396,7 @@ def _pair(text: str, name: re.Match[str]) -> Found | None:
     value = match[1].rstrip(".") if match else ""
     if (
         match
-        and _DIGIT.search(value)
+        and DIGIT.search(value)
         and _plausible(text, value, match.start(1), "password", "is", False, False)
     ):
         return Found(match.start(1), match.start(1) + len(value), "password")
@@ -458,6 +426,28 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     return None
 
 
+_NEARBY = re.compile(r"""[ \t"'`“「(]([^\s"'`“”「」()\[\]{}<>=:;,/|\\]{8,64}+)(?=["'`”」)]|[.,;]?(?:\s|$))""")
+_VERSION = re.compile(r".*@v?\d.*|.*\d%|[\d.+-]+\w{0,8}|[$^].*[$^].*|.*\$")
+
+
+def _near(text: str, start: int) -> Found | None:
+    """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
+    if not DIGIT.search(text, start, start + 64):
+        return None
+    end = text.find("\n", start, start + 64)
+    for match in _NEARBY.finditer(text, start, end if end >= 0 else start + 64):
+        value = match[1].rstrip(".")
+        if (
+            DIGIT.search(value)
+            and LETTER.search(value)
+            and ODD.search(value, 1)
+            and not _VERSION.fullmatch(value)
+            and not PLACEHOLDER.fullmatch(value)
+        ):
+            return Found(match.start(1), match.start(1) + len(value), "password")
+    return None
+
+
 _SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
 
@@ -473,8 +463,6 @@ def _bare(value: str) -> str:
     return value.rstrip(".,;:") if len(value) > 1 else value
 
 
-_DIGIT = re.compile("[0-9]")
-_LETTER = re.compile(r"[^\W\d_]")
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
 _KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
 _OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
@@ -483,37 +471,13 @@ _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > 
 
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
-#: What people put into passwords and code seldom puts into names.
-_ODD = re.compile(r"[!@#$%^&*?+~]")
-#: A parameter or a setting, an address of memory, the name of an algorithm, a standard or a version.
-_TECHNICAL = re.compile(
-    r"(?i)[a-z_][\w.-]*[=:][^=].*|0x[0-9a-f]+|\$\w+[^\w!@#%^&*?+~]?.{0,40}|"
-    r"(?:sha|md|argon|scrypt|bcrypt|pbkdf|hmac|base|utf|rsa|aes|ed|rfc|iso|oauth|http|ipv|hs|rs|es|v|u?int|u|i)[ -]?\d{1,4}\w{0,2}"
-)
-
-
-def _credential(value: str) -> bool:
-    """Tell whether an unquoted value looks made up: two kinds of characters at least, or several words in a row."""
-    if _TECHNICAL.fullmatch(value):
-        return False
-    if _DIGIT.search(value):
-        return True
-    inner = value.strip("!?.,:;*~")
-    if not inner.isascii() or not _LETTER.search(inner):
-        return False
-    low, up = any(map(str.islower, inner)), any(map(str.isupper, inner[1:]))
-    return (
-        _ODD.search(inner) is not None
-        or (low and up and inner.isalnum())
-        or (inner.count("-") >= 3 and inner.replace("-", "").isalpha())
-    )
 
 
 def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
     """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
     low = value.lower()
     size = len(value)
-    digit = _DIGIT.search(value) is not None
+    digit = DIGIT.search(value) is not None
     if not digit:
         if kind != "password" and (
             size < 20
@@ -528,14 +492,14 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if (
         size < 4
         or _AMOUNT.fullmatch(low)
-        or low in _NOT_VALUES
-        or low.rstrip("?!.") in _NOT_VALUES
-        or _PLACEHOLDER.fullmatch(value)
+        or low in NOT_VALUES
+        or low.rstrip("?!.") in NOT_VALUES
+        or PLACEHOLDER.fullmatch(value)
     ):
         return False
     if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
         return False
-    alpha = _LETTER.search(value) is not None
+    alpha = LETTER.search(value) is not None
     symbol = _SYMBOL.search(value, 0, size - 1) is not None
     mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
     if op.endswith(" ") and _MOMENT.fullmatch(value):
@@ -548,10 +512,10 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
             and len(words) >= 4
             and all(word.isalpha() and word.islower() for word in words)
         ):
-            return sum(word in _NOT_VALUES for word in words) < 2  # a passphrase
+            return sum(word in NOT_VALUES for word in words) < 2  # a passphrase
         return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
     if not quoted and (
-        _EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
+        EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
     ):
         return False
     if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
@@ -559,7 +523,7 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if kind in ("password", "sql"):
         if plural:
             return False
-        if not quoted and not _credential(value):
+        if not quoted and not credential(value):
             # One word in one case: only what is said to be equal to the name, and nothing goes on after it.
             return (
                 size >= 5
@@ -597,48 +561,3 @@ def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bo
     if kind == "secret" and not quoted and prose and size < 12:
         return digit and (mixed or symbol)
     return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
-
-
-_USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,128}+):([^\s"']{3,256}+)""")
-_ARGUMENT = re.compile(
-    r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
-    r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
-    r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
-    r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|rootpw|"""
-    r"""snowsql[ \t](?:[^\n]{0,80}?[ \t])?-p|smbclient[ \t][^\n]{0,80}?-U[ \t]?[^\s%]{1,40}+%|"""
-    r"""wpa_passphrase[ \t]\S{1,40}[ \t]|"""
-    r"""(?:sqlplus[ \t]|jdbc:oracle:\w{2,5}:)\w{1,32}/|7z\w?[ \t](?:[^\n]{0,60}?[ \t])?-p|"""
-    r"""https?[ \t](?:[^\n]{0,60}?[ \t])?(?:-a|--auth)[ \t][\w.-]{1,40}:|"""
-    r"""gh[ \t]secret[ \t]set[ \t][^\n]{0,60}?(?:-b|--body)|"""
-    r"""net[ \t]use[ \t][^\n]{0,80}?/user:[^\s]{1,60}+|htpasswd[ \t]-\w{0,4}b\w{0,4}[ \t]\S{1,80}[ \t]\S{1,40})"""
-    r"""[ \t]{0,4}["']?([^\s"'-][^\s"']{2,127}+)|"""
-    r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?([^\s"'-][^\s"']{2,127})|"""
-    r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
-)
-_CHPASSWD = re.compile(
-    r"""chpasswd:?[^\n]{0,80}\n(?:[ \t]{0,12}(?:list|expire|users)[^\n]{0,40}\n){0,3}[ \t]{0,12}(?:-[ \t])?"?"""
-    r"""\w{1,32}:([^\s"']{3,128}+)|"""
-    r"""echo[ \t]["']?\w{1,32}:([^\s"']{3,128}+)["']?[ \t]{0,4}\|[^\n]{0,40}chpasswd"""
-)
-_COMMANDS = (
-    "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
-    "masterauth", "rootpw", "snowsql", "smbclient", "wpa_pass", "sqlplus", "jdbc:oracle", "7z", "http -", "gh secret",
-    "https -", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(",
-    "chpasswd",
-)  # fmt: skip
-#: A user and a password, in this order.
-_TUPLE = re.compile(
-    r"""auth(?:=|[ ]=[ ])?[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE
-)
-
-
-def _commands(text: str) -> Iterator[Found]:
-    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
-    for match in _USER.finditer(text):
-        if not _PLACEHOLDER.fullmatch(match[2]) and match[2].lower() not in _NOT_VALUES:
-            yield Found(match.start(2), match.end(2), "password")
-    for match in chain(_ARGUMENT.finditer(text), _TUPLE.finditer(text), _CHPASSWD.finditer(text)):
-        group = match.lastindex or 1
-        value = match[group]
-        if not _PLACEHOLDER.fullmatch(value) and value.lower() not in _NOT_VALUES:
-            yield Found(match.start(group), match.end(group), "password")

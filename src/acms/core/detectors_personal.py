@@ -177,7 +177,7 @@ _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 
 
 def _written(text: str, start: int, stop: int, number: str) -> bool:
-    """Tell whether a number in a national format is one of telephones: by brackets, by hyphens, or by what is said near."""
+    """Tell whether a number in a national format is a telephone's: by brackets, hyphens or what is said near."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
     before, after = text[max(0, start - 9) : start], text[stop : stop + 9].lstrip(" \t,;|/")
