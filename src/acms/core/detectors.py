@@ -83,12 +83,6 @@ VARIABLE = re.compile(
 )
 
 
-#: How documents write the parts of an address of which no part is real.
-_PARTS = frozenset(
-    (user, word) for user in ("user", "username", "login") for word in ("password", "pass", "passwd", "pwd")
-)
-
-
 def addresses(text: str) -> Iterator[Found]:
     """Find `scheme://user:password@host…`, whole."""
     at = text.find("://")
@@ -97,7 +91,7 @@ def addresses(text: str) -> Iterator[Found]:
         after = at + 3
         if match:
             scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not VARIABLE.fullmatch(match[2]) and match.group(1, 2) not in _PARTS:
+            if scheme and not VARIABLE.fullmatch(match[2]):
                 yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
                 after = match.end()
         at = text.find("://", after)
