@@ -7,7 +7,8 @@ Each server runs alone on one core (where there are two), wrk on the other; the 
 `fastapi noop` checks the same body with pydantic and answers; `fastapi insert` also inserts it into an SQLite file, WAL
 and FULL, a commit each. `acms append` is the versioned, hash-chained, durable append of one message with everything
 that is read off it; `acms window` reads the newest 2,000 tokens of a log of 1,000 messages. The CPU is the server's own
-(user and system) divided by the requests it answered. Peers that are not installed are left out and named.
+(user and system) divided by the requests it answered; all run on the event loop of asyncio, with the same parser. Peers
+that are not installed are left out and named.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ async def insert(body: Body):
     return {"stored": len(body.messages)}
 
 import uvicorn
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False, loop="asyncio")
 """
 
 STARLETTE = """
@@ -86,7 +87,7 @@ async def noop(request):
 
 import uvicorn
 app = Starlette(routes=[Route("/noop", noop, methods=["POST"])])
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False, loop="asyncio")
 """
 
 
@@ -141,7 +142,7 @@ def pinned(core: int) -> list[str]:
     return ["taskset", "-c", str(core)] if (os.cpu_count() or 1) > 1 and shutil.which("taskset") else []
 
 
-def wrk(folder: Path, server: Server, path: str, body: str | None, connections: int, seconds: float) -> Run:
+def wrk(folder: Path, server: Server, path: str, body: str | None, connections: int, seconds: int) -> Run:
     """Load a server and measure."""
     script = folder / "load.lua"
     lines = ['wrk.headers["Content-Type"] = "application/json"']
@@ -154,7 +155,7 @@ def wrk(folder: Path, server: Server, path: str, body: str | None, connections: 
     script.write_text("\n".join(lines))
     before = server.cpu()
     ran = subprocess.run(
-        [*pinned(1), "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(script),
+        [*pinned(1), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script),
          f"http://127.0.0.1:{server.port}{path}"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
@@ -170,7 +171,7 @@ def wrk(folder: Path, server: Server, path: str, body: str | None, connections: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
-    parser.add_argument("--seconds", type=float, default=4.0, metavar="S")
+    parser.add_argument("--seconds", type=int, default=4, metavar="S")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64], metavar="N")
     given = parser.parse_args()
     if shutil.which("wrk") is None:
@@ -199,9 +200,9 @@ def main() -> None:
         servers.append(peer)
         load("fastapi noop", peer, "/noop", BODY)
         load("fastapi insert", peer, "/insert", BODY)
-    bare = Server(sys.executable, "-c", STARLETTE, "{port}")
-    servers.append(bare)
-    load("starlette noop", bare, "/noop", BODY)
+        bare = Server(sys.executable, "-c", STARLETTE, "{port}")  # it comes with FastAPI
+        servers.append(bare)
+        load("starlette noop", bare, "/noop", BODY)
     try:
         measure(given, loads, acms, load)
     finally:

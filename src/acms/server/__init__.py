@@ -13,7 +13,7 @@ try:
     from acms.server.config import Limits, ServerConfig
 except ImportError as missing:
     package = (missing.name or "").partition(".")[0]
-    if package not in ("pydantic", "starlette", "prometheus_client"):
+    if package not in ("pydantic", "prometheus_client"):
         raise
     raise MissingExtraError("server", package) from None
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter
 
-from starlette.types import Receive, Scope, Send
-
 from acms.config import ACMSConfig
 from acms.core.validate import PAGE
 from acms.errors import ConfigurationError
@@ -19,6 +17,7 @@ from acms.logs import log, shown
 from acms.model import ContextQuery, JobQuery, JobState, Json
 from acms.protocols import Embedder, Reflector, Reranker, Summarizer
 from acms.providers.tokens import default_counter
+from acms.server.asgi import Receive, Scope, Send
 from acms.server.audit import Audit
 from acms.server.catalogue import OPERATIONS
 from acms.server.config import ServerConfig

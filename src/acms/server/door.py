@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pydantic.alias_generators import to_camel
-from starlette.types import Receive, Scope, Send
 
 from acms import problems
 from acms.errors import (
@@ -32,6 +31,7 @@ from acms.errors import (
 )
 from acms.logs import correlation, log, shown
 from acms.server import wire
+from acms.server.asgi import Receive, Scope, Send
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.telemetry import request_span
 
