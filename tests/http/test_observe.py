@@ -68,6 +68,28 @@ def test_what_is_asked_stored_and_refused_is_counted(sqlite_service: Service) ->
     assert more('acms_http_request_seconds_count{operation="appendMessages"}') == 1
 
 
+def test_the_share_of_a_prompt_that_a_cache_holds_is_counted(sqlite_service: Service) -> None:
+    context = sqlite_service.talk("one " * 400, "two " * 400)
+    before = numbers(sqlite_service)
+    reply = sqlite_service.client.post(
+        f"/contexts/{context}/prompt",
+        json={"codec": "openai-chat", "model": "gpt-4o", "user": "Go on.", "budget": 3000},
+    )
+    assert reply.status_code == 200, reply.text
+    short = sqlite_service.client.post(
+        f"/contexts/{context}/prompt",
+        json={"codec": "openai-chat", "model": "gpt-4o", "user": "Go on.", "budget": 1},
+    )
+    assert short.status_code == 422
+    after = numbers(sqlite_service)
+    assert after["acms_prompt_cached_share_count"] == before["acms_prompt_cached_share_count"] + 1
+    assert after['acms_tokens_asked_total{verb="prompt"}'] >= 3000
+    assert (
+        after['acms_budget_rejections_total{code="FIT"}']
+        == before.get('acms_budget_rejections_total{code="FIT"}', 0) + 1
+    )
+
+
 class Lines(logging.Handler):
     """The log as it is written; `ended` is set once a request is in it, which is after its answer was sent."""
 

@@ -201,9 +201,8 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
         made = made.user(body.user)
     if body.tools:
         made = made.tools(body.tools)
-    return Reply(
-        body={"data": _shown(await made.render(budget=body.budget, after=after), ledger=body.ledger)}
-    )
+    rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
+    return Reply(body={"data": _shown(rendered, ledger=body.ledger)})
 
 
 def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
