@@ -46,7 +46,11 @@ def strategies(*, slack: float | None = None) -> st.SearchStrategy[Strategy | No
         st.none(),
         st.just(Omit()),
         st.builds(Truncate, caps, st.sampled_from(Keep)),
-        st.builds(Window, st.just(slack) if slack is not None else st.sampled_from([0.0, 0.25, 0.5])),
+        st.builds(
+            Window,
+            slack=st.just(slack) if slack is not None else st.sampled_from([0.0, 0.25, 0.5]),
+            length=st.sampled_from([0, 0, 5, 40]) if slack is None else st.just(0),
+        ),
         st.builds(
             Summarise,
             st.just("sum"),

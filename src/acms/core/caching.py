@@ -100,7 +100,7 @@ def start(befores: Sequence[int], costs: Sequence[int], room: int, length: int, 
         return newest
     while length > MOST * room:
         length //= 2
-    while length:
+    while length > 0:
         since = bisect_left(befores, epoch(befores[newest], length))
         if since > first:
             return _line(befores, costs, since, first, room, length, step(scale or room, LINES))
