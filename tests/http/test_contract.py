@@ -1,4 +1,4 @@
-"""The v0 contract over HTTP (checks 2, 36, 38 and 39)."""
+"""The v0 contract over HTTP (checks 2, 36, 38, 39 and 40)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from acms.evaluation import GoldItem, evaluation_result
 from acms.logs import JSONFormatter
 from tests.contract.sources import Source, item, request, schema
 from tests.http.serving import Service, serving
@@ -202,3 +203,28 @@ def test_a_context_that_was_deleted_elsewhere_is_404(tmp_path: Path) -> None:
         assert _render(there, request(), params={"contexts": context}).status_code == 200
         here.client.delete(f"/contexts/{context}")
         assert _render(there, request(), params={"contexts": context}).status_code == 404
+
+
+def test_check_40_an_item_is_computed_from_what_came_over_the_wire(service: Service) -> None:
+    gold = GoldItem.of(
+        {
+            "id": "q-1",
+            "query": "orders database",
+            "expected_ids": ["proj:orders#db"],
+            "layers": ["L2"],
+            "entities": ["orders", "database"],
+        }
+    )
+    wire = checked_wire(_render(service, request("orders database")).json())
+    result = evaluation_result(gold, wire, latencies_ms=[1.0, 2.0], planted=["nowhere"])
+    jsonschema.Draft202012Validator(schema("evaluation_result")).validate(result)
+    assert result["retrieved_ids"] == ["proj:orders#db"]
+    metrics = result["metrics"]
+    assert (metrics["mrr_10"], metrics["ndcg_10"], metrics["cov_entities"], metrics["errors"]) == (
+        1.0,
+        1.0,
+        1.0,
+        0,
+    )
+    assert metrics["privacy_leak"] == 0
+    assert evaluation_result(gold, wire, planted=["Friday night"])["metrics"]["privacy_leak"] == 1

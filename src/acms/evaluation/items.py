@@ -59,7 +59,7 @@ class GoldItem:
 
 def evaluation_result(
     gold: GoldItem,
-    reply: RenderReply,
+    reply: RenderReply | Mapping[str, Json],
     *,
     latencies_ms: Sequence[float] = (),
     planted: Collection[str] = (),
@@ -68,7 +68,7 @@ def evaluation_result(
     labels: Mapping[str, str] | None = None,
     ts: datetime | None = None,
 ) -> dict[str, Json]:
-    """Return the figures of a reply as JSON (`evaluation_result.v0`).
+    """Return the figures of a reply, also as it came over the wire, as JSON (`evaluation_result.v0`).
 
     Precision, nDCG and reciprocal rank are of the fragments in the order of the reply, each expected id being as
     relevant as any other: precision at k is divided by k, nDCG by that of the best order. `latencies_ms` are of one or
@@ -76,22 +76,24 @@ def evaluation_result(
     something that the mode `privacy` does not allow. `thresholds` make verdicts: the least that is good enough, and of
     times, errors and leaks the most. `labels` are of agent_id, user_id, layer, model_id, tool_id.
     """
-    found = [one.id for one in reply.fragments or ()]
+    wire = reply.to_wire(extended=True) if isinstance(reply, RenderReply) else reply
+    fragments: Sequence[Mapping[str, Json]] = wire.get("fragments") or ()
+    found: list[str] = [one["id"] for one in fragments]
     metrics: dict[str, Json] = {
         "p_at_5": precision_at(5, found, gold.expected_ids),
         "p_at_10": precision_at(10, found, gold.expected_ids),
         "ndcg_10": ndcg_at(10, found, gold.expected_ids),
         "mrr_10": reciprocal_rank_at(10, found, gold.expected_ids),
-        "errors": int(reply.error is not None),
-        "privacy_leak": leaks(reply, planted, one_of(Privacy, privacy, "privacy")),
+        "errors": int(wire.get("error") is not None),
+        "privacy_leak": leaks(wire, planted, one_of(Privacy, privacy, "privacy")),
     }
-    covered = _coverage(gold, reply)
+    covered = _coverage(gold, wire)
     if covered is not None:
         metrics["cov_entities"] = covered
     if latencies_ms:
         metrics["p50_ms"] = percentile(latencies_ms, 0.5)
         metrics["p95_ms"] = percentile(latencies_ms, 0.95)
-    result: dict[str, Json] = {"schema_version": VERSION, "id": gold.id, "request_id": reply.request_id}
+    result: dict[str, Json] = {"schema_version": VERSION, "id": gold.id, "request_id": wire["request_id"]}
     for name, value in (labels or {}).items():
         if name not in _LABELS:
             raise ValidationError(f"is none of {', '.join(_LABELS)}", field=f"labels.{name}")
@@ -128,21 +130,21 @@ def percentile(samples: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-len(ordered) * round(1000 * share) // 1000) - 1)]
 
 
-def leaks(reply: RenderReply, planted: Collection[str], privacy: Privacy) -> int:
+def leaks(wire: Mapping[str, Json], planted: Collection[str], privacy: Privacy) -> int:
     """Return how many planted texts a reply holds, and how many fragments hold what a mode does not allow."""
-    wire = json.dumps(reply.to_wire(extended=True), ensure_ascii=False)
-    found = sum(one in wire or json.dumps(one, ensure_ascii=False)[1:-1] in wire for one in planted if one)
-    texts = [one.text for one in reply.fragments or () if one.text is not None]
+    whole = json.dumps(wire, ensure_ascii=False)
+    found = sum(one in whole or json.dumps(one, ensure_ascii=False)[1:-1] in whole for one in planted if one)
+    texts: list[str] = [one["text"] for one in wire.get("fragments") or () if "text" in one]
     if privacy is Privacy.BLOCK:
         return found + len(texts)
     return found + sum(bool(redact(text, privacy).spans) for text in texts)
 
 
-def _coverage(gold: GoldItem, reply: RenderReply) -> float | None:
+def _coverage(gold: GoldItem, wire: Mapping[str, Json]) -> float | None:
     wanted = {normal(name) for name in gold.entities or ()} - {""}
     if not wanted:
-        return None if reply.metrics is None else reply.metrics.coverage_entities
-    named = {normal(name) for one in reply.fragments or () for name in one.entities}
+        return (wire.get("metrics") or {}).get("coverage_entities")
+    named = {normal(name) for one in wire.get("fragments") or () for name in one["entities"]}
     return len(wanted & named) / len(wanted)
 
 
