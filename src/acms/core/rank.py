@@ -254,8 +254,8 @@ class Ranking:
 
     def keep(self, tokens: int) -> None:
         """Keep the best candidates that hold this many tokens together, a few at least, and the marked ones."""
-        held = np.cumsum(self.field.column("tokens")[self.places], dtype=np.int64)
-        size = max(FEWEST, int(np.searchsorted(held, tokens)) + 1)
+        held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
+        size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
         if size < len(self.places):
             marked = self.field.marked()
             rest = self.places[size:]
