@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from functools import cache as once
 from importlib import import_module
 from time import perf_counter
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from acms import replying
-from acms.aside import INLINE, breathing, in_thread
+from acms.aside import off_loop
 from acms.contract import (
     Action,
     Code,
@@ -53,8 +53,6 @@ from acms.providers.tokens import default_counter
 from acms.view import View
 
 __all__ = ["ACS"]
-
-T = TypeVar("T")
 
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
@@ -337,7 +335,7 @@ class ACS:
             stated = replace(request, intent=others)
             return replace(stated, entities=gaze(stated)), memories
 
-        foreign, memories = await _beside(read, 4 * len(request.intent))
+        foreign, memories = await off_loop(read, 4 * len(request.intent))
         calls: dict[int, Call] = {}
         answers: dict[int, Answer] = {}
         for place in self._wave(now):
@@ -509,7 +507,7 @@ class ACS:
                 gaze=gaze(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
-                count=self._count if pile.size <= INLINE else breathing(self._count),
+                count=self._count,
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
@@ -526,7 +524,7 @@ class ACS:
         left = last - asyncio.get_running_loop().time() - 0.005
         try:
             async with asyncio.timeout(max(0.0, left)):
-                return await _beside(work, pile.size)
+                return await off_loop(work, pile.size)
         except TimeoutError:
             return None
 
@@ -561,11 +559,6 @@ def _load_memory() -> None:
     """Load what a first recall needs."""
     for room in ("core.certainty", "core.noise", "core.offer", "core.succession", "indexing", "sources"):
         import_module(f"acms.{room}")
-
-
-async def _beside(work: Callable[[], T], size: int) -> T:
-    """Do something on the event loop when it is short, else in a thread."""
-    return work() if size <= INLINE else await in_thread(work)
 
 
 def _spoken(mode: Privacy) -> Privacy:
