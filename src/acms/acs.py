@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from acms import replying
-from acms.aside import off_loop
+from acms.aside import of_reply, off_loop
 from acms.contract import (
     Action,
     Code,
@@ -58,6 +58,9 @@ ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
 KEPT = 16_000_000
 """Characters of candidates that are remembered."""
+LEAVE = 0.015
+"""Seconds before its end at which a reply gives up choosing: the thread that chose still takes the interpreter, and
+on a busy machine each turn of the event loop waits for it and for a processor."""
 
 
 @dataclass(slots=True)
@@ -232,12 +235,14 @@ class ACS:
             tokens_max=request.tokens_max,
             time_ms=request.time_ms,
         )
+        around = of_reply.set(now.desk.quiet)
         try:
             reply = await self._render(now)
         except Exception as error:
             now.tell("render.broke", level=logging.ERROR, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
         finally:
+            of_reply.reset(around)
             now.desk.quiet.end()
         now.tell(
             "render.replied" if reply.error is None else "render.failed",
@@ -521,7 +526,7 @@ class ACS:
             return chosen, ledger(chosen, beyond)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
-        left = last - asyncio.get_running_loop().time() - 0.005
+        left = last - asyncio.get_running_loop().time() - LEAVE
         try:
             async with asyncio.timeout(max(0.0, left)):
                 return await off_loop(work, pile.size)

@@ -12,7 +12,7 @@ import threading
 from _thread import start_new_thread
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from time import monotonic, perf_counter, sleep
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ LONGEST = 1.0
 async def in_thread(work: Callable[[], T]) -> T:
     """Do something long beside the event loop, in a thread of its own: nobody who fills up a pool can delay it.
 
-    What it makes is not looked at by the garbage collector meanwhile (`Quiet`).
+    What it makes is not looked at by the garbage collector meanwhile, and within a reply not until that is made.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -53,13 +53,15 @@ async def in_thread(work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, end)
 
     context = copy_context()
-    quiet = Quiet()
+    around = of_reply.get()
+    quiet = around or Quiet()
     quiet.begin()
     try:
         start_new_thread(run, ())  # Thread.start would wait here until the thread runs
         return await done
     finally:
-        quiet.end()
+        if around is None:
+            quiet.end()
 
 
 async def off_loop(work: Callable[[], T], size: int) -> T:
@@ -139,6 +141,9 @@ class Quiet:
             self._timer = None
             _pause.end()
 
+
+of_reply: ContextVar[Quiet | None] = ContextVar("of_reply", default=None)
+"""What keeps the garbage collector off until a reply is made."""
 
 _busy = threading.local()
 

@@ -43,7 +43,7 @@ OBJECT = 200
 """Characters that a candidate counts for besides its texts."""
 LEAST_GRACE, GRACE = 0.005, 0.05
 """Seconds that a call which is cancelled has to clean up, at least and at most."""
-KILL = 0.01
+KILL = 0.005
 """Seconds that a call which would not be cancelled has to end once it was closed."""
 
 
