@@ -32,7 +32,7 @@ from acms.errors import (
 from acms.logs import correlation, log, shown
 from acms.server import wire
 from acms.server.asgi import Receive, Scope, Send
-from acms.server.operation import BASE, Call, Operation, Reply
+from acms.server.operation import BASE, Call, Operation, Reply, within
 from acms.telemetry import request_span
 
 if TYPE_CHECKING:
@@ -212,23 +212,18 @@ class Door:
             await answer.reply(await self._within(call, seconds), operation.status)
             return
         tenant = call.tenant = await self._app.stores.of(principal.tenant)
-        tenant.users += 1
+        lease = tenant.enter()
         try:
             await answer.reply(await self._within(call, seconds), operation.status)
         finally:
-            tenant.users -= 1
+            tenant.leave(lease)
 
     async def _within(self, call: Call[Any, Any], seconds: float | None) -> Reply:
         """Run a handler within the deadline; what it gave to the store by then is stored as a whole, or not at all."""
-        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
-        deadline = asyncio.timeout(seconds)
+        audited = call.operation.audited
+        work = self._app.audit.run(call, seconds) if audited else call.operation.handler(call)
         try:
-            async with deadline:
-                return await work
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise DeadlineError(f"it took more than {seconds:g} seconds") from None
+            return await within(work, seconds)
         except SessionNotFoundError:
             if (id := call.path.get("context_id")) is not None:
                 call.tenant.forget(id)

@@ -5,6 +5,7 @@ The list of operations is what requests are routed by, and what the OpenAPI docu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from acms.errors import DeadlineError
 from acms.model import Json
 
 if TYPE_CHECKING:
@@ -20,7 +22,19 @@ if TYPE_CHECKING:
     from acms.server.config import ServerConfig
     from acms.server.stores import Tenant
 
-__all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
+__all__ = [
+    "BASE",
+    "Body",
+    "Call",
+    "Operation",
+    "Operations",
+    "Principal",
+    "Query",
+    "Reply",
+    "Scope",
+    "Shape",
+    "within",
+]
 
 BASE = "/api/v1"
 
@@ -64,6 +78,7 @@ class Query(Shape):
     """The query parameters of a request: text that is read as what it must be, unknown names are refused."""
 
 
+T = TypeVar("T")
 Q = TypeVar("Q")
 B = TypeVar("B")
 
@@ -148,13 +163,25 @@ class Operation:
     reply_example: Json = None
     #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
     contract: bool = False
-    #: Whether it writes; then a deadline does not end it halfway.
+    #: Whether it writes.
     writes: bool = False
     #: Whether the audit trail has it.
     audited: bool = False
     #: Of an audited one whose answer says what the trail must not keep: answers a repeat under the same Idempotency-Key
     #: by the Location of the first answer, or with None when that is gone.
     again: Callable[[Call[Any, Any], str], Awaitable[Reply | None]] | None = None
+
+
+async def within(work: Awaitable[T], seconds: float | None) -> T:
+    """Return what is waited for; `DeadlineError` when it takes more seconds."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise DeadlineError(f"it took more than {seconds:g} seconds") from None
 
 
 class Operations:
