@@ -38,7 +38,7 @@ from acms.telemetry import request_span
 if TYPE_CHECKING:
     from acms.server.app import App
 
-__all__ = ["Door"]
+__all__ = ["Door", "pairs"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEADERS: tuple[tuple[bytes, bytes], ...] = (
@@ -175,7 +175,7 @@ class Door:
         client = scope.get("client")
         principal = await self._app.gate.admit(operation, headers, client[0] if client else "")
         answer.who = {"tenant": principal.tenant, "key": principal.key}
-        query = wire.parameters(operation, _pairs(scope["query_string"]))
+        query = wire.parameters(operation, pairs(scope["query_string"]))
         limits = self._app.config.limits
         streamed = operation.streams is not None
         body: Any = None
@@ -317,7 +317,8 @@ class _Answer:
         await self._send({"type": "http.response.start", "status": status, "headers": self._headers})
 
 
-def _pairs(query: bytes) -> list[tuple[str, str]]:
+def pairs(query: bytes) -> list[tuple[str, str]]:
+    """Read a query string as names and values; `ValidationError` when it is none."""
     if not query:
         return []
     try:
