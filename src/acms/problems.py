@@ -191,20 +191,20 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")
     text = said if isinstance(said, str) else "the service answered with an error"
-    options = [one for one in written.get("options") or () if isinstance(one, str)]
+    options = [one for one in _list(written.get("options")) if isinstance(one, str)]
     error = (found or ACMSError).__new__(found or ACMSError)
     ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
     extra: dict[str, Json] = {}
     if isinstance(error, ValidationError):
-        fields = written.get("errors")
-        first = fields[0] if isinstance(fields, list) and fields and isinstance(fields[0], dict) else {}
+        fields = _list(written.get("errors"))
+        first = fields[0] if fields and isinstance(fields[0], dict) else {}
         extra["field"] = str(first.get("field", ""))
     if isinstance(error, TokenBudgetExceededError):
         extra["budget"], extra["required"] = _whole(written.get("budget")), _whole(written.get("required"))
     if isinstance(error, FitError):
         extra["over"] = extra["required"] - extra["budget"]
         extra["where"] = str(written.get("where", ""))
-        extra["tried"] = tuple(str(one) for one in written.get("tried") or ())
+        extra["tried"] = tuple(str(one) for one in _list(written.get("tried")))
     if isinstance(error, JobFailedError):
         extra["job_id"] = str(written.get("jobId", ""))
     if isinstance(error, ProviderError):
@@ -216,6 +216,10 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
     for name, value in extra.items():
         setattr(error, name, value)
     return error
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
 
 
 def _whole(value: Json) -> int:
