@@ -55,8 +55,8 @@ def erase(
     """Delete content for ever, in every fork; its versions stay as tombstones.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. With
-    --verify it leaves with 1 when something is left. There is no way back, but for a backup. Not reached are pinned values,
-    stored summaries of prompts, vectors in Chroma, and copies elsewhere; the output says what to do about them.
+    --verify it leaves with 1 when something is left. There is no way back, but for a backup. Not reached are pinned
+    values, stored summaries of prompts, vectors in Chroma, and copies elsewhere; the output says what to do about them.
     """
     if [session is not None, actor is not None, whole is not None].count(True) != 1:
         raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")

@@ -229,6 +229,10 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
             raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
         return {one.id: one for one in nouns(Verdict, found)}
 
+    @reading("certainty")
+    def certainty() -> Certainty:
+        return Certainty(**sure)
+
     return ContextItems(
         nouns(ContextItem, written[shown]),
         budget=written["budget"],
@@ -236,7 +240,7 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
             verdicts,
             tuple(written["warnings"]),
             omitted=written["omitted"],
-            certainty=lambda: noun(Certainty, sure),
+            certainty=certainty,
         ),
         context=context,
         version=written["version"],
