@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import privacy_eighth
 import privacy_fifth
 import privacy_fourth
 import privacy_logs
@@ -500,6 +501,7 @@ LOGS = {
     "fifth": privacy_fifth,
     "sixth": privacy_sixth,
     "seventh": privacy_seventh,
+    "eighth": privacy_eighth,
 }
 
 
