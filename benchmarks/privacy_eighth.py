@@ -108,7 +108,7 @@ token expired? here is mine: «!jwt:jwt»
 «!pem:private_key»
 ssl_key: |⏎  «!pem:private_key»
 cat ~/.ssh/id_rsa⏎«!pem:private_key»
-{"type": "service_account", "project_id": "«w»", "private_key": "⟦private_key|-----BEGIN PRIVATE KEY-----\\n«b64»\\n«b64»\\n«b64»=\\n-----END PRIVATE KEY-----\\n⟧"}
+{"type": "service_account", "project_id": "«w»", "private_key": "⟦private_key|-----BEGIN PRIVATE KEY-----\\n«b64»\\n«b64»\\n«b64»=\\n-----END PRIVATE KEY-----⟧\\n"}
 From: «first» «last» <«!mail:email»>⏎To: «!mail:email»⏎Subject: Invoice «d5»
 Contact «!mail:email» for access.
 {"id": «d4», "email": "«!mail:email»", "role": "viewer"}
