@@ -312,7 +312,7 @@ Write to <first>.<last>@<company>.com
 SLACK_WEBHOOK=https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX
 IBAN: DE__ ____ ____ ____ ____ __
 Phone: (___) ___-____
-phone format: +49 XXX XXXXXXX
+phone format: +49 ### #######
 --password=<PASSWORD> --user=<USER>
 Passwort: <hier eintragen>
 contraseña: (vacía)
