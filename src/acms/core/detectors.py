@@ -13,6 +13,7 @@ from math import log2
 from typing import NamedTuple
 
 from acms.core import detectors_rules as rules
+from acms.core.detectors_examples import names_itself
 
 
 class Found(NamedTuple):
@@ -55,10 +56,12 @@ def private_keys(text: str) -> Iterator[Found]:
         another = _BEGIN.search(text, begin.end())
         if end and not (another and another.start() < end.start()) and end.end() - begin.start() <= 20_000:
             at = end.end()
+            if not _body(text, begin.end(), end.start()):
+                continue  # only shown where it begins and ends
         else:
             body = _BODY.match(text, begin.end(), begin.end() + 20_000)
             at = begin.end() + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else begin.end()
-            if not _LONG.search(text, begin.end(), at):
+            if not _body(text, begin.end(), at):
                 continue  # only spoken of
             if cut := _CUT.match(text, at):
                 at = cut.end(1)
@@ -69,9 +72,14 @@ def private_keys(text: str) -> Iterator[Found]:
         lines = text[max(at, start - 8000) : start].split("\n")
         while lines and (not (line := lines[-1].strip()) or (_LINE.fullmatch(line) and len(line) > 11)):
             start -= len(lines.pop()) + 1
-        if start < end.start():
+        if start < end.start() and _body(text, start, end.start()):
             yield Found(max(start + 1, at), end.end(), "private_key")
         at = end.end()
+
+
+def _body(text: str, start: int, end: int) -> bool:
+    """Tell whether something of a key stands here, not dots or "your key here"."""
+    return any(len(set(one[0])) > 6 for one in _LONG.finditer(text, start, end))
 
 
 # ── credentials in addresses ────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +99,7 @@ def addresses(text: str) -> Iterator[Found]:
         after = at + 3
         if match:
             scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not VARIABLE.fullmatch(match[2]):
+            if scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
                 yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
                 after = match.end()
         at = text.find("://", after)
@@ -119,7 +127,7 @@ _SPECIAL = (
     ("ZXlK", _ENCODED, "jwt"),
 )
 _DUMMY = re.compile(
-    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
+    r"(?i)example(?:key)?$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
     r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 

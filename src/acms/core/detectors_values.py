@@ -29,7 +29,7 @@ PLACEHOLDER = re.compile(
     r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
     r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
-    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
+    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|[\w/+=.-]*example[\w/+=.-]*|"
     r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
     r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
     r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
