@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from math import log2
 from typing import NamedTuple
 
 from acms.core import detectors_rules as rules
-from acms.core.detectors_examples import names_itself
+from acms.core.detectors_values import entropy, names_itself
 
 
 class Found(NamedTuple):
@@ -22,13 +21,6 @@ class Found(NamedTuple):
     start: int
     end: int
     kind: str
-
-
-def entropy(text: str) -> float:
-    """Return Shannon's entropy in bits per character."""
-    size = len(text)
-    counts = [text.count(char) for char in set(text)]
-    return log2(size) - sum(count * log2(count) for count in counts) / size if size else 0.0
 
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,12 +7,21 @@ its look: a type, a call, a variable, a placeholder or a word of prose is none.
 from __future__ import annotations
 
 import re
-from binascii import Error as BinasciiError
-from binascii import a2b_base64
 from functools import cache
 
-from acms.core.detectors import Found, entropy
-from acms.core.detectors_values import DIGIT, EXPRESSION, LETTER, NOT_VALUES, ODD, PLACEHOLDER, credential
+from acms.core.detectors import Found
+from acms.core.detectors_headers import header
+from acms.core.detectors_values import (
+    DIGIT,
+    LETTER,
+    MOMENT,
+    ODD,
+    PLACEHOLDER,
+    bare,
+    entropy,
+    plausible,
+    rest_of,
+)  # fmt: skip
 
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
@@ -100,9 +109,7 @@ _ABOUT = re.compile(
     r"require\w*|min\w*|max\w*|valid\w*|attempt\w*|last|updated|created|rotat\w*|age|protect\w*|input|form|page|link|"
     r"error|fail\w*)\b"
 )
-_MOMENT = re.compile(
-    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
-)
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
     r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
@@ -111,16 +118,6 @@ _VALUE = re.compile(
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
     r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
-#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
-_ENDS = re.compile(
-    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|"
-    r"(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
-)
-_NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
-_PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
-_AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
-_MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
-_AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 
 
 def _lower(text: str) -> str:
@@ -163,7 +160,7 @@ def assigned(text: str) -> list[Found]:
                 words = _WORDS.match(text, name.end())
                 hit = Found(words.start(1), words.end(1), "secret") if words else None
             elif kind in ("header", "cookie"):
-                hit = _header(text, name)
+                hit = header(text, name)
             else:
                 hit = _value(text, low, name, kind)
                 if not hit and name[0].startswith("cred"):
@@ -174,52 +171,6 @@ def assigned(text: str) -> list[Found]:
                 found.append(hit)
                 at = max(at, hit.end)
     return found
-
-
-_AUTH = re.compile(
-    r"""["'`\]]{0,2}(?:,[ \t\n]{0,16}["']?value["']?)?[ \t]{0,4}[:=,]?[ \t]{0,4}(?:[frb]?["'`])?"""
-    r"""(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)"""
-    r"""(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
-    re.IGNORECASE,
-)
-_COOKIE = re.compile(
-    r"""["'`]{0,2}[ \t]{0,4}[:=][ \t]{0,4}["'`]?(?:[\w.-]{1,64}=[^;\s"'`]{0,512}+;[ \t]?){0,20}?"""
-    r"""(?P<name>[\w.-]{0,40}(?:sess|sid|auth|token|jwt|remember)[\w.-]{0,40})="""
-    r"""(?P<value>[^;\s"'`]{8,2048}+)""",
-    re.IGNORECASE,
-)
-
-
-def _is_pair(value: str) -> bool:
-    """Tell whether base64 holds `user:password`."""
-    try:
-        return b":" in a2b_base64(value[: len(value) // 4 * 4])
-    except BinasciiError:
-        return False
-
-
-def _header(text: str, name: re.Match[str]) -> Found | None:
-    if name.lastgroup == "cookie":
-        match = _COOKIE.match(text, name.end())
-        if match and not PLACEHOLDER.fullmatch(match["value"]):
-            return Found(match.start("value"), match.end("value"), "token")
-        return None
-    match = _AUTH.match(text, name.end())
-    if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
-        return None
-    value, scheme = match["value"].rstrip("."), (match["scheme"] or "").lower()
-    if name[0] == "bearer":
-        if text[name.end() : name.end() + 1] not in " \t:=%" or scheme:
-            return None
-        scheme = "bearer"
-    telling = DIGIT.search(value) is not None and LETTER.search(value) is not None
-    if PLACEHOLDER.fullmatch(value) or EXPRESSION.fullmatch(value):
-        return None
-    if scheme == "basic" and len(value) >= 8 and _is_pair(value):
-        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
-    if telling and len(value) >= (12 if scheme else 16) and not (value.isupper() and "-" in value):
-        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
-    return None
 
 
 def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
@@ -259,14 +210,14 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     if whole:
         if kind != "password" and value.islower() and not DIGIT.search(value):
             return None  # a word, or what reads like one
-        judged = _bare(value)
+        judged = bare(value)
         whole, value = judged == value, judged
     if name[0] == "sig" and len(value) < 16:
         return None  # a signal
     op = place[1]
     if op == ":" and name[0] in text[name.start() : name.end()] and _LINE_END.match(text, start + len(value)):
         op = "="  # a line of configuration
-    if not value or not _plausible(text, value, start, kind, op, group != "bare", rest == "s"):
+    if not value or not plausible(text, value, start, kind, op, group != "bare", rest == "s"):
         return _beside(text, end, kind)
     if (
         kind == "password"
@@ -276,7 +227,7 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         and len(value) < 6
     ):
         return None  # a count
-    end = _rest(text, start + len(value)) if whole else start + len(value)
+    end = rest_of(text, start + len(value)) if whole else start + len(value)
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
@@ -351,15 +302,6 @@ def _refers(text: str, start: int, kind: str) -> bool:
     return _SEGMENT.search(before) is not None
 
 
-_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
-
-
-def _rest(text: str, end: int) -> int:
-    """Return the end of a value that was judged by its first characters."""
-    rest = _REST.match(text, end)
-    return rest.end() if rest else end
-
-
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
 
 
@@ -368,15 +310,15 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     match = _BESIDE.match(text, end) if text[end : end + 1] in (" ", "\t") else None
     if not match:
         return None
-    value = _bare(match[1])
+    value = bare(match[1])
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
         symbol = any(not char.isalnum() for char in value.strip("._-/"))
         several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
-        enough = len(value) >= 8 and several and not _MOMENT.fullmatch(value)
+        enough = len(value) >= 8 and several and not MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and LETTER.search(value)
-    if enough and DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
+    if enough and DIGIT.search(value) and plausible(text, value, match.start(1), kind, "=", False, False):
         return Found(match.start(1), match.start(1) + len(value), kind)
     return None
 
@@ -397,7 +339,7 @@ def _pair(text: str, name: re.Match[str]) -> Found | None:
     if (
         match
         and DIGIT.search(value)
-        and _plausible(text, value, match.start(1), "password", "is", False, False)
+        and plausible(text, value, match.start(1), "password", "is", False, False)
     ):
         return Found(match.start(1), match.start(1) + len(value), "password")
     return None
@@ -421,7 +363,7 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
         return None
     match = _BEFORE.search(before)
-    if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
+    if match and plausible(text, match[1], start + match.start(1), "password", "is", False, False):
         return Found(start + match.start(1), start + match.end(1), "password")
     return None
 
@@ -446,118 +388,3 @@ def _near(text: str, start: int) -> Found | None:
         ):
             return Found(match.start(1), match.start(1) + len(value), "password")
     return None
-
-
-_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
-
-
-def _bare(value: str) -> str:
-    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
-    end = _ENDS.search(value)
-    if end:
-        value = value[: end.start()]
-    if not value.isascii() and (end := _SCRIPT.search(value)):
-        value = value[: end.start()]  # a sentence goes on: no blank stands before it
-    if "(" not in value and "[" not in value and "{" not in value:
-        value = value.rstrip(")]},;.:") or value
-    return value.rstrip(".,;:") if len(value) > 1 else value
-
-
-_SYMBOL = re.compile(r"[^\w.\-/ '’]")
-_KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
-_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
-_SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
-
-
-_LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
-_EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
-
-
-def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
-    """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
-    low = value.lower()
-    size = len(value)
-    digit = DIGIT.search(value) is not None
-    if not digit:
-        if kind != "password" and (
-            size < 20
-            or value.islower()
-            or value.isupper()
-            or len(set(value)) < 14
-            or (not quoted and (":" in value or "(" in value))
-        ):
-            return False
-        if _OURS.search(low):
-            return False
-    if (
-        size < 4
-        or _AMOUNT.fullmatch(low)
-        or low in NOT_VALUES
-        or low.rstrip("?!.") in NOT_VALUES
-        or PLACEHOLDER.fullmatch(value)
-    ):
-        return False
-    if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
-        return False
-    alpha = LETTER.search(value) is not None
-    symbol = _SYMBOL.search(value, 0, size - 1) is not None
-    mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
-    if op.endswith(" ") and _MOMENT.fullmatch(value):
-        return False
-    prose = not op or op in _SAID or " " in op
-    if " " in value:
-        words = value.split()
-        if (
-            kind == "password"
-            and len(words) >= 4
-            and all(word.isalpha() and word.islower() for word in words)
-        ):
-            return sum(word in NOT_VALUES for word in words) < 2  # a passphrase
-        return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
-    if not quoted and (
-        EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
-    ):
-        return False
-    if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
-        return False
-    if kind in ("password", "sql"):
-        if plural:
-            return False
-        if not quoted and not credential(value):
-            # One word in one case: only what is said to be equal to the name, and nothing goes on after it.
-            return (
-                size >= 5
-                and value.isascii()
-                and value.isalpha()
-                and op in _EQUAL
-                and not _AFTERWARDS.match(text[start + size : start + size + 24])
-            )
-        if digit or symbol or mixed:
-            if not op and not digit and not symbol:
-                return False  # two names side by side
-            if value.replace(".", "").replace(",", "").isdigit() and (size < 6 or prose) and not quoted:
-                return size >= 4 and not re.match(
-                    r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)",
-                    text[start + size : start + size + 12],
-                )
-            return True
-        return bool(op) and (not prose or size >= 5)
-    if plural and not quoted:
-        return False
-    if (
-        kind == "api_key"
-        and _KEY_ID.fullmatch(value)
-        and text[max(0, start - 24) : start].lower().rstrip(" \t=:\"'").endswith("signingkey")
-    ):
-        return False  # names a public key
-    if value.isdigit():
-        return kind in ("client_secret",) and size >= 8
-    if not digit:
-        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
-        return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
-    if not alpha or _MEASURE.fullmatch(value):
-        return False
-    least = 2.5 if kind in ("client_secret", "secret", "api_key") else 2.8
-    if kind == "secret" and not quoted and prose and size < 12:
-        return digit and (mixed or symbol)
-    return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)

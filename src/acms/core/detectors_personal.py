@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from acms.core.detectors import VARIABLE, Found
-from acms.core.detectors_examples import names_itself, nobodys
+from acms.core.detectors_values import names_itself
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -36,10 +36,12 @@ _AFTER_HOST = re.compile(r"(?::[/~]|:[ \t]{0,2}[$#]|:[\w.-]{1,40}/|[ \t]~|\(|\[)
 _RELEASE = re.compile(r"@v?\d+\.\d")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,64}", re.IGNORECASE)
 _SHELL = re.compile(
-    r"\b(?:ssh|mosh|sftp|sshfs|ssh-copy-id|scp|rsync)(?:[ \t]{1,4}-[A-Za-z]\S{0,24}(?:[ \t]{1,4}[\w./:~-]{1,40}+)?){0,4}[ \t]{1,4}$"
+    r"\b(?:ssh|mosh|sftp|sshfs|ssh-copy-id|scp|rsync)"
+    r"(?:[ \t]{1,4}-[A-Za-z]\S{0,24}(?:[ \t]{1,4}[\w./:~-]{1,40}+)?){0,4}[ \t]{1,4}$"
 )
 _MESSAGE = re.compile(
-    r"(?:message-id|in-reply-to|references|content-id|msgid)[ \t]{0,2}[:=][ \t]{0,2}(?:<[^<>\s]{1,120}+>[,\s]{1,4}){0,3}<?[^<>\s@]{0,60}$",
+    r"(?:message-id|in-reply-to|references|content-id|msgid)[ \t]{0,2}[:=][ \t]{0,2}"
+    r"(?:<[^<>\s]{1,120}+>[,\s]{1,4}){0,3}<?[^<>\s@]{0,60}$",
     re.IGNORECASE,
 )
 
@@ -63,6 +65,30 @@ def _of_a_machine(text: str, start: int, name: str, domain: re.Match[str]) -> bo
     return _SHELL.search(near) is not None or _MESSAGE.search(near) is not None
 
 
+_BOX = re.compile(
+    r"(?i)(?:your?|name|e-?mail|(?:e-?mail|mail)[._-]?address|user[._-]?name|"
+    r"(?:your|my|full|first|last|user|some)[._-]?(?:name|e?mail|address|user|id)|f(?:irst)?(?:name)?[._-]l(?:ast)?(?:name)?|"
+    r"vorname[._-]nachname|pr[ée]nom[._-]nom|nom|nombre[._-]apellidos?|nombre|nome[._-]cognome|nome|someone|somebody|"
+    r"anyone|local[._-]?part|recipient|foo|bar|x{2,}|abc)"
+)
+_SITE = re.compile(
+    r"(?i)(?:[a-z]{2,6}\.)?(?:your|my|some)?[._-]?(?P<site>domain|company|example|site|website|host|hostname|mail|email|"
+    r"provider|organi[sz]ation|org|server|service|firma|beispiel|exemple|ejemplo|esempio|empresa|entreprise|foo|bar)"
+    r"(?:name)?\.(?:[a-z]{2,4}\.)?[a-z]{2,4}"
+)
+_UNREAD = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
+
+
+def _nobodys(name: str, domain: str) -> bool:
+    """Tell whether an email address shows how one is written, or that nobody reads what is sent there."""
+    if domain.lower().endswith(".tld") or _UNREAD.fullmatch(name):
+        return True
+    site = _SITE.fullmatch(domain)
+    if not site:
+        return False
+    return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
+
+
 def emails(text: str) -> Iterator[Found]:
     """Find email addresses."""
     after = 0
@@ -75,7 +101,7 @@ def emails(text: str) -> Iterator[Found]:
             and not name.endswith(".")
             and domain[1].lower() not in _FILES
             and not _USERINFO.search(text, max(0, at - 160), at)
-            and not nobodys(name, domain[0][1:])
+            and not _nobodys(name, domain[0][1:])
             and not _of_a_machine(text, at - len(name), name, domain)
         ):
             yield Found(at - len(name), domain.end(), "email")
