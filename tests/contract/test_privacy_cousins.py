@@ -3,11 +3,11 @@
 In a row a line ends at ¶. Nothing here is real.
 """
 
-# ruff: noqa: E501  a row stays in one line
-
 from __future__ import annotations
 
+import random
 import re
+import string
 
 import pytest
 
@@ -16,6 +16,7 @@ from acms.model import Privacy
 
 #: What is sensitive stands between « and ».
 POSITIVE = r"""
+define( 'DB_PASSWORD', '«saffron-kestrel-52»' );
 define("SMTP_PASS", "«lucia1981»");
 os.environ.setdefault("DB_PASSWORD", "«garnet!704»")
 std::env::set_var("DB_PASSWORD", "«garnet!704»");
@@ -23,52 +24,183 @@ System.setProperty("javax.net.ssl.keyStorePassword", "«garnet704»");
 props.put("password", "«Kestrel211!»");
 setenv("ROOT_PASSWORD", "«Kestrel211!»", 1);
 builder.withPassword("«Kestrel211!»").build()
+ds.setPassword("«qwerty594»");
+.password("«qwerty594»")
+.with_password('«qwerty594»')
+new NetworkCredential("svc", "«Haddad#46»")
+smtp.login("ravi", "«Haddad#46»")
+server.login('ravi@corp', '«qwerty594»')
+await imap.authenticate("ravi", "«K3Str3L0»");
 HTTPBasicAuth("ravi", "«K3Str3L0»")
 requests.get(url, auth=HTTPBasicAuth('ravi', '«K3Str3L0»'))
 request.basicAuth("ravi", "«K3Str3L0x»")
+new UsernamePasswordCredentials("ravi", "«K3Str3L0»")
 ftp.login(user="ravi", passwd="«K3Str3L0»")
+mysqli_connect("10.0.0.2", "shop", "«Tundra634»", "shop");
+DriverManager.getConnection(url, "shop", "«Tundra634!»");
+$cred = ConvertTo-SecureString "«Tundra634!»" -AsPlainText -Force
+$p = ConvertTo-SecureString -String '«Tundra634!»' -AsPlainText -Force
+variable "db_password" {¶  default = "«Tundra634!»"¶}
+variable "db_password" {¶  type        = string¶  sensitive   = true¶  default     = "«Tundra634!»"¶}
+variable "admin_pwd" {¶  description = "password of the admin"¶  default = "«tundra-onyx-634»"¶}
+variable "api_key" {¶  type = string¶  default = "«a8d7f6s5d4f3g2h1j0k9»"¶}
 - name: DB_PASSWORD¶  value: «tundra634»
 env:¶  - name: DB_PASSWORD¶    value: "«tundra!634»"
 {"name": "DB_PASSWORD", "value": "«tundra!634»"}
 {"key": "password", "type": "string", "value": "«tundra!634»"}
+ParameterKey=DbPassword,ParameterValue=«tundra634»
+<name>javax.jdo.option.ConnectionPassword</name>¶<value>«tundra634»</value>
+<key>password</key>¶<string>«tundra634»</string>
+psk="«tundra634»"
+wpa_psk=«tundra634»
+network={¶  ssid="home"¶  psk="«tundra!634»"¶}
+wifi-sec.psk «tundra!634»
+wpa-psk ascii 0 «tundra!634»
+wpa-psk «tundra!634»
+option key '«tundra!634»'
 nmcli dev wifi connect home password «tundra!634»
+enable secret 0 «Rossi#34»
+enable secret «Rossi#34x»
 enable password «Rossi#34x»
+username admin privilege 15 secret 0 «K3Str3L0»
+username admin password 7 «08204E4D0A164651»
+password 7 «08204E4D0A164651»
  neighbor 10.0.0.2 password «K3Str3L0»
+ppp chap password 0 «K3Str3L0»
+snmp-server community «K3Str3L0» RO
+tacacs-server key «K3Str3L0x»
+radius-server key 7 «08204E4D0A164651»
+crypto isakmp key «K3Str3L0x» address 10.0.0.2
+set psksecret «K3Str3L0x»
+203.0.113.5 %any : PSK "«K3Str3L0x»"
+ip ospf message-digest-key 1 md5 «K3Str3L0x»
+WLAN: gast, Schlüssel: «quartz#557»
+WLAN-Schlüssel: «lucia1976xy»
+wifi key: «quartz#557»
+Wi-Fi: home, key: «quartz557ab»
+clé wifi : «quartz#557»
+clave wifi: «quartz#557»
+La clave del wifi es «quartz557»
+Clave: «quartz#557»
+clave de acceso: «quartz557»
+mdp: «quartz#557»
+MDP = «quartz557»
+palavra-passe: «quartz#557»
+kodeord: «quartz#557»
+Zugangscode: «quartz#557»
+code d'accès : «quartz#557»
+codice di accesso: «quartz#557»
+chiave wifi: «quartz#557»
+klucz do wifi: «quartz#557»
 wachtwoord is «quartz#557»
+toegangscode: «quartz#557»
 hasło do serwera to «quartz#557»
 senha do wifi: «quartz#557»
+暗証番号：«quartz557»
+合言葉は「«quartz557»」
+密钥：«quartz557ab»
 口令：«quartz557»
+ключ: «quartz557ab»
 mật khẩu: «quartz557»
+API-Schlüssel: «a8d7f6s5d4f3g2h1j0k9»
+clé API : «a8d7f6s5d4f3g2h1j0k9»
+clave API: «a8d7f6s5d4f3g2h1j0k9»
+chiave API: «a8d7f6s5d4f3g2h1j0k9»
+chave de API: «a8d7f6s5d4f3g2h1j0k9»
+klucz API: «a8d7f6s5d4f3g2h1j0k9»
+API-sleutel: «a8d7f6s5d4f3g2h1j0k9»
+APIキー：«a8d7f6s5d4f3g2h1j0k9»
+API 密钥：«a8d7f6s5d4f3g2h1j0k9»
+API-ключ: «a8d7f6s5d4f3g2h1j0k9»
+令牌：«a8d7f6s5d4f3g2h1j0k9»
+トークン: «a8d7f6s5d4f3g2h1j0k9»
+токен: «a8d7f6s5d4f3g2h1j0k9»
+jeton d'accès : «a8d7f6s5d4f3g2h1j0k9»
+Geheimnis: «a8d7f6s5d4f3g2h1j0k9»
+Anna: what was the password again?¶Weiss: «garnet!704»
+Anna: what was the password again?¶Weiss: «V3Lv3T66»
+[10:04] anna: wifi password?¶[10:05] ben: «tundra634»
+> what's the admin password?¶«garnet!704»
+Q: What is the root password?¶A: «garnet704!»
+Anna: do you have the password for staging?¶Ben: sure, it's «garnet!704»
+Anna: can you send me the db password¶Ben: «garnet704»
+what is the wifi password?¶¶«garnet-onyx-704»
+Wie war nochmal das Passwort?¶«garnet704»
+c'est quoi le mot de passe ?¶Luc: «garnet!704»
+¿cuál es la contraseña?¶Luis: «garnet704»
+密码是多少？¶小明：«garnet704»
+Ben: send me the token pls¶Anna: «a8d7f6s5d4f3g2h1j0k9»
+what's your api key?¶«a8d7f6s5d4f3g2h1j0k9»
+ftp> user ravi «björn1963»¶230 Login successful.
+USER bob¶331 Please specify the password.¶PASS «qwerty594»
+USER bob¶+OK¶PASS «garnet704»¶+OK Logged in
+---> USER bob¶<--- 331 Password required¶---> PASS «garnet704»
 login: bob¶Password: «garnet704»
 Name (10.0.0.2:root): bob¶Password: «garnet704»
+expect "assword:"¶send "«garnet704!»\r"
+GET /v2/forecast?city=Bremen&appid=«726789d5deaf694723562a2a5d2049e5»&units=metric HTTP/1.1
+https://api.example.com/v1/items?key=«726789d5deaf694723562a2a5d2049e5»
 https://api.example.com/v1/items?apikey=«726789d5deaf694723562a2a5d2049e5»&q=x
 https://api.example.com/v1/items?api-key=«Hs73jdKs93Kdls83jd02»
 https://x.blob.core.windows.net/c/b?sv=2023-01-03&sig=«8dj3KDs93kdKD93kd92KDk39dk3KD%3D»
 https://api.example.com/me?access_token=«8dj3KDs93kdKD93kd92KDk39dk3KD»
 wss://stream.example.com/ws?token=«8dj3KDs93kdKD93kd92KDk39dk3KD»
 https://s3.amazonaws.com/b/k?X-Amz-Expires=900&X-Amz-Signature=«726789d5deaf694723562a2a5d2049e5726789d5deaf694723562a2a5d2049e5»
+https://example.com/hook?auth=«8dj3KDs93kdKD93kd92KDk39dk3KD»
+echo '«garnet!704»' | sudo -S systemctl restart nginx
+echo "«garnet!704»" | passwd --stdin bob
+echo «garnet704» | docker login -u bob --password-stdin
+echo «garnet!704» | kinit bob
+printf '%s\n' '«garnet!704»' | sudo -S ls
+echo «8dj3KDs93kdKD93kd92KDk39dk3KD» | gh auth login --with-token
+net use Z: \\files\share «garnet!704» /user:bob
 net use \\files\share /user:CORP\bob «garnet!704»
+net user bob «garnet!704» /add
+rabbitmqctl add_user bob «garnet!704»
+rabbitmqctl change_password bob «garnet-onyx-704»
 htpasswd -b .htpasswd bob «garnet-onyx-704»
 htpasswd -bc /etc/nginx/.htpasswd bob «garnet704»
+htpasswd -nb bob «garnet704»
 htpasswd -cbB users.txt bob '«garnet!704»'
+keytool -importkeystore -srckeystore a.jks -srcstorepass «garnet704»
+keytool -genkey -keystore a.jks -storepass «garnet704» -keypass «tundra634»
+jarsigner -storepass «garnet!704» app.jar
 openssl pkcs12 -in a.p12 -passin pass:«garnet-onyx-704» -nodes
+openssl enc -aes-256-cbc -k «garnet704» -in a
 mysql -u root -p«garnet704» shop
 mysql --user=root --password=«garnet704» shop
 mysqladmin -u root password '«garnet!704»'
 sshpass -p'«garnet!704»' ssh bob@10.0.0.2
 smbclient //srv/share -U bob%«garnet!704»
 mount -t cifs //srv/share /mnt -o username=bob,password=«garnet!704»
+lftp -u bob,«garnet!704» ftp.example.com
 wget --http-user=bob --http-password=«garnet704» https://x.example.com
+psexec \\host -u admin -p «garnet!704» cmd
+evil-winrm -i 10.0.0.2 -u admin -p '«garnet!704»'
+setx DB_PASSWORD «garnet704»
 heroku config:set DB_PASSWORD=«garnet704»
+redis-cli> AUTH «garnet704»
+AUTH default «garnet704»
+git config --global proxy.password «garnet704»
 npm config set //registry.example.com/:_authToken «8dj3KDs93kdKD93kd92KDk39dk3KD»
 aws configure set aws_secret_access_key «8dj3KDs93kdKD93kd92KDk39dk3KD8dj3KDs93k»
 dotnet user-secrets set "Db:Password" "«garnet!704»"
 vault kv put secret/app password=«garnet704»
 consul kv put app/db/password «garnet704!»
+useradd -m -p «garnet704!» bob
 bitcoin-cli walletpassphrase "«garnet704»" 60
+java -jar x.jar -password «garnet704»
 app.exe /password:«garnet704»
+DBPASS=«garnet704»
+dbpass: «garnet704»
+SMTPPASS=«garnet!704»
+Utente bob, password «tmQVKXgPQEAUDRjL», valida fino a lunedì
+Utente bob, password «G@Rn3T3», valida
 kubectl create secret generic db --from-literal=password='«garnet!704»'
 INSERT INTO users (login, pass) VALUES ('bob', '«garnet!704»');
+INSERT INTO customers VALUES (3921, 'Anna', '«404-842-3512»');
+INSERT INTO customers VALUES (3921, 'Anna', '«0532 702 02 13»');
+VALUES ('Anna', '«06 32 15 85 47»', 1)
 «postgres://app:garnet704@localhost:5432/db»
 «postgres://user:Secret123@localhost/db»
 «mysql://root:hunter2@127.0.0.1/x»
@@ -97,6 +229,7 @@ api_key: ABCDEFGHIJKLMNOPQRSTUVWXYZ
 token: 00000000-0000-0000-0000-000000000000
 token: 12345678-1234-1234-1234-123456789abc
 token: deadbeefdeadbeefdeadbeefdeadbeef
+export OPENAI_API_KEY=sk-abc123...
 export OPENAI_API_KEY="sk-..."
 ANTHROPIC_API_KEY=sk-ant-...
 token=<your-token-here>
@@ -268,14 +401,16 @@ Anna: did you change the password?¶Ben: yes, on 2024-05-03
 Anna: did you reset the password?¶Ben: PROJ-1234 has it
 Anna: where is the password?¶Ben: in 1Password
 Anna: where do we keep the password?¶Ben: vault.kestrel.net/v1
-what is the password?¶ok-2024
-forgot your password?¶user1@
 password for bob?¶Permission denied, please try again.
 who knows the password?¶@ben2
 password?¶https://vault.kestrel.net/ui2
 ftp> user bob¶331 Password required
 ftp> get user2.txt
 user anna logged in2
+PASS tests/test_a1.py
+PASS test_login2
+FAIL test_login2¶PASS test_login3
+--- PASS: TestLogin2 (0.01s)
 PASS 12 FAIL 3
 https://example.com/search?key=kestrels-2024&page=2
 https://example.com/?key=user:123
@@ -307,6 +442,7 @@ keytool -storepass $STOREPASS -keystore a1.jks
 keytool -storepass changeit
 mysql -u root -p shop
 mysql -u root -p
+mysqldump -p3306 shop
 ssh -p 2222 bob@10.0.0.2
 docker run -p 8080:80 app1
 docker login -u bob --password-stdin
@@ -322,7 +458,6 @@ aws configure set region eu-west-1
 npm config set registry https://r.example.com
 AUTH LOGIN
 AUTH PLAIN
-AUTH required2
 bypass=true compass: n2 trespass2
 overpass=api2
 compass: north2
@@ -344,6 +479,8 @@ def test_login_with_password_2fa(): ...
 it("rejects password123 as weak", () => {})
 expect(validate("Password1!")).toBe(true)
 "wrongPassword": "Wrong password, 3 attempts left"
+"password.hint": "Use 8+ characters, e.g. Abc123!?"
+"login.password": "Passwort", "login.token": "Token2"
 password_label: "Password (min. 8 chars)"
 en:¶  password: Password¶  token: Token
 de:¶  password: Kennwort¶  secret: Geheimnis
@@ -385,6 +522,7 @@ Secret Hitler, 5-10 players
 the token ring of 1985
 Press any key to continue...
 api key v2 endpoints
+Password1 is a bad password
 version 2.4.1-rc.1 (build 20240503.1)
 call 1-2-3-4
 tel. ext. 1234
@@ -397,6 +535,58 @@ coordinates: 48.8566 2.3522
 2024-05-03 10:11:12,345
 order 2024-555-0142
 """.strip().splitlines()
+
+
+MADE = random.Random(51)
+ALNUM = string.ascii_letters + string.digits
+HEX = string.digits + "abcdef"
+
+
+def made(size: int, alphabet: str = ALNUM) -> str:
+    return "".join(MADE.choices(alphabet, k=size))
+
+
+UUID = "-".join(made(size, HEX) for size in (8, 4, 4, 4, 12))
+TOKENS = [
+    f"pat-na1-{UUID}",
+    f"pat-eu1-{UUID}",
+    f"sdk-{UUID}",
+    f"vcp_{made(24)}",
+    f"nfp_{made(36)}",
+    f"rnd_{made(26)}A7",
+    f"apify_api_{made(36)}",
+    f"e2b_{made(40, HEX)}",
+    f"ATTA{made(64, HEX)}{made(8, HEX).upper()}",
+    f"mdb_sa_sk_{made(40)}",
+    f"hcaik_{made(58, string.ascii_lowercase)}",
+    f"y0_{made(55)}",
+    f"vk1.a.{made(80)}",
+    f"polar_oat_{made(40)}a1B",
+    f"wandb_v1_{made(40)}a1B",
+    f"newer_{made(40)}a1B",
+]
+#: Published on purpose, or the id of something.
+IDS = [
+    f"pk_live_{made(40)}a1B",
+    f"phc_{made(40)}a1B",
+    f"resp_{made(48, HEX)}",
+    f"toolu_{made(24)}",
+    f"cs_test_{made(50)}a1B",
+    f"img_{made(40)}a1B",
+    "test_that_a_name_of_a_function_that_is_long_is_no_token_v2",
+    "api_ThisIsAVeryLongNameInCamelCaseOfVersion2AndOfNoToken",
+]
+
+
+@pytest.mark.parametrize("place", range(len(TOKENS)))
+def test_a_token_that_says_who_gave_it_out_is_found(place: int) -> None:
+    token = TOKENS[place]
+    assert redact(f"it was {token} then", Privacy.ALLOW).text == "it was [REDACTED: api_key] then"
+
+
+@pytest.mark.parametrize("place", range(len(IDS)))
+def test_ids_and_keys_that_are_published_are_none(place: int) -> None:
+    assert spans(f"it was {IDS[place]} then") == []
 
 
 @pytest.mark.parametrize("row", POSITIVE, ids=range(len(POSITIVE)))

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from acms.core import detectors_rules as rules
-from acms.core.detectors_values import entropy, names_itself
+from acms.core.detectors_values import entropy, names_itself, opaque
 
 
 class Found(NamedTuple):
@@ -135,6 +135,18 @@ def _random(value: str, least: float) -> bool:
     return len(set(value)) >= 2**least and entropy(value) >= least and not _DUMMY.search(value)
 
 
+#: Who gave it out, and what was drawn: newer services write their tokens so. Ids are shorter or have digits of base 16.
+_PREFIXED = re.compile(
+    r"(?<![A-Za-z0-9_])([a-z][a-z0-9]{1,11}(?:_[a-z0-9]{1,10}){0,3})_([A-Za-z0-9]{32,200}+)(?![A-Za-z0-9_/+=-])"
+)
+_PUBLIC = re.compile(r"pk_|pk$|phc|pub|sb_pub|price|cs_|cs$|evt|acct|img|file|hash|sha|id_|ref")
+
+
+def _shortened(text: str, match: re.Match[str]) -> bool:
+    """Tell whether only the beginning of a token is shown: `sk-abc123...`."""
+    return len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end())
+
+
 class _Known(NamedTuple):
     """The rules of tokens, ready to look for."""
 
@@ -204,7 +216,7 @@ def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
         at = head.end()
         for shape, least in known.shapes[head[0]]:
             match = _compiled(shape).match(text, head.start())
-            if match and _random(match[0][:100], least):
+            if match and _random(match[0][:100], least) and not _shortened(text, match):
                 more = _MORE.match(text, match.end())
                 at = more.end() if more else match.end()
                 scheme = (
@@ -212,6 +224,15 @@ def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
                 )
                 yield Found(match.start() - len(scheme), at, "api_key")
                 break
+    if text.find("_", start, stop) >= 0:
+        for match in _PREFIXED.finditer(text, start, stop):
+            if (
+                not _PUBLIC.match(match[1])
+                and opaque(match[2])
+                and not match[2].islower()
+                and not match[2].isupper()
+            ):
+                yield Found(match.start(), match.end(), "api_key")
     near = _near(text, start, stop)
     if near:
         yield near

@@ -4,12 +4,15 @@ A word such as "password" is looked for first; what follows it is read by bounde
 its look: a type, a call, a variable, a placeholder or a word of prose is none.
 """
 
+# ruff: noqa: E501  an alternative of a pattern stays in one line
+
 from __future__ import annotations
 
 import re
 from functools import cache
 
 from acms.core.detectors import Found
+from acms.core.detectors_apart import answered, argument, item, signed_in
 from acms.core.detectors_headers import header
 from acms.core.detectors_values import (
     DIGIT,
@@ -28,21 +31,29 @@ _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
-    "connect.sid",
+    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "codice", "codigo", "kodeord", "clave", "chiave",
+    "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
 )  # fmt: skip
 _STEMS_BEYOND = (
     "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord",
-    "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
+    "暗証番号", "合言葉", "código", "schlüssel", "clé", "nøgle", "klíč", "ключ", "キー", "密钥", "密鑰", "秘钥", "秘鑰", "токен", "令牌",
+    "トークン", "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
-    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
-    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
+    r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
+    r"zugangscode|toegangscode|code d['’]acc[eè]s|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
+    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<token>token|session[ _.-]?id|sessid|connect\.sid)"
-    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
+    r"|(?P<lock>(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
+    r"(?:schlüssel|clé|clave|chiave|chave|sleutel|klucz|nyckel|nøgle|klíč|ключ)"
+    r"(?:[ _-](?:(?:de|del|do|da|di|du|della)[ -]|d['’])?(?:api|wi-?fi|wlan|acceso|acc[eè]s|accesso|acesso))?(?![^\W\d_])|"
+    r"(?:(?<=api)|(?<=api )|(?<=アクセス)|(?<=秘密)|(?<=ライセンス))キー(?![ァ-ヶー])|密[钥鑰]|秘[钥鑰])"
+    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|(?<![a-z])jeton(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
+    r"|(?P<secret>secret|geheimnis(?![a-z])|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
     r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
@@ -51,7 +62,8 @@ _WORD = re.compile(
 #: What makes a key, written before the word, one that opens something.
 _OPENING = tuple(
     """api access auth app application service subscription storage account license encryption encrypt signing sign
-    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live""".split()
+    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live wifi wi-fi wlan
+    wpa wpa2 wep""".split()
 )
 _FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
 _CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
@@ -91,18 +103,21 @@ _AFTER_ANY = re.compile(
     + rf"""[^\W\d_]{_PART}{{0,24}}+(?:[ \t]{_PART}{{1,24}}+){{0,5}}?))??"""
     + _SIGN
 )
-_LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
+_LOGIN = re.compile(
+    r"(?:login|user|username|account|utente|usuario|usuário|benutzer|utilisateur|identifiant|gebruiker)"
+    r"[ \t:=]{1,3}\S{1,64}[ \t]{1,4}$"
+)
 
 
 def _login(before: str) -> bool:
     """Tell whether a user is named just before: "login bob password …"."""
-    named = "login" in before or "user" in before or "account" in before
+    named = any(map(before.__contains__, ("login", "us", "account", "utente", "identifiant", "gebruiker")))
     return named and _LOGIN.search(before) is not None
 
 
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 #: What may stand right after a name that has a value.
-_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,<>%：→–—’是为為は는은")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
@@ -113,7 +128,7 @@ _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
     r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
-    r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
+    r"""|`(?P<tick>[^`\n]{1,256}+)`|[“「](?P<curly>[^”」\n]{1,256}+)[”」])"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
     r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
@@ -149,12 +164,22 @@ def assigned(text: str) -> list[Found]:
             at = name.end()
             kind = name.lastgroup or "secret"
             if text[at : at + 1] not in _FOLLOWS:
-                if kind == "password" and (hit := _said_before(text, name) or _near(text, name.end())):
+                if text.startswith("(", at):
+                    hit = argument(text, stem.start(), at, kind)
+                elif kind == "password":
+                    hit = _said_before(text, name) or _near(text, at)
+                else:
+                    hit = None
+                if hit := hit or answered(text, low, stem.start(), at, kind):
                     found.append(hit)
                 continue
-            if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
-                " _.-"
-            ).endswith(_OPENING):
+            if kind == "api_key" and not _opens(low, stem.start()):
+                continue
+            if kind == "lock":
+                kind = "api_key"
+            if text[stem.start()] == "P" and _TESTED.match(text, stem.start()):
+                if hit := signed_in(text, stem.start()):
+                    found.append(hit)
                 continue
             if kind == "phrase":
                 words = _WORDS.match(text, name.end())
@@ -167,10 +192,25 @@ def assigned(text: str) -> list[Found]:
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
                     hit = _said_before(text, name) or _near(text, name.end())
+                hit = hit or answered(text, low, stem.start(), name.end(), kind)
             if hit:
                 found.append(hit)
                 at = max(at, hit.end)
     return found
+
+
+#: What is said of networks: their keys are passwords.
+_NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
+#: The report of a test, or the command of a protocol.
+_TESTED = re.compile(r"PASS(?:[ \t]|: \S*[tT]est)")
+
+
+def _opens(low: str, start: int) -> bool:
+    """Tell whether a key, by what is written before the word, is one that opens something."""
+    before = low[max(0, start - 48) : start]
+    return before.rstrip(" _.-").endswith(_OPENING) or (
+        ("wi" in before or "wlan" in before or "ssid" in before) and _NETWORK.search(before) is not None
+    )
 
 
 def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
@@ -231,9 +271,10 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
-#: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
-_NAMED = re.compile(r"""(?:name|key)["']?[ \t]{0,3}[:=][ \t]{0,3}["']?[\w.-]{0,48}$""", re.IGNORECASE)
-_ITEM = re.compile(r"""["']?,?[ \t\r\n]{1,40}["']?(?:value|Value)["']?[ \t]{0,4}[:=]""")
+#: A command that stores a value under a name.
+_SET = re.compile(
+    r"(?:\bsetx|\bsetenv|\bconfig(?:ure)?(?:[ \t]set)?|\bset)(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
+)
 _PREPOSITION = re.compile(
     r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
 )
@@ -247,12 +288,17 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
-        if (item := _ITEM.match(text, end)) and _NAMED.search(text, max(0, start - 64), start):
-            return item.end(), "="
+        if (at := item(text, start, end)) is not None:
+            return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
-            return (end + 1, "flag") if former[0].startswith("--") else None
+        former = _FORMER.search(text, max(0, start - 48), start)
+        if former and former[0].startswith("-"):
+            if former[0].startswith("--"):
+                return end + 1, "flag"
+            return (end + 1, "-") if text[former.start() - 1 : former.start()].isspace() else None
+        if _SET.search(low, max(0, start - 90), start):
+            return end + 1, "-"
         if kind == "password" and _login(low[max(0, start - 90) : start]):
             return end + 1, "netrc"
         return None
@@ -263,7 +309,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         return None
     if op == ",":
         former = _FORMER.search(text, max(0, start - 48), start)
-        if not former or text[former.start() - 2 : former.start()] not in ("('", '("'):
+        if not former or not _FIRST.search(text, max(0, former.start() - 8), former.start()):
             return None
     elif op == ">":
         former = _FORMER.search(text, max(0, start - 48), start)
@@ -286,6 +332,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     return after.end(), op + (" " if of else "")
 
 
+_FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
@@ -351,6 +398,21 @@ _BEFORE = re.compile(
 )
 
 
+_POOR = (
+    "bad",
+    "weak",
+    "poor",
+    "terrible",
+    "awful",
+    "common",
+    "wrong",
+    "invalid",
+    "valid",
+    "good",
+    "strong",
+    "secure",
+    "guessable",
+)
 _LINKS = (" ist ", " als ", " comme ", " como ")
 
 
@@ -363,13 +425,20 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
         return None
     match = _BEFORE.search(before)
-    if match and plausible(text, match[1], start + match.start(1), "password", "is", False, False):
+    if (
+        match
+        and not before.rstrip().endswith(_POOR)
+        and plausible(text, match[1], start + match.start(1), "password", "is", False, False)
+    ):
         return Found(start + match.start(1), start + match.end(1), "password")
     return None
 
 
 _NEARBY = re.compile(r"""[ \t"'`“「(]([^\s"'`“”「」()\[\]{}<>=:;,/|\\]{8,64}+)(?=["'`”」)]|[.,;]?(?:\s|$))""")
 _VERSION = re.compile(r".*@v?\d.*|.*\d%|[\d.+-]+\w{0,8}|[$^].*[$^].*|.*\$")
+
+
+_SHOWN = re.compile(r"(?i)(?:e\.g\.|such as|like|i\.e\.|z\.B\.|p\.ex\.|example)[ :,]{0,3}$")
 
 
 def _near(text: str, start: int) -> Found | None:
@@ -385,6 +454,7 @@ def _near(text: str, start: int) -> Found | None:
             and ODD.search(value, 1)
             and not _VERSION.fullmatch(value)
             and not PLACEHOLDER.fullmatch(value)
+            and not _SHOWN.search(text, max(0, match.start() - 16), match.start() + 1)
         ):
             return Found(match.start(1), match.start(1) + len(value), "password")
     return None

@@ -245,6 +245,11 @@ def _written(text: str, start: int, stop: int, number: str) -> bool:
     """Tell whether a number in a national format is a telephone's: by brackets, hyphens or what is said near."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
+    if (
+        text[start - 1 : start] == text[stop : stop + 1] == "'"
+        and "VALUES" in text[max(0, start - 160) : start]
+    ):
+        score += 1
     before, after = text[max(0, start - 9) : start], text[stop : stop + 9].lstrip(" \t,;|/")
     score -= _NEIGHBOUR.search(before) is not None or (after != text[stop : stop + 9] and after[:1].isdigit())
     return score >= 2

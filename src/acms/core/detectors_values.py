@@ -79,13 +79,25 @@ def entropy(text: str) -> float:
 _NAMED = re.compile(
     r"(?i)(?:(?:your|my|the|some|new|old|db|database|user|root|admin|app|api|access|auth)[_.-]?){0,2}"
     r"(?:password|passwd|passwort|passw|pass|pwd|pw|secret|token|pat|(?:api[_.-]?)?key|credentials?|"
-    r"kennwort|contrase(?:ñ|n)a|clave|senha|wachtwoord|has(?:ł|l)o|motdepasse|mdp|changeme|change[_-]me)"
+    r"kennwort|contrase(?:ñ|n)a|clave|senha|wachtwoord|has(?:ł|l)o|motdepasse|mdp|changeme|change[_-]me)\d?"
 )
 
 
 def names_itself(value: str) -> bool:
     """Tell whether a value says what should stand there, as in `user:password@host`."""
     return PLACEHOLDER.fullmatch(value) is not None or _NAMED.fullmatch(value) is not None
+
+
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+_HEX = re.compile(r"[0-9a-f]{24,128}|[0-9A-F]{24,128}")
+
+
+def opaque(value: str) -> bool:
+    """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
+    if _HEX.fullmatch(value):
+        return entropy(value) > 2.8 and LETTER.search(value) is not None
+    changes = sum(1 for _ in _CHANGE.finditer(value))
+    return changes * 25 >= len(value) * 7 and DIGIT.search(value) is not None and entropy(value) > 3
 
 
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
@@ -149,6 +161,10 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
         or PLACEHOLDER.fullmatch(value)
     ):
         return False
+    if kind != "password" and names_itself(value):
+        return False
+    if size < 24 and text.startswith(("...", "…"), start + size):
+        return False  # only its beginning is shown
     if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
         return False
     alpha = LETTER.search(value) is not None
