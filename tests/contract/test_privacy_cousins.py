@@ -204,6 +204,106 @@ VALUES ('Anna', '«06 32 15 85 47»', 1)
 «postgres://app:garnet704@localhost:5432/db»
 «postgres://user:Secret123@localhost/db»
 «mysql://root:hunter2@127.0.0.1/x»
+spring.datasource.password=«Velvet!88»
+<password>«Velvet!88»</password>
+<Password>«velvet-onyx-88»</Password>
+[client]¶user=root¶password=«velvet88»
+$CFG->dbpass    = '«velvet!88»';
+DB::connect('mysql:host=x', 'shop', '«Velvet88!»');
+new PDO($dsn, 'shop', '«Velvet88!»');
+psycopg2.connect(host="db", user="shop", password="«velvet88»")
+pymysql.connect("db", "shop", "«Velvet88!»", "shop")
+ssh.connect(host, username="bob", password='«velvet88»')
+client.auth("bob", "«velvet88!»")
+session.login(user, "«Velvet88!»")
+driver.findElement(By.id("password")).sendKeys("«Velvet88!»");
+await page.fill('#password', '«Velvet88!»');
+cy.get('[name=password]').type('«Velvet88!»')
+page.type("input[name='password']", "«Velvet88!»")
+fill_in "Password", with: "«Velvet88!»"
+browser.fill("passwd", "«Velvet88!»")
+form.append('password', '«Velvet88!»')
+{"username": "bob", "pwd": "«velvet88»"}
+"credentials": {"user": "bob", "pw": "«velvet88»"}
+user=bob pass=«velvet88» host=db
+--db-password «velvet88»
+--pass=«velvet88»
+sudo: password for bob: «velvet88»
+bob@db's password: «Velvet88!»
+Enter PEM pass phrase: «Velvet88!»
+MYSQL_PWD=«velvet88» mysql -u root
+RESTIC_PASSWORD="«velvet88»"
+BORG_PASSPHRASE='«velvet88»'
+ANSIBLE_VAULT_PASSWORD=«velvet88»
+KC_BOOTSTRAP_ADMIN_PASSWORD: «velvet88»
+the combination user bob / password «Velvet88!» works
+PIN for the vault? no, the password: «Velvet88!»
+new pw → «Velvet88!»
+pw: «velvet88»
+Passwort: «Velvet88!» (bitte ändern)
+Das neue Kennwort lautet «Velvet88!»
+mein passwort ist jetzt «velvet88»
+Ihr Einmalpasswort: «V8L2-X9K1»
+le mdp c'est «velvet88»
+Mot de passe provisoire : «Velvet88!»
+La nueva contraseña es «Velvet88!»
+tu contraseña temporal: «velvet88»
+la tua password è «Velvet88!»
+Nuova password: «velvet88»
+Nova senha: «velvet88»
+Je wachtwoord is «Velvet88!»
+Twoje hasło: «velvet88»
+Новый пароль: «velvet88»
+新しいパスワード：«velvet88»
+初始密码为 «velvet88»
+새 비밀번호: «velvet88»
+bot token: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+Token «8dj3KDs93kdKD93kd92KDk39dk3KD» läuft morgen ab
+X-Auth-Token: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+X-Vault-Token: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+PRIVATE-TOKEN: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+csrftoken=«8dj3KDs93kdKD93kd92KDk39dk3KD»
+{"refresh_token":"«8dj3KDs93kdKD93kd92KDk39dk3KD»"}
+localStorage.setItem("access_token", "«8dj3KDs93kdKD93kd92KDk39dk3KD»")
+"idToken": "«8dj3KDs93kdKD93kd92KDk39dk3KD»"
+Ocp-Apim-Subscription-Key: «726789d5deaf694723562a2a5d2049e5»
+x-functions-key: «8dj3KDs93kdKD93kd92KDk39dk3KD==»
+X-RapidAPI-Key: «8dj3KDs93kdKD93kd92KDk39dk3KD8dj3KDs93k»
+apikey «8dj3KDs93kdKD93kd92KDk39dk3KD»
+openai.api_key = '«8dj3KDs93kdKD93kd92KDk39dk3KD»'
+genai.configure(api_key="«8dj3KDs93kdKD93kd92KDk39dk3KD»")
+maps key is «8dj3KDs93kdKD93kd92KDk39dk3KD»
+here is my key: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+license key: «A8DJ3-KDS93-KDKD9-3KD92»
+encryption_key: "«8dj3KDs93kdKD93kd92KDk39dk3KD8dj3KDs93k=»"
+app.secret_key = b'«8dj3KDs93kdKD93kd92KDk39dk3KD»'
+signing secret «8dj3KDs93kdKD93kd92KDk39dk3KD»
+TOTP secret: «JBSWY3DPEHPK3PXP»
+otpauth://totp/x:bob?secret=«JBSWY3DPEHPK3PXP»&issuer=x
+"hmac_secret": "«8dj3KDs93kdKD93kd92KDk39dk3KD»"
+cookie_secret = «8dj3KDs93kdKD93kd92KDk39dk3KD»
+client secret: «8dj3KDs93kdKD93kd92KDk39dk3KD»
+consumer_secret='«8dj3KDs93kdKD93kd92KDk39dk3KD»'
+«mongodb://bob:Velvet88!@10.0.0.2:27017/x»
+«ftp://bob:velvet88@ftp.kestrel.net/x»
+«smtp://bob%40kestrel.net:velvet88@smtp.kestrel.net:587»
+«https://bob:velvet88@registry.kestrel.net/v2»
+«clickhouse://default:velvet88@ch:9000/x»
+reach me at «anna.keller@web.de»
+<«anna.keller@web.de»>
+«anna_keller+x@kestrel.io» wrote:
+user «anna.keller@kestrel.io» logged in
+"to": ["«anna@kestrel.io»", "«ben@kestrel.io»"]
+ssh is down, mail «anna@kestrel.io»
+uid=«anna@kestrel.io»,ou=people
+owner:«anna@kestrel.io»
+git commit --author="Anna <«anna@kestrel.io»>"
+ring me: «+44 20 7946 0958»
+Handy: «0171 2345678»
+«+1-415-555-0134»
+pan «4539 5787 6362 1486» cvv 123
+exp 04/29 «4539578763621486»
+IBAN «DE89 3704 0044 0532 0130 00»
 """.strip().splitlines()
 
 NEGATIVE = r"""
@@ -534,6 +634,221 @@ coordinates: 48.8566 2.3522
 192.168.100.200:5432
 2024-05-03 10:11:12,345
 order 2024-555-0142
+docker run --user 1000:1000 -it app
+docker exec -u 0:0 app sh
+chown -R user:group /srv
+curl -u user:password https://api.example.com
+curl -u "$USER:$PASS" https://api.example.com
+curl --user username:token https://api.example.com
+wget --password=PASSWORD https://x.example.com
+sshpass -e ssh bob@10.0.0.2
+mysql -h db -P 3306 -u root -p mydb
+mysqldump -u root -pPASSWORD shop
+psql -U postgres -p 5433
+tar -xzf pass2.tgz
+zip -P pass x.zip
+redis-cli -p 6380 -a $PASS
+echo "a|b" | sed s/a/b2/
+echo "$x1" | base64 -d | sudo tee x2
+printf "%s" "$v2" | openssl dgst -sha256
+user = auth("bob", "viewer")
+login("bob", "password")
+auth.login("google", "oauth2")
+authenticate("local", "strategy2")
+expect(login("bob", "wrong-pass1")).rejects
+getConnection(url, "user", "password")
+sign_in("Email", "Password")
+log_in("anonymous", "guest")
+credentials("username", "password")
+t("errors.password.too_short", "Use at least 12 characters")
+<FormLabel htmlFor="password">Password2</FormLabel>
+label="Password" type="password" id="pw1"
+<input name="token" value="{{ csrf_token }}">
+<input type="hidden" name="token" value="">
+<key>token</key>¶<string></string>
+<name>password.min.length</name>¶<value>12</value>
+<property name="password.encoder" value="bcrypt12"/>
+name: password¶type: string¶required: true
+- name: password¶  in: query¶  required: true
+{"name": "token", "in": "header", "type": "string"}
+parameters:¶  - name: api_key¶    value: $(API_KEY)
+- key: password¶  operator: Exists
+password:¶  type: string¶  example: "s3cret"
+"password": {"type": "string", "example": "hunter2"}
+variable "password" {¶  type = string¶  default = null¶}
+output "db_password" {¶  value = random_password.db.result¶}
+resource "random_password" "db" {¶  length = 16¶}
+data "vault_secret" "x2" {¶  path = "kv/x2"¶}
+Secret: kubernetes.io/dockerconfigjson
+secretName: app-tls-2
+imagePullSecrets:¶  - name: regcred2
+tokenReviewer: v1beta1
+keyVaultName: kv-prod-01
+secret/app2 created
+secret "db-creds-1" deleted
+token "boot1" expired
+token 'else2' unexpected
+Unexpected token '<', "<!DOCTYPE "... is not valid JSON
+token 3 of 12: "cat2"
+tokens: ["the", "cat2"]
+Tokenizer(vocab="cl100k_base")
+the token limit is 8k
+tok/s: 45 token: 12ms
+<|endoftext|> token id 50256
+special token [PAD] = 0
+API key must match ^[a-z0-9]{32}$
+The API key looks like abc-123-def
+key: "user:42:profile2"
+key="item-2024-05"
+keys: id1, id2
+{key: 'col1', title: 'Col 1'}
+<li key="a1b2c3">
+cache_key = f"user:{id}:v2"
+cache.set("session:42", "v2")
+redis> SET session:42 "v2"
+redis> GET key1
+s3 key: uploads/2024/05/img-001.png
+object key: reports/q1-2024.csv
+idempotency_key: 8482b17d-6553-4a98-a5b8-8983112fc89b
+Idempotency-Key: 8482b17d-6553-4a98-a5b8-8983112fc89b
+dedup key a1b2c3d4
+partition_key=user2
+answer key: 1b 2c 3d
+map key legend2
+piano key A4
+key signature: Bb2
+hotkey: Ctrl+Alt+F2
+public_key: "04a1b2c3d4e5f60718293a4b5c6d7e8f"
+verify key: ed25519:a1b2c3
+ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7 anna@laptop
+known_hosts: kestrel.net ssh-ed25519 AAAAC3NzaC1lZDI1NTE5
+Host key fingerprint is SHA256:8dj3KDs93kdKD93kd92KDk39dk3KD8dj3KDs93kdKD9
+sessionid cookie set (httponly)
+Session ID: sess_42
+csrf: ok2
+signature: v1
+signature = hmac.new(key, msg, sha256).hexdigest()
+function signature(a1, b2)
+Signature Move: Kick2
+password strength: 3/4
+password attempts: 5
+password age 90d
+password updated 3 days ago by user42
+password reset link expires in 24h
+password protected.pdf (2.4MB)
+password-reset-2024.html
+wrong password (error 0x8007052E)
+Error 1045 (28000): Access denied for user 'root'@'10.0.0.2' (using password: YES)
+Permission denied (publickey,password).
+password prompt2 timed out
+PasswordPolicyV2 applied
+passwordInput1.value
+passwordField2: UITextField
+"password1": "Password", "password2": "Confirm password"
+pass 1/3 complete
+pass rate 98.5%
+pass@1: 45.2, pass@10: 70.1
+PASS: 12 tests
+PASS test/unit/a_test.go
+pass_filename: 2
+passed 3/4
+2-pass encoding, pass1.log
+compass2, bypass3
+passport no. required
+Passwort2go GmbH
+Der Pass (Nr. C01X00T47) ist gültig
+mdp-toolkit 3.6
+PSK31 on 14.070 MHz
+psk reporter: 20m
+WPA2-PSK (AES)
+mode: WPA3-SAE/WPA2-PSK
+key mgmt: wpa-psk2
+clé USB 32Go : 12€
+clé de 12 : 4 pièces
+llave: 3/8
+clave dicotómica: paso 2
+Clave de país: MX52
+clave catastral: 123-456
+palabra clave: verano2024
+Clave de producto en la caja
+chiave di lettura: cap. 2
+chiave inglese: 12mm
+chiave primaria: id_utente2
+Schlüssel-Nr.: 0603/AKL
+Schlüsseldienst: 24h
+Schlüssel: 3 Stück
+Typschlüssel: 0603
+Notenschlüssel: C4
+Schlüssel (HSN): 0603
+ключ зажигания: 2 шт
+ключ шестигранный: 5мм
+ключевые слова: python3
+第2章 キー：A4
+关键字：v2
+密钥对：rsa2048.pem
+密钥ID：AKID2
+秘钥版本：v2
+jeton de casino: 5€
+jeton: 2
+トークン：3個
+令牌环：802.5
+токен №2
+Geheimnis: 3 Zutaten
+codice postale: 20121
+codice fiscale: RSSMRA85T10A562S
+código postal: 28001
+code d'accès au bâtiment : voir l'accueil
+Anna: which password manager?¶Ben: bitwarden2
+Anna: password reset done?¶Ben: ticket OPS-4411
+Anna: is the token expired?¶Ben: 2024-05-03T10:11
+Anna: who has the api key?¶Ben: @carl2
+Anna: need a token counter¶Ben: tiktoken==0.7.0
+Anna: what is a token?¶Ben: ~4 chars
+Anna: is the password field ok?¶Ben: v2.3
+what about the secret?¶Room 42b
+Anna: how long is the password?¶Ben: 16chars
+Anna: what is the password length?¶Ben: 12-64
+send the token to the server¶POST /v2
+what token limit?¶gpt-4-32k
+what does pass@1 mean?¶see 2107.03374
+did the password work?¶nope2
+https://x.example.com/?key=abc&auth=basic
+https://x.example.com/oauth?code=CODE&state=xyz
+https://example.com/?auth=login-required-page-2024
+?key=0123456789012345
+https://www.youtube.com/watch?v=dQw4w9WgXcQ
+https://x.example.com/a?appid=com.example.app2&ver=3
+enable secret scanning
+enable password 2fa
+enable secret rotation 30d
+secret 0 of 5 found
+key 7 is missing2
+password 0 chars
+key 0 value1
+neighbor 10.0.0.2 remote-as 65001
+snmp-server community ops2-ro-list view
+authentication-key-chain ospf1
+AUTH failed2
+auth (v2) enabled
+net user
+net user bob2 /active:yes
+net use \\srv2\share
+htpasswd: password file users2 not found
+htpasswd -v users2 bob
+rabbitmqctl delete_user bob2
+rabbitmqctl set_user_tags bob administrator
+ftp> user
+ftp> put file2.txt
+anna@kestrel
+@anna@ben
+foo@v1.2.rc
+user@2x.io.png
+see kernel@vger thread
+a@b
+pip install git+ssh://git@kestrel.net/x.git
+go install kestrel.net/x/cmd@latest
+bob@kestrel.net:~/src$ make
+scp -P 22 x.txt bob@kestrel.net:
 """.strip().splitlines()
 
 

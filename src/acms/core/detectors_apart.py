@@ -8,11 +8,14 @@ import re
 from collections.abc import Iterator
 
 from acms.core.detectors import Found
-from acms.core.detectors_values import DIGIT, LETTER, names_itself, opaque, plausible
+from acms.core.detectors_values import DIGIT, LETTER, MOMENT, names_itself, opaque, plausible
 
 # ── the answer to a question ────────────────────────────────────────────────────────────────────────────────────────
 
-_REST = re.compile(r"""[^\n?？]{0,48}+(?:[?？][^\n]{0,24})?+\r?\n(?:[ \t]*\r?\n)?""")
+#: After the name the question ends, or says what it is of: "token limit?" asks for something else.
+_REST = re.compile(
+    r"""s?(?:[ \t](?=again|please|pls|for|of|to|on|in|at|here|there|now|is|was|für|von|vom|zum|de|del|della|di|da|do|du|van|voor|[?\n])|(?![ \t\w])|(?=[^\x00-\x7f]))[^\n?？]{0,48}+(?:[?？][^\n]{0,24})?+\r?\n(?:[ \t]*\r?\n)?"""
+)
 _ASKED = re.compile(r"\b(?:send|give|share|tell|paste|need|what|remind|resend)\b")
 #: Who answers, in a chat or a protocol: `Ben: `, `[10:05] ben: `, `A: `, `> `.
 _SPEAKER = re.compile(
@@ -31,6 +34,8 @@ _TICKET = re.compile(r"#.*|@.*|[A-Z]{2,8}-\d{1,6}|\w+@[\w.-]+|[\w-]+(?:\.[\w-]+)
 
 def answered(text: str, low: str, start: int, end: int, kind: str) -> Found | None:
     """Return the line that answers a question for something secret, when the line is nothing else."""
+    if text.find("\n", end, end + 80) < 0:
+        return None
     rest = _REST.match(text, end)
     if not rest:
         return None
@@ -47,6 +52,8 @@ def answered(text: str, low: str, start: int, end: int, kind: str) -> Found | No
             and DIGIT.search(value[1])
             and LETTER.search(value[1])
             and not _TICKET.fullmatch(value[1])
+            and not MOMENT.fullmatch(value[1])
+            and "==" not in value[1]
             and plausible(text, value[1], value.start(1), kind, "is", False, False)
         ):
             return Found(value.start(1), value.end(1), kind)

@@ -22,6 +22,7 @@ from acms.core.detectors_values import (
     PLACEHOLDER,
     bare,
     entropy,
+    opaque,
     plausible,
     rest_of,
 )  # fmt: skip
@@ -63,7 +64,7 @@ _WORD = re.compile(
 _OPENING = tuple(
     """api access auth app application service subscription storage account license encryption encrypt signing sign
     master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live wifi wi-fi wlan
-    wpa wpa2 wep""".split()
+    wpa wpa2 wep functions""".split()
 )
 _FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
 _CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
@@ -80,8 +81,8 @@ _SIGN = (
     r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
     r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
-    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
-    r"""(?:[ \t](?:now|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
+    r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
@@ -173,7 +174,10 @@ def assigned(text: str) -> list[Found]:
                 if hit := hit or answered(text, low, stem.start(), at, kind):
                     found.append(hit)
                 continue
-            if kind == "api_key" and not _opens(low, stem.start()):
+            mine = (
+                kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
+            )
+            if kind == "api_key" and not mine and not _opens(low, stem.start()):
                 continue
             if kind == "lock":
                 kind = "api_key"
@@ -193,12 +197,14 @@ def assigned(text: str) -> list[Found]:
                 elif not hit and kind == "password":
                     hit = _said_before(text, name) or _near(text, name.end())
                 hit = hit or answered(text, low, stem.start(), name.end(), kind)
-            if hit:
+            if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
     return found
 
 
+#: A key that is somebody's: its value must look drawn at random.
+_MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
 #: What is said of networks: their keys are passwords.
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
 #: The report of a test, or the command of a protocol.
@@ -292,14 +298,13 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
             return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        former = _FORMER.search(text, max(0, start - 48), start)
-        if former and former[0].startswith("-"):
-            if former[0].startswith("--"):
-                return end + 1, "flag"
-            return (end + 1, "-") if text[former.start() - 1 : former.start()].isspace() else None
-        if _SET.search(low, max(0, start - 90), start):
+        before = low[max(0, start - 90) : start]
+        option = before[max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1 :]
+        if option.startswith("-"):
+            return end + 1, "flag" if option.startswith("--") else "-"
+        if ("set" in before or "config" in before) and _SET.search(before):
             return end + 1, "-"
-        if kind == "password" and _login(low[max(0, start - 90) : start]):
+        if kind == "password" and _login(before):
             return end + 1, "netrc"
         return None
     op, of = after["op"].strip().lower(), after["of"]
@@ -336,6 +341,7 @@ _FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
+_SEGMENTS = ("/", ":", "hash", "checksum", "digest")
 _PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
@@ -346,7 +352,7 @@ def _refers(text: str, start: int, kind: str) -> bool:
         return True
     if kind == "password":
         return "/" in before and _PATH.search(before) is not None
-    return _SEGMENT.search(before) is not None
+    return any(map(before.__contains__, _SEGMENTS)) and _SEGMENT.search(before) is not None
 
 
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")

@@ -47,15 +47,19 @@ _PIPED = re.compile(
     r"""(?:sudo[ \t][^\n|]{0,24}?-\w{0,4}S(?!\w)|kinit(?!\w)|[^\n|]{0,80}?[ \t]--(?:stdin|password-stdin|with-token|pw-stdin))|"""
     r"""assword[^"\n]{0,12}"[ \t]{0,4}\n?[ \t]{0,8}send(?:[ \t]--)?[ \t]"([^\s"$\\]{4,128}+)\\r"""
 )
+#: Commands with a password in an option, and those without one.
 _COMMANDS = (
-    "curl", "sshpass", "redis-cli", "zip -", "zip ", " login", "sqlcmd", "ldap", "mongo", "net use", "requirepass",
-    "masterauth", "rootpw", "snowsql", "smbclient", "wpa_pass", "sqlplus", "jdbc:oracle", "7z", "http -", "gh secret",
-    "https -", "htpasswd", "mysql", "xfreerdp", "auth=(", "auth(", "chpasswd", "psexec", "useradd", "usermod", "winrm",
-    "openssl enc", "lftp", "-securestring", "rabbitmqctl", "ftp>",
+    "curl", "sshpass", "redis-cli", "zip ", "7z", " login", "sqlcmd", "ldap", "mongo", "snowsql", "smbclient", "http", "mysql",
+    "gh secret", "htpasswd", "psexec", "useradd", "usermod", "winrm", "openssl enc", "lftp", "-securestring",
 )  # fmt: skip
+_OTHERS = (
+    "net use", "requirepass", "masterauth", "rootpw", "wpa_pass", "sqlplus", "jdbc:oracle", "xfreerdp", "chpasswd",
+    "auth=(", "auth = (", "auth(", "rabbitmqctl", "ftp>",
+)  # fmt: skip
+_OPTION = re.compile(r"[ \t]-{1,2}[A-Za-z]")
 #: A user and a password, in this order.
 _TUPLE = re.compile(
-    r"""auth(?:=|[ ]=[ ])?[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE
+    r"""auth(?:=|[ ]=[ ])[(][ ]?["'][^"'\n]{1,64}["'],[ ]?["']([^"'\n]{3,128})["'][)]""", re.IGNORECASE
 )
 #: Settings of routers, switches and networks; 0 and 7 say how what follows is written.
 _GEAR = re.compile(
@@ -86,7 +90,8 @@ _PROMPT = re.compile(
 def commands(text: str) -> Iterator[Found]:
     """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
     low = text.lower()
-    if any(map(low.__contains__, _COMMANDS)):
+    named = any(map(low.__contains__, _OTHERS))
+    if named or (_OPTION.search(text) and any(map(low.__contains__, _COMMANDS))):
         for match in _USER.finditer(text):
             if _given(match[2]):
                 yield Found(match.start(2), match.end(2), "password")
@@ -94,7 +99,7 @@ def commands(text: str) -> Iterator[Found]:
             group = match.lastindex or 1
             if _given(match[group]):
                 yield Found(match.start(group), match.end(group), "password")
-    if ("|" in text and ("echo " in low or "printf " in low)) or "assword" in text:
+    if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
         for match in _PIPED.finditer(text):
             group = match.lastindex or 1
             if _given(match[group]):
@@ -107,7 +112,7 @@ def commands(text: str) -> Iterator[Found]:
         for match in _PROMPT.finditer(text):
             if _made_up(text, match):
                 yield Found(match.start(1), match.end(1), "password")
-    if any(map(low.__contains__, _SIGNS)):
+    if "(" in text and any(map(low.__contains__, _SIGNS)):
         for match in _SIGN_IN.finditer(text):
             if _made_up(text, match):
                 yield Found(match.start(1), match.end(1), "password")
@@ -120,9 +125,9 @@ def _given(value: str) -> bool:
 def _made_up(text: str, match: re.Match[str]) -> bool:
     """Tell whether a value has letters and what people put beside them in passwords."""
     value = match[1]
-    telling = DIGIT.search(value) or ODD.search(value)
+    mixed = not value.islower() and not value.isupper() and DIGIT.search(value) is not None
     return (
-        telling is not None
+        (mixed or ODD.search(value) is not None or sum(map(str.isdigit, value)) > 1)
         and LETTER.search(value) is not None
         and not names_itself(value.rstrip("0123456789"))
         and plausible(text, value, match.start(1), "password", "=", True, False)
@@ -132,20 +137,11 @@ def _made_up(text: str, match: re.Match[str]) -> bool:
 #: Calls that sign somebody in, with a user and a password: `smtp.login("ann", "…")`.
 _SIGN_IN = re.compile(
     r"""(?:log_?in|sign_?in|logon|auth(?:enticate)?|basic_?auth|credentials?|"""
-    r"""(?:mysqli(?:_connect)?|mysql_connect|getconnection)[ \t]?\([^,()\n]{1,120}+)[ \t]?[(,][ \t\n]{0,4}"""
-    r"""["'][^"'\n]{1,64}["'],[ \t\n]{0,4}["']([^"'\n\s]{4,128})["'][ \t]{0,2}[,)]""",
+    r"""(?:mysqli|connect|getconnection|pdo)[ \t]?\([^,()\n]{1,120}+)[ \t]?[(,][ \t\n]{0,4}"""
+    r"""(?:["'][^"'\n]{1,64}["']|[a-z_][\w.]{0,40}+),[ \t\n]{0,4}["']([^"'\n\s]{4,128})["'][ \t]{0,2}[,)]""",
     re.IGNORECASE,
 )
 _SIGNS = (
-    "login(",
-    "log_in(",
-    "signin(",
-    "sign_in(",
-    "logon(",
-    "auth(",
-    "authenticate(",
-    "credential(",
-    "credentials(",
-    "mysqli",
-    "getconnection",
-)
+    "login(", "log_in(", "signin(", "sign_in(", "logon(", "auth(", "authenticate(", "credential(", "credentials(", "mysqli(",
+    "connect(", "connection(", "pdo(",
+)  # fmt: skip

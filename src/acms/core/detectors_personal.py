@@ -35,6 +35,7 @@ _INSIDE = frozenset("local localhost localdomain internal lan intranet invalid a
 _AFTER_HOST = re.compile(r"(?::[/~]|:[ \t]{0,2}[$#]|:[\w.-]{1,40}/|[ \t]~|\(|\[)")
 _RELEASE = re.compile(r"@v?\d+\.\d")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,64}", re.IGNORECASE)
+_COPY = re.compile(r"\b(?:scp|rsync)[ \t]")
 _SHELL = re.compile(
     r"\b(?:ssh|mosh|sftp|sshfs|ssh-copy-id|scp|rsync)"
     r"(?:[ \t]{1,4}-[A-Za-z]\S{0,24}(?:[ \t]{1,4}[\w./:~-]{1,40}+)?){0,4}[ \t]{1,4}$"
@@ -53,6 +54,8 @@ def _of_a_machine(text: str, start: int, name: str, domain: re.Match[str]) -> bo
         return True  # a handle of the fediverse, a variable
     inside = domain[1].lower() in _INSIDE and "." not in name
     if inside or _RELEASE.match(domain[0]) or _ID.fullmatch(name) or _AFTER_HOST.match(text, domain.end()):
+        return True
+    if text[domain.end() : domain.end() + 1] == ":" and _COPY.search(text, max(0, start - 80), start):
         return True
     if name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/":
         return True

@@ -161,7 +161,7 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
         or PLACEHOLDER.fullmatch(value)
     ):
         return False
-    if kind != "password" and names_itself(value):
+    if kind != "password" and (names_itself(value) or (not op and size < 12)):
         return False
     if size < 24 and text.startswith(("...", "…"), start + size):
         return False  # only its beginning is shown
