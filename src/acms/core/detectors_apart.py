@@ -113,10 +113,11 @@ _DEFAULT = re.compile(
 
 def item(text: str, start: int, end: int) -> int | None:
     """Return where the value of a name begins that is an item of a list or a block of its own."""
-    named = _NAMED.search(text, max(0, start - 64), start)
-    if named and (value := _ITEM.match(text, end)):
+    value = _ITEM.match(text, end)
+    if value and _NAMED.search(text, max(0, start - 64), start):
         return value.end()
-    if _VARIABLE.search(text, max(0, start - 64), start) and (value := _DEFAULT.match(text, end)):
+    value = _DEFAULT.match(text, end)
+    if value and _VARIABLE.search(text, max(0, start - 64), start):
         return value.end()
     return None
 

@@ -112,7 +112,14 @@ _LOGIN = re.compile(
 
 def _login(before: str) -> bool:
     """Tell whether a user is named just before: "login bob password …"."""
-    named = any(map(before.__contains__, ("login", "us", "account", "utente", "identifiant", "gebruiker")))
+    named = (
+        "us" in before
+        or "login" in before
+        or "account" in before
+        or "ut" in before
+        or "iden" in before
+        or "gebr" in before
+    )
     return named and _LOGIN.search(before) is not None
 
 
@@ -263,6 +270,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     op = place[1]
     if op == ":" and name[0] in text[name.start() : name.end()] and _LINE_END.match(text, start + len(value)):
         op = "="  # a line of configuration
+    if op == "-" and value.isalpha() and value.islower():
+        return None
     if not value or not plausible(text, value, start, kind, op, group != "bare", rest == "s"):
         return _beside(text, end, kind)
     if (
@@ -299,9 +308,10 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         if text[end : end + 1] not in (" ", "\t"):
             return None
         before = low[max(0, start - 90) : start]
-        option = before[max(before.rfind(" "), before.rfind("\n"), before.rfind("\t")) + 1 :]
-        if option.startswith("-"):
-            return end + 1, "flag" if option.startswith("--") else "-"
+        if "-" in before[-48:] and not before[-1].isspace():
+            option = before[max(map(before.rfind, " \n\t")) + 1 :]
+            if option.startswith("-"):
+                return end + 1, "flag" if option.startswith("--") else "-"
         if ("set" in before or "config" in before) and _SET.search(before):
             return end + 1, "-"
         if kind == "password" and _login(before):
