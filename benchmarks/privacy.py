@@ -39,6 +39,7 @@ from typing import ClassVar
 import privacy_fifth
 import privacy_fourth
 import privacy_logs
+import privacy_ninth
 import privacy_second
 import privacy_seventh
 import privacy_sixth
@@ -500,6 +501,7 @@ LOGS = {
     "fifth": privacy_fifth,
     "sixth": privacy_sixth,
     "seventh": privacy_seventh,
+    "ninth": privacy_ninth,
 }
 
 
