@@ -40,6 +40,7 @@ import privacy_eighth
 import privacy_fifth
 import privacy_fourth
 import privacy_logs
+import privacy_ninth
 import privacy_second
 import privacy_seventh
 import privacy_sixth
@@ -502,6 +503,7 @@ LOGS = {
     "sixth": privacy_sixth,
     "seventh": privacy_seventh,
     "eighth": privacy_eighth,
+    "ninth": privacy_ninth,
 }
 
 
