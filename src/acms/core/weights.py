@@ -30,6 +30,8 @@ class Weights:
     unrelated_part: float = 0.3
     #: Exponent by which a speaker who is terse on average gains on one who is verbose.
     terse: float = 1.0
+    #: Exponent by which a message of more than `length` terms loses: it takes the room of several others.
+    long: float = 0.2
     #: Factors of a message: its speaker is named by the query, which does not name all; it is about the one spoken to
     #: more than about the speaker; it ends with a question; it names a time and the query asks for one.
     named: float = 1.5
