@@ -30,7 +30,8 @@ _FRAMES = re.compile(
     r"|,? (?:throughout|across|in|over|during|from) (?:all |all of )?(?:our|my|these)"
     r" (?:(?:whole|past|previous|earlier) )?(?:conversation|chat|discussion|session|message)s\b"
     r"|,? in order(?=[?.,]|$)"
-    r"|(?<=[.?!]) (?:please )?(?:answer|give|include|list|mention|name|reply|respond|use)\b[^.?!]*\bonly\b[^.?!]*[.?!]?",
+    r"|(?<=[.?!]) (?:please )?(?:answer|give|include|list|mention|name|reply|respond|use)\b"
+    r"[^.?!]*\bonly\b[^.?!]*[.?!]?",
     re.I,
 )
 """How a query asks to be answered, and where: in what was said, where all answers are."""
