@@ -53,9 +53,10 @@ import numpy as np
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
 from acms.core.passages import passages
+from acms.core.rank import unnamed
 from acms.core.terms import terms, words
 from acms.imports import read_chat
-from acms.model import ContextDraft
+from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 
 DIMENSION = 384
@@ -599,7 +600,7 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
 
     turns: list[Turn] = []
     known: dict[str, Any] = {}
-    questions: list[str] = []
+    questions: dict[str, Any] = {}
     for file in sorted(folder.glob("*/*.npz")):
         path = chats / file.parent.name / f"{file.stem}.json"
         if not path.exists():
@@ -618,6 +619,7 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
                 content=turn["content"],
                 actor=turn.get("actor_id"),
                 role=SimpleNamespace(value=turn["role"]),
+                kind=Kind.MESSAGE,
                 created_at=turn.get("created_at") or datetime(2026, 1, 1, tzinfo=UTC),
             )
             turn["created_at"] = said.created_at
@@ -628,15 +630,16 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
         turns += own
         (conversation,) = load(path)
         for question, vector in zip(conversation.questions, arrays["query"], strict=True):
-            if question.text not in known:
-                questions.append(question.text)
-            known.setdefault(question.text, vector)
-    return turns, known, questions
+            questions.setdefault(question.text, vector)
+    speakers = {turn["actor_id"] for turn in turns if turn.get("actor_id")}
+    for question, vector in questions.items():
+        known.setdefault(unnamed(question, speakers), vector)
+    return turns, known, list(questions)
 
 
 async def agreement(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Compare what is packed by sign bits and exact rescoring with what exact cosines pack."""
-    import acms.core.rank as ranking
+    import acms.core.meaning as meaning
 
     turns, known, questions = real(options.vectors, options.chats)
     if not turns:
@@ -648,15 +651,15 @@ async def agreement(folder: Path, options: argparse.Namespace) -> dict[str, Any]
         await fill(session, iter(turns), len(turns))
         await settled(session, questions[0])
         count = _vectors(session)["count"]
-        usual = ranking.EXACT
+        usual = meaning.EXACT
         same: dict[str, list[float]] = defaultdict(list)
         best: list[float] = []
         for question in questions:
             packed: list[list[Any]] = []
             for limit in (0, 1 << 40):
-                ranking.EXACT = limit  # type: ignore[misc]
+                meaning.EXACT = limit  # type: ignore[misc]
                 packed.append(list(await session.recall(question, token_budget=BUDGET)))
-            ranking.EXACT = usual  # type: ignore[misc]
+            meaning.EXACT = usual  # type: ignore[misc]
             ids = [{item.id for item in one} for one in packed]
             top = [{item.id for item in sorted(one, key=lambda item: -item.score)[:10]} for one in packed]
             same["Jaccard"].append(len(ids[0] & ids[1]) / max(1, len(ids[0] | ids[1])))

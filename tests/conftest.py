@@ -16,10 +16,11 @@ pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores"]
 pytest.register_assert_rewrite("acms.testing")
 
 # CI tries the same examples each time, so a red run can be run again; elsewhere every run tries new ones.
+EXAMPLES = 60
 settings.register_profile(
-    "ci", deadline=None, max_examples=60, print_blob=True, derandomize=True, database=None
+    "ci", deadline=None, max_examples=EXAMPLES, print_blob=True, derandomize=True, database=None
 )
-settings.register_profile("dev", deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=EXAMPLES, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

@@ -104,10 +104,11 @@ def key(db: str, tenant: str) -> tuple[str, str]:
 
 
 def soon(look: Callable[[], Any], *, within: float = 30.0) -> Any:
-    """Look until there is something, and return it."""
+    """Look until there is something, and return it: not so often that the service's own limit on a key answers."""
     end = time.monotonic() + within
     while not (found := look()):
         assert time.monotonic() < end, f"not within {within} seconds"
+        time.sleep(0.02)
     return found
 
 

@@ -52,11 +52,11 @@ def test_a_cached_postgres_store_and_plain_lists_tell_the_same_story(postgres_ho
 
 
 def test_a_cached_memory_store_and_plain_lists_tell_the_same_story():
-    run_story(lambda: CachedStorage(MemoryStorage()), max_examples=80, steps=35)
+    run_story(lambda: CachedStorage(MemoryStorage()), max_examples=40, steps=35)
 
 
 def test_a_cache_too_small_for_anything_and_plain_lists_tell_the_same_story():
-    run_story(lambda: CachedStorage(MemoryStorage(), max_bytes=5_000), max_examples=50, steps=30)
+    run_story(lambda: CachedStorage(MemoryStorage(), max_bytes=5_000), max_examples=25, steps=30)
 
 
 def test_a_cached_sqlite_store_and_plain_lists_tell_the_same_story(tmp_path):

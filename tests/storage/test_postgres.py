@@ -38,7 +38,7 @@ def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres):
     def store():
         return PostgresStorage(postgres.create_database())
 
-    run_story(store, max_examples=15, steps=35)
+    run_story(store, max_examples=10, steps=35)
 
 
 async def test_a_log_that_is_known_is_read_in_one_round_trip(

@@ -360,4 +360,4 @@ def ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:
     """Return the ids of the entries that some messages show, each once."""
     if len(messages) == 1:
         return messages[0].sources
-    return tuple(dict.fromkeys(source for message in messages for source in message.sources))
+    return tuple(dict.fromkeys([source for message in messages for source in message.sources]))

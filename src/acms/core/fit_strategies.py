@@ -145,7 +145,12 @@ def summarise(
     if section.summary is None and not section.text:
         section.text, section.covers = (strategy.text, strategy.covers) if strategy.text.strip() else ("", 0)
     most = next(
-        (place for place, leaf in enumerate(units) if leaf.mandatory or _floored(leaf, section)), len(units)
+        (
+            place
+            for place, leaf in enumerate(units)
+            if leaf.mandatory or (leaf.section is not section and _floored(leaf, section))
+        ),
+        len(units),
     )
     section.covers = min(section.covers, most)
     if section.covers == 0:

@@ -185,22 +185,28 @@ def _section(
             return section
     cost = codec.cost
     parts = section.parts
+    used = 0
     for node in children:
         if isinstance(node, Atom):
-            leaf = _atom(node, section, cost)
-            section.used += leaf.tokens
+            messages = node.messages
+            # Most units are one message: for those what `_atom` does, without the call.
+            leaf = (
+                Leaf(node, section, cost(messages[0])) if len(messages) == 1 else _atom(node, section, cost)
+            )
+            used += leaf.tokens
             parts.append(leaf)
         elif isinstance(node, Composed):
             if node.pieces:
                 leaf = _composed(node, section, codec, bound)
-                section.used += leaf.tokens
+                used += leaf.tokens
                 parts.append(leaf)
         else:
             below = _section(
                 node, f"{path}/{node.id}", section, codec, bound, plain=plain and strategy is None
             )
-            section.used += below.used
+            used += below.used
             parts.append(below)
+    section.used = used
     return section
 
 

@@ -263,6 +263,7 @@ class SQLiteFile:
                 str(self.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
             )
             try:
+                _keep_plans(writer)
                 writer.set_busy_timeout(self._busy)
                 schema.check(writer, self.path)
                 if writer.readonly("main"):
@@ -311,6 +312,7 @@ class SQLiteFile:
 
     def _connect_reader(self) -> apsw.Connection:
         reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        _keep_plans(reader)
         reader.set_busy_timeout(self._busy)
         reader.pragma("query_only", True)
         return reader
@@ -322,6 +324,7 @@ class SQLiteFile:
         try:
             reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
             opened.append(reader)
+            _keep_plans(reader)
             reader.set_busy_timeout(self._busy)
             reader.pragma("user_version")
             return reader
@@ -538,6 +541,11 @@ class SQLiteFile:
         state.riders.append(function)
         if state.ride is None or state.ride.when() < state.loop.time():
             state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work(()))
+
+
+def _keep_plans(connection: apsw.Connection) -> None:
+    """Plan each query once: SQLite built with sampled statistics would plan every join anew for each parameter."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
 
 
 def _answer(state: _State, works: Sequence[_Work]) -> None:
