@@ -167,6 +167,11 @@ class Field:
         return found or Measures.of(self)
 
     @cached_property
+    def few(self) -> Ints:
+        """Return the places of the entries that have a few terms only."""
+        return np.flatnonzero(self.column("length") <= self.weights.few)
+
+    @cached_property
     def speakers(self) -> frozenset[str]:
         """Return who speaks, where that is known."""
         return frozenset(label.actor for label in self.labels[1] if label.actor is not None)

@@ -108,6 +108,8 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     np.multiply(message[:-1], question[1:], out=before[1:])
     message *= np.float32(scale * weights.message)
     window *= np.float32(scale * weights.window)
+    few = field.few
+    window[few[message[few] == 0]] *= np.float32(weights.remark)
     day *= np.float32(scale * weights.day)
     before *= np.float32(scale * weights.question)
     return Words(

@@ -14,6 +14,10 @@ class Weights:
     #: Terms of a message, or of a neighbourhood, that add one to it; and terms of a day that do.
     length: float = 60.0
     day_length: float = 1000.0
+    #: Terms of a remark, date and speaker included, at most; and the factor of its neighbourhood when it holds no term
+    #: asked: "that is a nice story" answers nothing.
+    few: float = 7.0
+    remark: float = 0.5
     #: Answers by words: the message itself, its neighbourhood, its day, and the question it follows.
     message: float = 1.0
     window: float = 1.0
