@@ -36,9 +36,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import privacy_eighth
 import privacy_fifth
 import privacy_fourth
 import privacy_logs
+import privacy_ninth
 import privacy_second
 import privacy_seventh
 import privacy_sixth
@@ -500,6 +502,8 @@ LOGS = {
     "fifth": privacy_fifth,
     "sixth": privacy_sixth,
     "seventh": privacy_seventh,
+    "eighth": privacy_eighth,
+    "ninth": privacy_ninth,
 }
 
 
@@ -691,6 +695,9 @@ PIECES = (
     identified by is for of to at dot curl -u mysql -p sshpass client pass pw [REDACTED: password] aaaaaaaaaaaaaaaa 1111111111111111
     tel: call me at phone é ñ пароль 密码 $ % ${ } === => :=""".split(),
     " ", "\n", "  ", "\t", " for ", " is ", "token for ", "password ", "pw ", " a b", "a1b2c3d4e5f6g7h8", "@a.b", "a.b.", "-a", "a-", "1.", "1 ", " 1", "(1", "A1 ", "=\n", "\\\"",
+    "enable secret ", "key 7 ", "AUTH a ", 'variable "password" {\n a = b\n', 'login("a", ', "password?\n", "send token\n", "?key=a", "echo a | ", "printf %s ",
+    "net user a ", "PASS a\n", "a_", "-pass ", "setx password ", "htpasswd -b a ", "Message-ID: <a> ", "ssh -a b ", "@a@b.cd", "schlüssel ", "clé ", "密钥：", "setPassword('",
+    "name: password ", "password type: a, ", "auth(", "rabbitmqctl add_user ", "wlan key ", "mysqli_connect(a, ", '"assword: " send "', "token?\nhere: it's ",
 )  # fmt: skip
 
 

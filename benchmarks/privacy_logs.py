@@ -1,8 +1,9 @@
 """Texts as logs, repositories, tickets and chats hold them, made from a seed: for `privacy.py --logs`.
 
 Written after the rules and apart from the generator in `privacy.py`, from what such places are known to hold. Parts
-`second` to `seventh`: each was measured once before any rule was changed because of it, and the next was written after
-those changes. The figures at first sight stand in decision 0047. Nothing here is real: every key, number and name is drawn at random.
+`second` to `ninth`: each was measured once before any rule was changed because of it, and the next was written after those
+changes (the ninth beside the eighth). The figures at first sight stand in decision 0047. Nothing here is real: every key,
+number and name is drawn at random.
 """
 
 # ruff: noqa: E501  a template stays in one line

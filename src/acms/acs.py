@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from functools import cache as once
 from importlib import import_module
 from time import perf_counter
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from acms import replying
-from acms.aside import INLINE, breathing, in_thread
+from acms.aside import of_reply, off_loop
 from acms.contract import (
     Action,
     Code,
@@ -54,12 +54,13 @@ from acms.view import View
 
 __all__ = ["ACS"]
 
-T = TypeVar("T")
-
 ATTEMPTS = 64
 """Requests of which it is remembered what an attempt has brought."""
 KEPT = 16_000_000
 """Characters of candidates that are remembered."""
+LEAVE = 0.015
+"""Seconds before its end at which a reply gives up choosing: the thread that chose still takes the interpreter, and
+on a busy machine each turn of the event loop waits for it and for a processor."""
 
 
 @dataclass(slots=True)
@@ -234,12 +235,14 @@ class ACS:
             tokens_max=request.tokens_max,
             time_ms=request.time_ms,
         )
+        around = of_reply.set(now.desk.quiet)
         try:
             reply = await self._render(now)
         except Exception as error:
             now.tell("render.broke", level=logging.ERROR, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
         finally:
+            of_reply.reset(around)
             now.desk.quiet.end()
         now.tell(
             "render.replied" if reply.error is None else "render.failed",
@@ -337,7 +340,7 @@ class ACS:
             stated = replace(request, intent=others)
             return replace(stated, entities=gaze(stated)), memories
 
-        foreign, memories = await _beside(read, 4 * len(request.intent))
+        foreign, memories = await off_loop(read, 4 * len(request.intent))
         calls: dict[int, Call] = {}
         answers: dict[int, Answer] = {}
         for place in self._wave(now):
@@ -509,7 +512,7 @@ class ACS:
                 gaze=gaze(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
-                count=self._count if pile.size <= INLINE else breathing(self._count),
+                count=self._count,
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,
@@ -523,10 +526,10 @@ class ACS:
             return chosen, ledger(chosen, beyond)
 
         last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
-        left = last - asyncio.get_running_loop().time() - 0.005
+        left = last - asyncio.get_running_loop().time() - LEAVE
         try:
             async with asyncio.timeout(max(0.0, left)):
-                return await _beside(work, pile.size)
+                return await off_loop(work, pile.size)
         except TimeoutError:
             return None
 
@@ -561,11 +564,6 @@ def _load_memory() -> None:
     """Load what a first recall needs."""
     for room in ("core.certainty", "core.noise", "core.offer", "core.succession", "indexing", "sources"):
         import_module(f"acms.{room}")
-
-
-async def _beside(work: Callable[[], T], size: int) -> T:
-    """Do something on the event loop when it is short, else in a thread."""
-    return work() if size <= INLINE else await in_thread(work)
 
 
 def _spoken(mode: Privacy) -> Privacy:

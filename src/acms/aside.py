@@ -10,17 +10,21 @@ import asyncio
 import gc
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from time import monotonic, perf_counter, sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 
+A = TypeVar("A")
+Y = TypeVar("Y")
 T = TypeVar("T")
 
 INLINE = 8_000
 """Characters that are read on the event loop, about 2 ms; more go to a thread."""
+EACH = 4
+"""Characters that an entry counts for of which the text is not read."""
 BREATH, PAUSE = 0.002, 0.0001
 """Seconds of work after which a thread pauses, and for how long."""
 LONGEST = 1.0
@@ -28,7 +32,10 @@ LONGEST = 1.0
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Do something long beside the event loop, in a thread of its own: nobody who fills up a pool can delay it."""
+    """Do something long beside the event loop, in a thread of its own: nobody who fills up a pool can delay it.
+
+    What it makes is not looked at by the garbage collector meanwhile, and within a reply not until that is made.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -37,6 +44,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             end()
 
     def run() -> None:
+        _busy.until = perf_counter() + BREATH
         try:
             end = partial(done.set_result, context.run(work))
         except BaseException as error:
@@ -45,8 +53,37 @@ async def in_thread(work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, end)
 
     context = copy_context()
-    start_new_thread(run, ())  # Thread.start would wait here until the thread runs
-    return await done
+    around = of_reply.get()
+    quiet = around or Quiet()
+    quiet.begin()
+    try:
+        start_new_thread(run, ())  # Thread.start would wait here until the thread runs
+        return await done
+    finally:
+        if around is None:
+            quiet.end()
+
+
+async def off_loop(work: Callable[[], T], size: int) -> T:
+    """Do something on the event loop when it is short, else in a thread; `size` is the characters it reads, about."""
+    return work() if size <= INLINE else await in_thread(work)
+
+
+async def driven(steps: Generator[Y, Any, T], answer: Callable[[Y], Awaitable[object]], size: int) -> T:
+    """Run a generator to its end as `off_loop` does, giving it an answer to all it asks for."""
+    given: object = None
+    made: list[T] = []
+
+    def work() -> list[Y]:
+        try:
+            return [steps.send(given)]
+        except StopIteration as end:
+            made.append(end.value)
+            return []
+
+    while asked := await off_loop(work, size):
+        given = await answer(asked[0])
+    return made[0]
 
 
 class _Pause:
@@ -105,18 +142,19 @@ class Quiet:
             _pause.end()
 
 
-def breathing(call: Callable[[str], int]) -> Callable[[str], int]:
-    """Return a function that pauses between two calls when it was busy for `BREATH` seconds.
+of_reply: ContextVar[Quiet | None] = ContextVar("of_reply", default=None)
+"""What keeps the garbage collector off until a reply is made."""
 
-    Without a pause a thread may take the interpreter back before the event loop has woken up, again and again.
+_busy = threading.local()
+
+
+def breathe() -> None:
+    """Pause when this is a thread of `in_thread` and was busy for `BREATH` seconds; on the event loop do nothing.
+
+    Without a pause a thread that calls into C again and again may take the interpreter back before the event loop has
+    woken up.
     """
-    until = perf_counter() + BREATH
-
-    def calls(said: str) -> int:
-        nonlocal until
-        if perf_counter() > until:
-            sleep(PAUSE)
-            until = perf_counter() + BREATH
-        return call(said)
-
-    return calls
+    until: float | None = getattr(_busy, "until", None)
+    if until is not None and perf_counter() > until:
+        sleep(PAUSE)
+        _busy.until = perf_counter() + BREATH

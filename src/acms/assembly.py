@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from acms.aside import EACH, driven, off_loop
 from acms.core.history import Cover, Unit, Units, effective, shown_role, units
 from acms.core.plan import (
     Choice,
@@ -28,7 +30,7 @@ from acms.errors import SessionNotFoundError, ValidationError
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.projections import Certainty, ContextItem, ContextItems
 from acms.protocols import Frame, StorageBackend, TokenCounter
-from acms.sinks import OPEN, Stage
+from acms.sinks import OPEN, Stage, read
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     import numpy as np
@@ -109,12 +111,16 @@ async def gather_all(storage: StorageBackend, context: str, at: int | None, stag
     version = version_of(head, at)
     cover = await cover_at(storage, context, head, version)
     entries = await read_stretches(storage, context, cover, version)
-    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
+    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
 
 
-def _units(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
+async def _folded(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
     """Fold what is in force above a version into units, as a stage lets them leave."""
-    return units(stage.entries(effective(entries, cover, after=after)), whole=after == 0)
+
+    def work() -> Units:
+        return units(stage.entries(effective(entries, cover, after=after)), whole=after == 0)
+
+    return await off_loop(work, len(entries) * EACH + stage.unread(entries))
 
 
 def _gathered(
@@ -198,11 +204,12 @@ async def _gather_back(
             entries = older + entries
             end = older[0].version - 1 if older else first - 1
             after = end if end >= first else _before(cover, first)
-            folded = _units(entries, cover, stage, after)
-            if after and not folded.unresolved and enough(folded.units):
+            folded = await _folded(entries, cover, stage, after)
+            sufficient = await off_loop(partial(enough, folded.units), len(entries) * EACH)
+            if after and not folded.unresolved and sufficient:
                 return _gathered(head, version, entries, cover, folded, after, stage)
             size = 2 * size
-    return _gathered(head, version, entries, cover, _units(entries, cover, stage), 0, stage)
+    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
 
 
 def before(unit: Unit[Entry]) -> int:
@@ -405,7 +412,7 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
         try:
             latest = await _latest(reader, found.field, asked.query)
             steps = plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts)
-            return await fetched(steps, reader)
+            return await fetched(steps, reader, asked.budget)
         except Gone as gone:
             took_away(reader, gone, (found, *others), facts)
 
@@ -568,25 +575,21 @@ def recalled(
 T = TypeVar("T")
 
 
-async def fetched(steps: Steps[T], reader: Reader) -> T:
+async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
     """Give a plan the entries, as they may leave, and the scores it asks for until it is done.
 
-    What was read before a reranker thought about it is read again before it is shown: it may be gone since.
+    What was read before a reranker thought about it is read again before it is shown: it may be gone since. A plan of
+    many tokens is made beside the event loop.
     """
-    try:
-        wanted = next(steps)
-        while True:
-            if isinstance(wanted, Pairs):
-                assert reader.reranking is not None
-                asked = wanted._replace(query=reader.stage.text(wanted.query))
-                wanted = steps.send(await reader.reranking.scores(asked))
-                continue
-            found = [entry for entry in await reader.storage.get(wanted) if entry is not None]
-            rows = {entry.id: entry for entry in reader.stage.entries(found)}
-            gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
-            if gone:
-                raise Gone(gone)
-            wanted = steps.send(rows)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+
+    async def answer(wanted: list[str] | Pairs) -> object:
+        if isinstance(wanted, Pairs):
+            assert reader.reranking is not None
+            return await reader.reranking.scores(wanted._replace(query=reader.stage.text(wanted.query)))
+        rows = await read(reader.storage, wanted, reader.stage)
+        gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
+        if gone:
+            raise Gone(gone)
+        return rows
+
+    return await driven(steps, answer, tokens)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from acms.aside import EACH, off_loop
 from acms.assembly import (
     SHOWN,
     Gathered,
@@ -76,7 +78,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
         past: tuple[Ranked, Offer] | None = None
         known = Beside()
-        fits = gathered.whole and cost_of(gathered.units, frame) + chat.PRIMER <= asked.budget
+        cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)
+        fits = gathered.whole and cost + chat.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
             found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
@@ -86,11 +89,13 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             terms = Terms(
                 weights=asked.weights, shown=led, episode=False, stale=found.stale, profile=known.stale
             )
-            offered = offer(found.field, found.ranking, terms, reader.frame)
+            offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
             past = found, together([facts(known.known, terms, reader.frame), offered])
         material = Material(gathered, lead, rest, past, known.known)
         try:
-            return await fetched(plan_chat(material, asked, reader.counter, reader.frame), reader)
+            return await fetched(
+                plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
+            )
         except Gone as gone:
             if past is not None:
                 took_away(reader, gone, [past[0]], known)

@@ -43,7 +43,7 @@ OBJECT = 200
 """Characters that a candidate counts for besides its texts."""
 LEAST_GRACE, GRACE = 0.005, 0.05
 """Seconds that a call which is cancelled has to clean up, at least and at most."""
-KILL = 0.01
+KILL = 0.005
 """Seconds that a call which would not be cancelled has to end once it was closed."""
 
 
@@ -278,7 +278,7 @@ async def _answer(call: Call, memories: Mapping[int, Memory], desk: Desk) -> Ans
     if call.provider.own:
         memory = memories[id(call.provider.source)]
         found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
-        return Answer(call=call, candidates=found, size=sum(map(size, found)))
+        return Answer(call=call, candidates=found.candidates, size=found.size)
     said = call.provider.source.search(call.request)
     if inspect.isawaitable(said):
         said = await said

@@ -8,13 +8,13 @@ facts, the summaries and the messages that were marked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from acms.aside import INLINE, in_thread
+from acms.aside import breathe, off_loop
 from acms.contract import Candidate, Layer, Lod, RenderRequest, Variant
 from acms.core.admission import excerpt
 from acms.core.entities import entities, gaze
@@ -22,8 +22,10 @@ from acms.core.episodes import is_mark
 from acms.core.history import preview
 from acms.core.passages import spans
 from acms.core.privacy import effective, redact
+from acms.counting import in_force
 from acms.errors import SessionNotFoundError
 from acms.facts import PROFILE
+from acms.layers import size
 from acms.model import Entry, Kind, Privacy, Search, State
 from acms.model import Source as Origin
 from acms.projections import ContextItem, ContextItems, speak
@@ -45,8 +47,16 @@ PAST = 64
 UNNAMED = "default"
 """The namespace of callers who have named none."""
 
-_Work: TypeAlias = tuple[Entry, str, Callable[[], Candidate]]
-"""An entry, what is shown of it, and what makes a candidate of it."""
+_Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
+"""An entry, and what makes a candidate of it."""
+
+
+class Found(NamedTuple):
+    """What a session knows, as candidates."""
+
+    candidates: tuple[Candidate, ...]
+    #: About how many characters there are to read in them.
+    size: int
 
 
 class Memory:
@@ -65,17 +75,28 @@ class Memory:
         self._recalling = asyncio.Lock()
         self._items: ContextItems | None = None
 
-    async def project(self) -> tuple[Candidate, ...]:
+    async def project(self) -> Found:
         """Return what this log and its profile know about the query."""
         items = await self._recall()
-        more: list[Entry] = []
-        if items.version and (await self._session.storage.head(items.context)).tokens <= self._tokens_max:
-            known = {item.id for item in items}
-            shown = [one.id for one in await self._session.entries() if one.id not in known]
-            more = list((await self._rows(shown)).values())
-        return await self._offered(items, more)
+        storage = self._session.storage
+        whole: list[Entry] = []
+        if items.version and (await storage.head(items.context)).tokens <= self._tokens_max:
+            whole = await in_force(storage, items.context, items.version, None)
+        there = {one.id for one in whole}
+        beyond = await self._rows([item.id for item in items if item.id not in there])
 
-    async def experience(self) -> tuple[Candidate, ...]:
+        def work() -> Iterator[_Work]:
+            rows = beyond | {one.id: one for one in whole if _there(one)}
+            for item in items:
+                row = rows.pop(item.id, None)
+                if row is not None and (stored := _as_stored(item, row)).content.strip():
+                    yield row, partial(self._recalled, stored, row)
+            for row in rows.values():
+                yield row, partial(self._message, row)
+
+        return await off_loop(lambda: _found(work()), _letters(whole) + _letters(beyond.values()))
+
+    async def experience(self) -> Found:
         """Return the summaries of past episodes, and what other sessions of the namespace know about the query."""
         items = await self._recall()
         work: list[_Work] = []
@@ -84,8 +105,9 @@ class Memory:
                 items.context, at=items.version, kinds=(Kind.SUMMARY,), newest=PAST
             )
             marks = [one for one in found if is_mark(one) and _there(one)]
-            work = [(one, one.content, partial(self._episode, one)) for one in marks]
-        return await self._made([*work, *await self._elsewhere(items)])
+            work = [(one, partial(self._episode, one)) for one in marks]
+        work += await self._elsewhere(items)
+        return await off_loop(partial(_found, work), _letters(row for row, _ in work))
 
     async def _elsewhere(self, own: ContextItems) -> list[_Work]:
         """Recall what other sessions of the namespace have learnt: facts, summaries, marked messages.
@@ -106,14 +128,14 @@ class Memory:
         for id in [id for id, row in rows.items() if id in known or row.version <= ours.get(row.context, 0)]:
             del rows[id]
         work: list[_Work] = [
-            (row, item.content, partial(self._recalled, item, row, Layer.L4))
-            for item in map(partial(_as_stored, rows=rows), items)
+            (row, partial(self._recalled, stored, row, Layer.L4))
+            for item in items
             if (row := rows.get(item.id)) is not None
-            and item.content.strip()
+            and (stored := _as_stored(item, row)).content.strip()
             and (row.kind is not Kind.MESSAGE or row.markers)
         ]
         marks = [(row, hits[id]) for id, row in rows.items() if id in hits and is_mark(row)]
-        return work + [(row, row.content, partial(self._episode, row, score)) for row, score in marks]
+        return work + [(row, partial(self._episode, row, score)) for row, score in marks]
 
     async def _contexts(self, own: ContextItems, found: Collection[str]) -> dict[str, float]:
         """Return which logs are no experience, each up to a version: this one, its ancestors, the profile."""
@@ -136,30 +158,10 @@ class Memory:
                 self._items = await self._session.recall(self._query, token_budget=self._budget)
             return self._items
 
-    async def _offered(self, items: ContextItems, more: Sequence[Entry]) -> tuple[Candidate, ...]:
-        rows = await self._rows([item.id for item in items])
-        work = [
-            (rows[item.id], item.content, partial(self._recalled, item, rows[item.id]))
-            for item in map(partial(_as_stored, rows=rows), items)
-            if item.id in rows and item.content.strip()
-        ]
-        work += [(one, one.content, partial(self._message, one)) for one in more if _there(one)]
-        return await self._made(work)
-
     async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
         """Return entries by id, those that are still there."""
         found = await self._session.storage.get(list(dict.fromkeys(ids)))
         return {one.id: one for one in found if one is not None and _there(one)}
-
-    async def _made(self, work: Sequence[_Work]) -> tuple[Candidate, ...]:
-        """Read the texts, beside the event loop when they are long."""
-
-        def make() -> tuple[Candidate, ...]:
-            return tuple(one() for _, _, one in work)
-
-        if sum(len(row.content) + len(shown) for row, shown, _ in work) <= INLINE:
-            return make()
-        return await in_thread(make)
 
     def _episode(self, row: Entry, relevance: float | None = None) -> Candidate:
         return self._candidate(
@@ -253,11 +255,23 @@ class Memory:
         )
 
 
-def _as_stored(item: ContextItem, rows: Mapping[str, Entry]) -> ContextItem:
+def _letters(rows: Iterable[Entry]) -> int:
+    """Return about how much there is to read in some entries: what is shown of one is read beside what was stored."""
+    return sum([2 * len(one.content) for one in rows])
+
+
+def _found(work: Iterable[_Work]) -> Found:
+    """Read the texts."""
+    candidates: list[Candidate] = []
+    for _, make in work:
+        candidates.append(make())
+        breathe()
+    return Found(tuple(candidates), sum(map(size, candidates)))
+
+
+def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
     """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
-    if item.redaction is None or item.id not in rows:
-        return item
-    return replace(item, content=rows[item.id].content)
+    return item if item.redaction is None else replace(item, content=row.content)
 
 
 def _there(row: Entry) -> bool:

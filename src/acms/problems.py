@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from acms import errors
@@ -15,7 +16,7 @@ from acms.errors import (
 )
 from acms.model import Json
 
-__all__ = ["MEDIA", "STATUS", "TITLES", "problem", "raised", "status_of"]
+__all__ = ["CODE", "MEDIA", "STATUS", "TITLES", "advice", "problem", "raised", "status_of"]
 
 MEDIA = "application/problem+json"
 """Media type of an error."""
@@ -85,6 +86,47 @@ TITLES: Mapping[int, str] = {
 }
 """What a status means, in words that do not depend on the occasion."""
 
+CODE = re.compile(r"\w\(|\w=|\bacms[ .][a-z]|(^|\s)--[a-z]|\b[a-z]+_[a-z]+|\bPrompt\b|event loop|os\.fork")
+"""Words of a program or of the shell: they are of no use to who calls over HTTP."""
+
+_SAID: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(said), meant)
+    for said, meant in (
+        ("choose another session_id", "choose another key"),
+        ("tag it with move=True", 'send "move": true'),
+        ("tag a version of this log with move=True", 'tag a version of this log, with "move": true'),
+        ("give tool_call_id", "give toolCallId"),
+        (r"give parts=\[ToolResult\(…\)\]", "give parts of the type of a tool's result"),
+        ("give a text, tool_calls, tool_call_id or parts", "give content, toolCalls, toolCallId or parts"),
+        (
+            r"copy the context instead of forking it: .*",
+            "POST /api/v1/contexts/{contextId}/copy copies it instead",
+        ),
+        ("acms jobs lists them", "GET /api/v1/jobs lists them"),
+        ("acms jobs retry", "POST /api/v1/jobs/{jobId}/retry"),
+        (r"acms jobs cancel (\S+)", r"POST /api/v1/jobs/\1/cancel"),
+        (r"add a message that is required, such as user\(…\)", "give system, developer or user"),
+        (
+            r"let messages directly in (\S+) shrink, .*: they take (\d+) tokens",
+            r"shorten \1: it takes \2 tokens",
+        ),
+        (r"give (\S+) a priority and a strategy: it takes (\d+) tokens", r"shorten \1: it takes \2 tokens"),
+    )
+)
+"""What the engine advises, and how it is done over HTTP."""
+_OPERATORS = frozenset(
+    (
+        errors.ConfigurationError.code,
+        errors.MissingExtraError.code,
+        errors.ProviderError.code,
+        *[
+            one.code
+            for one in vars(errors).values()
+            if isinstance(one, type) and issubclass(one, errors.StorageError)
+        ],
+    )
+)
+"""Codes of what only who runs the service can mend."""
 _CLASSES: Mapping[str, type[ACMSError]] = {
     found.code: found
     for found in vars(errors).values()
@@ -108,7 +150,7 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
         "detail": "the service failed; its log has more under the request id" if inside else str(error),
         "code": error.code,
         "retryable": error.retryable,
-        "options": [] if inside else list(error.options),
+        "options": [] if inside else advice(error),
         "requestId": request_id,
     }
     if isinstance(error, ValidationError) and error.field:
@@ -124,26 +166,45 @@ def problem(error: ACMSError, *, request_id: str) -> dict[str, Json]:
     return written
 
 
+def advice(error: ACMSError) -> list[str]:
+    """Return what a client over HTTP can do about an error; what only a program or the shell can do is left out."""
+    if error.code in _OPERATORS:
+        again = "repeat the request, a change under the same Idempotency-Key"
+        return [
+            again if error.retryable else "ask who runs the service: its log has more under the request id"
+        ]
+    found = dict.fromkeys(_meant(option) for option in error.options)
+    return [option for option in found if not CODE.search(option)]
+
+
+def _meant(option: str) -> str:
+    for said, meant in _SAID:
+        match = said.fullmatch(option)
+        if match is not None:
+            return match.expand(meant)
+    return option
+
+
 def raised(written: Mapping[str, Json]) -> ACMSError:
     """Read a problem back as the error it was; what is not known of it becomes an `ACMSError`."""
     code = written.get("code")
     found = _CLASSES.get(code) if isinstance(code, str) else None
     said = written.get("detail")
     text = said if isinstance(said, str) else "the service answered with an error"
-    options = [one for one in written.get("options") or () if isinstance(one, str)]
+    options = [one for one in _list(written.get("options")) if isinstance(one, str)]
     error = (found or ACMSError).__new__(found or ACMSError)
     ACMSError.__init__(error, text, retryable=written.get("retryable") is True, options=options)
     extra: dict[str, Json] = {}
     if isinstance(error, ValidationError):
-        fields = written.get("errors")
-        first = fields[0] if isinstance(fields, list) and fields and isinstance(fields[0], dict) else {}
+        fields = _list(written.get("errors"))
+        first = fields[0] if fields and isinstance(fields[0], dict) else {}
         extra["field"] = str(first.get("field", ""))
     if isinstance(error, TokenBudgetExceededError):
         extra["budget"], extra["required"] = _whole(written.get("budget")), _whole(written.get("required"))
     if isinstance(error, FitError):
         extra["over"] = extra["required"] - extra["budget"]
         extra["where"] = str(written.get("where", ""))
-        extra["tried"] = tuple(str(one) for one in written.get("tried") or ())
+        extra["tried"] = tuple(str(one) for one in _list(written.get("tried")))
     if isinstance(error, JobFailedError):
         extra["job_id"] = str(written.get("jobId", ""))
     if isinstance(error, ProviderError):
@@ -155,6 +216,10 @@ def raised(written: Mapping[str, Json]) -> ACMSError:
     for name, value in extra.items():
         setattr(error, name, value)
     return error
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
 
 
 def _whole(value: Json) -> int:

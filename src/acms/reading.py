@@ -39,7 +39,8 @@ def number(
     """Return a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"must be a number, not {type(value).__name__}", field=field)
-    if not (math.isfinite(value) and least <= value <= most and value > above):
+    finite = isinstance(value, int) or math.isfinite(value)  # an int may be too large for a float
+    if not (finite and least <= value <= most and value > above):
         bound = f"more than {above:g}" if above > least else f"at least {least:g}"
         raise ValidationError(f"must be {bound} and at most {most:g}", field=field)
     return value

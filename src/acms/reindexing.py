@@ -70,11 +70,11 @@ async def reindex(
 ) -> Reindexed:
     """Make the derived rows of a context, or of every live one, as the log says they should be.
 
-    Without an embedder only cards, as under `privacy` block; it is the mode of the configuration. `ProviderError` when
-    the embedder fails; what was made until then is stored.
+    Without an embedder only cards. What may not be sent to it, by its own mode or by `privacy`, that of the
+    configuration, is not, and loses the vectors it had. `ProviderError` when the embedder fails; what was made until
+    then is stored.
     """
-    asked = None if privacy is Privacy.BLOCK else embedder
-    work = _Work(storage, None if asked is None else Embedding(storage, asked, privacy))
+    work = _Work(storage, None if embedder is None else Embedding(storage, embedder, privacy))
     home: StorageBackend | None = storage
     while home is not None and not isinstance(home, VectorHome):
         home = home.inner if isinstance(home, WrapperStorage) else None
@@ -138,7 +138,8 @@ class _Work:
         known: dict[int, dict[int, tuple[int, int, int]]] = {}
         if self.embedding is not None:
             for row in await self.storage.derived(context, self.embedding.space, at=high):
-                known.setdefault(row.version, {})[row.part] = row.start, row.end, len(row.data)
+                if row.data or row.part == 0:
+                    known.setdefault(row.version, {})[row.part] = row.start, row.end, len(row.data)
         drafts: list[tuple[int, Entry]] = []
         while low <= high:
             entries = await self.storage.read(context, after=low - 1, before=min(low + PAGE, high + 1))
@@ -147,13 +148,13 @@ class _Work:
                 if self.embedding is not None and self._lacks(entry, known.get(entry.version, {})):
                     drafts.append((entry.version, entry))
                     if len(drafts) == BATCH:
-                        await self._embed(context, drafts)
+                        await self._embed(context, drafts, known)
                         drafts = []
             low += len(entries)
             self.done["entries"] += len(entries)
             tell()
         if drafts:
-            await self._embed(context, drafts)
+            await self._embed(context, drafts, known)
 
     async def _cards(self, context: str, entries: Sequence[Entry], written: Mapping[int, bytes]) -> None:
         rows: list[Derived] = []
@@ -176,7 +177,9 @@ class _Work:
         } or {0: (0, 0, 0)}
         return parts != known
 
-    async def _embed(self, context: str, drafts: Sequence[tuple[int, Entry]]) -> None:
+    async def _embed(
+        self, context: str, drafts: Sequence[tuple[int, Entry]], known: Mapping[int, _Parts]
+    ) -> None:
         assert self.embedding is not None
         rows = await self.embedding.possible(drafts)
         if not rows and len(drafts) > ALONE:
@@ -187,5 +190,12 @@ class _Work:
                 options=("the same call goes on where this one stopped",),
             )
         self.done["left"] += len({version for version, _ in drafts} - {row.version for row in rows})
+        made = {(row.version, row.part) for row in rows}
+        emptied = [
+            Derived(version=version, space=self.embedding.space, part=part, data=b"")
+            for version in {row.version for row in rows}
+            for part in known.get(version, ())
+            if (version, part) not in made
+        ]
         if rows:
-            self.done["vectors"] += await self.storage.put_derived(context, rows)
+            self.done["vectors"] += await self.storage.put_derived(context, [*rows, *emptied])

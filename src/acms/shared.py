@@ -60,7 +60,7 @@ class SharedSession:
         self.session_id = validate.session_name(session_id, "session_id")
         self.namespace = validate.name(namespace, "namespace")
         self.config = config or ACMSConfig()
-        self.handle = storage
+        self.handle = _a_store(storage)
         self.storage = _in_front(storage, self.config)
         counter: Any = token_counter if token_counter is not None else default_counter()
         if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
@@ -281,6 +281,20 @@ class SharedSession:
             items=len(items),
         )
         return items
+
+
+def _a_store(storage: Any) -> StorageBackend:
+    """Return a store; a URL, a class and what else is passed by mistake are told what would be one."""
+    if (
+        isinstance(storage, type)
+        or not callable(getattr(storage, "append", None))
+        or not hasattr(storage, "__dict__")
+    ):
+        what = storage.__name__ if isinstance(storage, type) else type(storage).__name__
+        raise ConfigurationError(
+            f"storage must be an open store, not {what}", options=('open_storage("sqlite:///memory.db")',)
+        )
+    return storage
 
 
 def _usable(embedder: Any) -> Embedder:

@@ -6,11 +6,15 @@ entries that no mode asks anything of, which are most of them.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from acms import handles
+from acms.aside import off_loop
 from acms.core.exposure import Cleared, mode_of
 from acms.model import Entry, Privacy, State
 from acms.protocols import StorageBackend, TokenCounter
@@ -25,6 +29,9 @@ KEPT_BYTES = 8 * 1024 * 1024
 _ROW_BYTES = 600
 """Bytes of one of them beside its text."""
 
+PIECE = 1_000
+"""Entries that are read at a time."""
+
 _Key = tuple[str, Privacy, str]
 
 
@@ -35,31 +42,38 @@ class Kept:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._rows: OrderedDict[_Key, tuple[Cleared | None, int]] = OrderedDict()
+        self._lock = Lock()  # of many entries the texts are searched in a thread
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._rows
+
     def find(self, key: _Key) -> tuple[Cleared | None] | None:
         """Return what was made of an entry, in a tuple; None when it is not known."""
-        row = self._rows.get(key)
-        if row is None:
-            return None
-        self._rows.move_to_end(key)
-        return (row[0],)
+        with self._lock:
+            row = self._rows.get(key)
+            if row is None:
+                return None
+            self._rows.move_to_end(key)
+            return (row[0],)
 
     def keep(self, key: _Key, made: Cleared | None) -> None:
         """Remember what was made of an entry."""
         size = _ROW_BYTES if made is None else _ROW_BYTES + len(made.content) * (3 if made.parts else 1)
-        self.bytes += size - self._rows.pop(key, (None, 0))[1]
-        self._rows[key] = made, size
-        while self.bytes > self.max_bytes and self._rows:
-            self.bytes -= self._rows.popitem(last=False)[1][1]
+        with self._lock:
+            self.bytes += size - self._rows.pop(key, (None, 0))[1]
+            self._rows[key] = made, size
+            while self.bytes > self.max_bytes and self._rows:
+                self.bytes -= self._rows.popitem(last=False)[1][1]
 
     def forget(self, ids: Iterable[str]) -> None:
         """Drop what was made of some entries: they were erased."""
         gone = frozenset(ids)
-        for key in [key for key in self._rows if key[0] in gone]:
-            self.bytes -= self._rows.pop(key)[1]
+        with self._lock:
+            for key in [key for key in self._rows if key[0] in gone]:
+                self.bytes -= self._rows.pop(key)[1]
 
 
 def _asks(entry: Entry) -> bool:
@@ -101,6 +115,18 @@ class Stage:
             return entries
         return [self.entry(entry) for entry in entries]
 
+    def unread(self, entries: Sequence[Entry]) -> int:
+        """Return how many characters have to be searched before some entries leave: of those not known yet."""
+        kept, counter = self._kept, self._counter
+        if kept is None or counter is None or (self.mode is None and not any(map(_asks, entries))):
+            return 0
+        modes = ((entry, mode_of(self.mode, entry.privacy)) for entry in entries)
+        return sum(
+            len(entry.content)
+            for entry, mode in modes
+            if mode is not None and (entry.id, mode, counter.name) not in kept
+        )
+
     def facts(self, facts: Iterable[Fact], entries: Iterable[Entry]) -> list[Fact]:
         """Return facts as the entries they were read from may leave."""
         rows = {entry.id: self.entry(entry) for entry in entries}
@@ -123,6 +149,17 @@ class Stage:
         """Drop what is remembered of entries that were erased."""
         if self._kept is not None:
             self._kept.forget(ids)
+
+
+async def read(storage: StorageBackend, ids: Sequence[str], stage: Stage) -> dict[str, Entry]:
+    """Return entries by id, as a stage lets them leave; those that do not exist are not there."""
+    found: list[Entry] = []
+    for at in range(0, len(ids), PIECE):
+        found += [entry for entry in await storage.get(ids[at : at + PIECE]) if entry is not None]
+        if len(ids) > PIECE:
+            await asyncio.sleep(0)
+    shown = await off_loop(partial(stage.entries, found), stage.unread(found))
+    return {entry.id: entry for entry in shown}
 
 
 OPEN = Stage(None, None, None)

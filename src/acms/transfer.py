@@ -278,12 +278,35 @@ async def _numbered(lines: Iterable[str] | AsyncIterable[str], first: int) -> As
 
 def _parse(line: str, number: int) -> dict[str, Json]:
     try:
-        written = json.loads(line)
+        written = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"line {number} of the export is not JSON: {error}") from error
     if not isinstance(written, dict):
         raise CorruptRecordError(f"line {number} of the export is not a JSON object")
+    if "\\u" in line and not all(map(_storable, _texts(written))):
+        raise CorruptRecordError(f"line {number} of the export holds a NUL character or half a character")
     return cast("dict[str, Json]", written)
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _texts(written: Json) -> Iterator[str]:
+    """Yield every text and name; no recursion: what was read may be deep."""
+    waiting: list[Json] = [written]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *cast("dict[str, Json]", value).values()]
+        elif isinstance(value, list):
+            waiting += value
 
 
 def _end(written: dict[str, Json]) -> tuple[bytes | None, int]:

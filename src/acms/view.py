@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from acms import assembly, policies
+from acms.aside import EACH, off_loop
 from acms.core import validate
 from acms.core.chain import episode_id
 from acms.core.episodes import episodes
@@ -142,9 +144,8 @@ class View:
             gathered = await assembly.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
-        return shared.show(
-            "window", assembly.plan_window(gathered, budget, shared.counter, shared.frame, roles)
-        )
+        plan = partial(assembly.plan_window, gathered, budget, shared.counter, shared.frame, roles)
+        return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
         """Return chat messages ready for a provider: the window, and what the past says about the query.
@@ -186,7 +187,7 @@ class View:
             self._nothing()
             return []
         found = await in_force(shared.storage, context, self._at, newest)
-        return list(shared.stage.entries(found))
+        return list(await off_loop(partial(shared.stage.entries, found), shared.stage.unread(found)))
 
     async def said(
         self,
@@ -272,7 +273,8 @@ class View:
         cover = await assembly.cover_at(self._shared.storage, context, head, version)
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
-        return [episode for episode in episodes(context, shown) if status in (None, episode.status)]
+        found = await off_loop(lambda: episodes(context, shown), len(shown) * EACH)
+        return [episode for episode in found if status in (None, episode.status)]
 
     async def facts(
         self,

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from acms import ACMS, open_storage
+from acms import ACMS, ACMSConfig, Privacy, open_storage
 from acms.acs import ACS
-from acms.aside import Quiet
+from acms.aside import INLINE, Quiet, driven
+from acms.config import PrivacyConfig
+from acms.core import sinks
+from acms.core.sinks import cleared
 from acms.providers.tokens import default_counter
 from tests.contract.sources import Source, engine, hang, ids, item, request
 
@@ -104,6 +107,59 @@ async def test_long_messages_of_our_own_are_read_beside_the_loop() -> None:
         counter.threads.clear()
         await ACS([session]).render(request(tokens=100_000, ms=120_000))
         assert set(counter.threads) - {threading.get_ident()}
+
+
+@pytest.mark.parametrize("read", ["recall", "messages"])
+async def test_what_shows_many_tokens_is_planned_beside_the_loop(read: str) -> None:
+    counter = Counter()
+    async with ACMS("u", open_storage("memory://"), token_counter=counter) as session:
+        for number in range(80):
+            await session.ingest("user", f"The orders of day {number} " + "moved by night. " * 100)
+        for budget, beside in ((2_000, False), (20_000, True)):
+            counter.threads.clear()
+            if read == "recall":
+                await session.recall("the orders of day 7", token_budget=budget)
+            else:
+                await session.messages("the orders of day 7", budget=budget)
+            assert bool(set(counter.threads) - {threading.get_ident()}) is beside
+
+
+async def test_long_texts_are_searched_for_secrets_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def note(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return cleared(*arguments)
+
+    monkeypatch.setattr(sinks, "cleared", note)
+    config = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT))
+    async with ACMS("u", open_storage("memory://"), config=config) as session:
+        for number in range(20):
+            await session.ingest("user", f"Day {number}, mail me@example.com " + "moved by night. " * 100)
+        shown = await session.window(100_000)
+        assert all("me@example.com" not in item.content for item in shown)
+        assert len(threads) == 20
+        assert threading.get_ident() not in threads
+        await session.window(100_000)
+        assert len(threads) == 20  # what was found is remembered
+
+
+async def test_a_generator_is_driven_to_its_end_and_may_fail() -> None:
+    def steps(ends: Exception | None) -> Generator[int, int, tuple[int, int]]:
+        found = yield threading.get_ident()
+        if ends is not None:
+            raise ends
+        return found, threading.get_ident()
+
+    async def answer(asked: int) -> int:
+        return asked
+
+    here = threading.get_ident()
+    assert await driven(steps(None), answer, INLINE) == (here, here)
+    asked, ended = await driven(steps(None), answer, INLINE + 1)
+    assert here not in (asked, ended)
+    with pytest.raises(LookupError):
+        await driven(steps(LookupError()), answer, INLINE + 1)
 
 
 # ── the garbage collector ───────────────────────────────────────────────────────────────────────────────────────────

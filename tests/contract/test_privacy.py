@@ -264,6 +264,9 @@ units += [row.split(" | ")[1].split("|")[0] + "=a1" for row in detectors_rules.N
 units += ["password=", "token:", "pw ", "secret: a ", "://a:", "a@b.", "1 ", "+4", "12-", "(1", "eyJ."]
 units += ["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "A", "a1", "DE89", "4111 "]
 units += ["token for ", "pass ", "p/w ", "password a ", "key I "]
+units += ["enable secret ", "key 7 ", "AUTH a ", "login('a', ", "password?\\n", "send token\\n", "?key=a", "echo a | "]
+units += ["net user a ", "PASS a\\n", "a_", "-pass ", "set password ", "Message-ID: <a> ", "ssh -a b ", "schlüssel "]
+units += ["name: password ", "password type: a, ", "setPassword('", "htpasswd -b a ", "token?\\nhere: it's ", "clé "]
 units += ["Bearer a1", "cookie: a=b; ", "\\\\\\"", "password for a b ", "at dot ", "curl -u a:"]
 for unit in units[::every]:
     redact((unit * (size // len(unit) + 1))[:size], Privacy.REDACT)

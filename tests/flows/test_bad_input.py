@@ -22,9 +22,11 @@ from acms import (
     ToolCall,
     ToolResult,
     ValidationError,
+    sync,
 )
 from acms.core import validate
 from acms.storage import MemoryStorage
+from acms.storage.kv import InMemoryKV
 from tests.flows.talk import Storage, contents, fill, log_of, seen, session_on
 
 NAN = float("nan")
@@ -376,3 +378,11 @@ def test_a_retry_waits_longer_each_time_up_to_a_limit() -> None:
     spread = RetryConfig()
     assert spread.delay(2, 0.0) == 0.5
     assert spread.delay(2, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("given", ["memory://", None, 7, InMemoryKV, InMemoryKV()], ids=range(5))
+@pytest.mark.parametrize("door", [ACMS, sync.ACMS], ids=["async", "blocking"])
+def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:
+        door("x", given)
+    assert caught.value.options == ('open_storage("sqlite:///memory.db")',)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import jsonschema
 
+from acms import problems
 from tests.http.serving import Service
 
 
@@ -33,6 +34,7 @@ def documented(service: Service) -> Service:
         answer = answers.get(str(reply.status_code), answers["default"])
         if "$ref" in answer:
             answer = document["components"]["responses"]["Problem"]
+            assert not [one for one in reply.json()["options"] if problems.CODE.search(one)], reply.text
         if "content" not in answer:
             assert not reply.content
             return

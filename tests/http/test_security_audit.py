@@ -6,16 +6,20 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
 from acms.core import chain
+from acms.server import create_app
 from acms.server.audit import Noted, trail
 from acms.server.catalogue import OPERATIONS
 from acms.server.operation import Scope
 from acms.server.stores import OWN
-from tests.http.guarded import Guarded, guarded, home
+from tests.http.guarded import GUARDED, Guarded, guarded, home
 
 CANARY = "canary-7f3a"
 
@@ -140,6 +144,93 @@ async def test_the_trail_is_read_by_whoever_may_configure(service: Guarded, tena
     assert pages == whole["data"]
     other = await service.key(tenant, [one for one in Scope if one is not Scope.ADMIN])
     assert (await other.get("/audit")).status_code == 403
+
+
+# ── cut short ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Slow:
+    """An embedder that answers when it may."""
+
+    dimension = 2
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.may.set()
+        self.asked = asyncio.Event()
+
+    async def embed(self, texts: list[str]) -> np.ndarray:
+        self.asked.set()
+        await self.may.wait()
+        return np.ones((len(texts), self.dimension), np.float32)
+
+
+async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome() -> None:
+    slow, limits = Slow(), replace(GUARDED.limits, deadline_seconds=0.5)
+    async with guarded("memory://", replace(GUARDED, limits=limits), embedder=slow) as service:
+        client = await service.key("acme")
+        id = await talk(client, "one")
+        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
+        slow.may.clear()
+        reply = await client.patch(f"/contexts/{id}/entries/{entry['id']}", json={"content": "other"})
+        assert (reply.status_code, reply.json()["code"]) == (503, "DEADLINE")
+        await service.app.audit.idle()
+        slow.may.set()
+        intent, outcome = (await noted(service, "acme"))[-2:]
+        assert (intent.step, outcome.step, outcome.intent) == ("intent", "outcome", intent.version)
+        assert (outcome.status, outcome.code) == (503, "DEADLINE")
+        assert outcome.before is not None
+        assert outcome.after is not None
+        assert outcome.after[0] > outcome.before[0], "it was stored before the embedder was asked"
+
+
+async def test_a_change_whose_client_is_gone_has_the_outcome_it_had() -> None:
+    slow = Slow()
+    app = create_app("memory://", GUARDED, embedder=slow)
+    _, secret = await app.keys.create("acme")
+    await app.start()
+    headers = {"Authorization": f"Bearer {secret}"}
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://localhost/api/v1", headers=headers, verify=False
+    ) as client:
+        id = await talk(client, "one")
+        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
+        slow.may.clear()
+        slow.asked.clear()
+        path = f"/contexts/{id}/entries/{entry['id']}"
+        asking = asyncio.ensure_future(client.patch(path, json={"content": "other"}))
+        await slow.asked.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        slow.may.set()
+        await app.audit.idle()
+        outcome = (await trail(await app.stores.of("acme")))[0]
+        assert (outcome.operation, outcome.status, outcome.code) == ("replaceEntry", 200, "")
+    await app.stop()
+
+
+async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(tmp_path: Path) -> None:
+    url, slow = f"sqlite:///{tmp_path / 'log.db'}", Slow()
+    async with guarded(url, replace(GUARDED, grace_seconds=0), embedder=slow) as service:
+        client = await service.key("acme")
+        id = await talk(client, "one")
+        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
+        slow.may.clear()
+        slow.asked.clear()
+        path = f"/contexts/{id}/entries/{entry['id']}"
+        asking = asyncio.ensure_future(client.patch(path, json={"content": "other"}))
+        await slow.asked.wait()
+        await service.app.audit.stop()
+        await asyncio.wait([asking])
+        intent = (await noted(service, "acme"))[-1]
+        assert intent.step == "intent"
+        slow.may.set()
+    for _ in range(2):
+        async with guarded(url) as service:
+            client = await service.key("acme")
+            outcomes = [one for one in await noted(service, "acme") if one.intent == intent.version]
+            assert [(one.operation, one.code) for one in outcomes] == [("replaceEntry", "UNKNOWN")]
 
 
 # ── once ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ With the criteria of success that seed 001 set itself, and the contradictions in
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -46,6 +47,29 @@ def compacted(service: Service, context: str) -> Any:
     reply = service.client.post(at, json={"preserveRecentCount": 2}, headers=wait)
     assert reply.status_code == 200, reply.text
     return reply.json()["data"]["compaction"]
+
+
+# ── windows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_window_never_has_the_etag_of_a_message_that_it_does_not_show(sqlite_service: Service) -> None:
+    context = sqlite_service.talk("first")
+    done = threading.Event()
+
+    def talk() -> None:
+        while not done.is_set():
+            sqlite_service.say(context, "x")
+
+    others = threading.Thread(target=talk)
+    others.start()
+    try:
+        for _ in range(60):
+            reply = sqlite_service.client.get(f"/contexts/{context}/window", params={"budget": 100_000})
+            shown = {item["id"] for item in reply.json()["data"]}
+            assert reply.headers["etag"].strip('"') in shown
+    finally:
+        done.set()
+        others.join(30)
 
 
 # ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────

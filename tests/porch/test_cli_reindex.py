@@ -104,6 +104,19 @@ def test_vectors_of_the_local_embedder_go_to_chroma(file: Path, tmp_path: Path) 
     assert (again["cards"], again["vectors"], again["moved"]) == (0, 0, 0)
 
 
+def test_vectors_of_what_is_blocked_now_go(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = base.file_url(file)
+    call("reindex", "--embedder", "local", "--db", db)
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 5
+    monkeypatch.setenv("ACMS_PRIVACY_MODE", "block")
+    call("reindex", "--embedder", "local", "--db", db)
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [0] * 5
+    assert call("reindex", "--embedder", "local", "--db", db)["vectors"] == 0
+    monkeypatch.setenv("ACMS_PRIVACY_MODE", "redact")
+    call("reindex", "--embedder", "local", "--db", db)
+    assert sorted(asyncio.run(sizes(SQLiteStorage(file)))) == [768] * 5
+
+
 def test_wrong_words_are_refused(file: Path) -> None:
     db = base.file_url(file)
     run("reindex", "--embedder", "remote", "--db", db, code=2)

@@ -18,6 +18,13 @@ from acms.projections import Erasure
 from acms.protocols import StorageBackend
 from acms.transfer import Progress
 
+UNREACHED = (
+    "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
+    "vectors in Chroma: acms reindex --embedder local --chroma PATH",
+    "backups, exports, other stores, and what a model provider has kept",
+)
+"""What an erasure leaves: it knows logs and what was made from them in the same store."""
+
 
 @app.command(epilog="Example:  acms erase user_123 --message ID --verify")
 def erase(
@@ -48,7 +55,8 @@ def erase(
     """Delete content for ever, in every fork; its versions stay as tombstones.
 
     Edits go too, and every summary and fact made from it; what such a summary stood for is in force again. With
-    --verify it leaves with 1 when something is left. There is no way back, but for a backup.
+    --verify it leaves with 1 when something is left. There is no way back, but for a backup. Not reached are pinned
+    values, stored summaries of prompts, vectors in Chroma, and copies elsewhere; the output says what to do about them.
     """
     if [session is not None, actor is not None, whole is not None].count(True) != 1:
         raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")
@@ -105,6 +113,8 @@ async def _erase(
             screen.line(f"still there: {left}", "red")
         if done.verified and not done.residue:
             screen.line("nothing of it is left in the store", "green")
+        for place in UNREACHED:
+            screen.line(f"not reached: {place}")
 
     value: dict[str, Json] = {
         "what": what,
@@ -113,6 +123,7 @@ async def _erase(
         "contexts": done.contexts,
         "verified": done.verified,
         "residue": done.residue,
+        "unreached": UNREACHED,
     }
     screen.show(value, draw)
     return 1 if done.residue else 0

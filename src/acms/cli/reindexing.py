@@ -49,7 +49,8 @@ def reindex_(
     """Make again from the log what recall needs and has lost: cards, and the vectors of an embedder.
 
     What is there already is left alone, so an interrupted run is continued by running it again. With --chroma, vectors
-    that lie in the store move there, and those of erased entries are deleted there.
+    that lie in the store move there, and those of erased entries are deleted there. Vectors of what ACMS_PRIVACY_MODE
+    blocks are emptied.
     """
 
     async def work() -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from acms.client.log import Log
-from acms.client.nouns import ContextInfo, noun, nouns
+from acms.client.nouns import ContextInfo, noun, nouns, value
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
@@ -62,8 +62,8 @@ class Client:
 
     def session(self, session_id: str, *, namespace: str = "default") -> RemoteSession:
         """Return the session with a name, or with the id of its context; nothing is sent yet."""
-        for value, field in ((session_id, "session_id"), (namespace, "namespace")):
-            if not isinstance(value, str) or not value.strip():
+        for name, field in ((session_id, "session_id"), (namespace, "namespace")):
+            if not isinstance(name, str) or not name.strip():
                 raise ValidationError("must be a name", field=field)
         return RemoteSession(Log(self._transport, session_id, namespace))
 
@@ -75,9 +75,9 @@ class Client:
         while True:
             query = {"namespace": namespace, "parent": parent, "cursor": cursor, "limit": 500}
             body = (await self._transport.call("GET", path("contexts"), query=query)).body
-            for one in nouns(ContextInfo, body["data"]):
+            for one in nouns(ContextInfo, value(list, body, "data")):
                 yield one
-            cursor = body["nextCursor"]
+            cursor = cast("str | None", value(object, body, "nextCursor"))
             if cursor is None:
                 return
 
@@ -129,7 +129,7 @@ class Client:
         They are sent once: what breaks on the way is raised, not tried again.
         """
         answer = await self._transport.send(path("import"), _later(lines))
-        made = [one["id"] for one in answer.data["contexts"]]
+        made = [value(str, one, "id") for one in value(list, answer.data, "contexts")]
         return [
             noun(ContextInfo, (await self._transport.call("GET", path("contexts", id))).data) for id in made
         ]

@@ -83,10 +83,10 @@ class Log:
         while True:
             asked = {**query, "limit": _PAGE}
             body = (await self.transport.call("GET", path("contexts", context, *parts), query=asked)).body
-            found += body["data"]
-            if body["nextCursor"] is None:
+            found += nouns.value(list, body, "data")
+            query["cursor"] = nouns.value(object, body, "nextCursor")
+            if query["cursor"] is None:
                 return found
-            query["cursor"] = body["nextCursor"]
 
     async def ask(self, context: str, *parts: str, **body: Json) -> Json:
         """Ask the context something that is nobody else's business: it stands in the body, not in the address."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -40,7 +41,9 @@ __all__ = [
     "noun",
     "nouns",
     "policy",
+    "reading",
     "tree",
+    "value",
 ]
 
 T = TypeVar("T")
@@ -78,28 +81,49 @@ def camel(name: str) -> str:
     return first + "".join(part.title() for part in rest)
 
 
-def noun(kind: type[T], written: Json) -> T:
-    """Read one noun; `ACMSError` when the service says something that this release does not understand."""
+@contextmanager
+def reading(what: str) -> Generator[None]:
+    """Read an answer inside the block; `ACMSError` when it says something that this release does not understand."""
     try:
+        yield
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        failure = ACMSError(
+            f"the service's {what} cannot be read ({type(error).__name__}: {error})",
+            options=("let client and service have the same release",),
+        )
+    else:
+        return
+    raise failure
+
+
+def noun(kind: type[T], written: Json) -> T:
+    """Read one noun."""
+    with reading(kind.__name__):
         return cast("T", _plan(kind)(written))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _strange(kind, error) from None
 
 
 def nouns(kind: type[T], written: Json) -> list[T]:
     """Read a list of them."""
-    try:
+    with reading(kind.__name__):
         read = _plan(kind)
         return [cast("T", read(one)) for one in written]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _strange(kind, error) from None
 
 
-def _strange(kind: type[Any], error: Exception) -> ACMSError:
-    return ACMSError(
-        f"the service's {kind.__name__} cannot be read ({type(error).__name__}: {error})",
-        options=("let client and service have the same release",),
-    )
+def value(kind: type[T], written: Json, name: str) -> T:
+    """Read what stands under a name."""
+    with reading(name):
+        found = written[name]
+        if not isinstance(found, kind):
+            raise TypeError(f"{type(found).__name__} where {kind.__name__} belongs")
+        return found
 
 
 @cache
@@ -194,8 +218,9 @@ def snake(name: str) -> str:
 # ── nouns whose shape on the wire is another one ────────────────────────────────────────────────────────────────────
 
 
-def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems:
-    """Read recalled or windowed items; the reasons that came along when they are first asked for."""
+@reading("items")
+def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
+    """Read recalled or windowed items, which stand under a name; the reasons when they are first asked for."""
     sure = written.get("certainty") or {"confidence": written.get("confidence", 0.0)}
 
     def verdicts() -> Mapping[str, Verdict]:
@@ -204,14 +229,18 @@ def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems
             raise ConfigurationError("the reasons were not asked for", options=("Client(…, why=True)",))
         return {one.id: one for one in nouns(Verdict, found)}
 
+    @reading("certainty")
+    def certainty() -> Certainty:
+        return Certainty(**sure)
+
     return ContextItems(
-        nouns(ContextItem, shown),
+        nouns(ContextItem, written[shown]),
         budget=written["budget"],
         ledger=Ledger(
             verdicts,
             tuple(written["warnings"]),
             omitted=written["omitted"],
-            certainty=lambda: Certainty(**sure),
+            certainty=certainty,
         ),
         context=context,
         version=written["version"],
@@ -219,6 +248,7 @@ def items(context: str, written: Mapping[str, Any], shown: Json) -> ContextItems
     )
 
 
+@reading("entry")
 def entry(written: Mapping[str, Any]) -> Entry:
     """Read an entry of a log."""
     episode = (written.get("episodeId") or "_0").rpartition("_")[2]  # its ordinal
@@ -226,6 +256,7 @@ def entry(written: Mapping[str, Any]) -> Entry:
     return noun(Entry, {**written, **said})
 
 
+@reading("diff")
 def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
     """Read a difference between two sides with these names."""
 
@@ -252,6 +283,7 @@ def diff(written: Mapping[str, Any], left: str, right: str) -> Diff:
     )
 
 
+@reading("branch")
 def branch(written: Mapping[str, Any]) -> Branch:
     """Read a branch, or a context as one."""
     return noun(
@@ -268,6 +300,7 @@ def branch(written: Mapping[str, Any]) -> Branch:
     )
 
 
+@reading("tree")
 def tree(written: Sequence[Mapping[str, Any]]) -> Tree:
     """Read a tree from its branches, each with its depth, parents before their forks."""
     below: dict[int, list[Tree]] = {}
@@ -279,17 +312,20 @@ def tree(written: Sequence[Mapping[str, Any]]) -> Tree:
     return found
 
 
+@reading("job")
 def job(written: Json) -> Job:
     """Read a job; what it is about stays inside the service."""
     return noun(Job, {"dedupe": "", **written})
 
 
+@reading("compaction")
 def compaction(written: Json) -> Compaction:
     """Read a compaction."""
     made_under = {snake(name): value for name, value in written["policy"].items()}
     return noun(Compaction, {**written, "policy": made_under})
 
 
+@reading("policy")
 def policy(written: Json) -> ResolvedPolicy:
     """Read a policy."""
     levels = {snake(name): level for name, level in written["levels"].items()}

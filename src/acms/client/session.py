@@ -10,7 +10,7 @@ from typing import Any
 
 from acms.client import nouns
 from acms.client.log import Log, given
-from acms.client.nouns import noun
+from acms.client.nouns import ContextInfo, noun
 from acms.client.transport import path
 from acms.client.view import RemoteView
 from acms.core import validate
@@ -134,10 +134,13 @@ class RemoteSession(RemoteView):
             error.field = field.removeprefix("messages[0].") if single else field
             error.args = (f"{error.field}: {said}",)
             raise
-        receipts = [
-            noun(MessageReceipt, {**one, "messageId": one["id"], "tokens": one["tokenCount"]})
-            for one in answer.data
-        ]
+        with nouns.reading("receipts"):
+            receipts = [
+                noun(MessageReceipt, {**one, "messageId": one["id"], "tokens": one["tokenCount"]})
+                for one in answer.data
+            ]
+            if len(receipts) != len(messages):
+                raise ValueError(f"{len(receipts)} for {len(messages)} messages")
         self.last_receipt = receipts[-1]
         return receipts
 
@@ -152,7 +155,7 @@ class RemoteSession(RemoteView):
         answer = await self.log.change(
             "POST", context, "episodes", "close", body={"reason": reason}, again=False
         )
-        return answer.data["episodeId"]
+        return nouns.value(str, answer.data, "episodeId")
 
     async def retract(self, message_id: str, *, reason: str = "retracted", alone: bool = False) -> int:
         """Put an entry out of force from now on, a tool group whole; return the version of the retraction.
@@ -163,16 +166,15 @@ class RemoteSession(RemoteView):
         answer = await self.log.change(
             "POST", await self._entry(message_id), "entries", message_id, "retract", body=body
         )
-        return answer.data["version"]
+        return nouns.value(int, answer.data, "version")
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
         context = await self.log.find()
         if context is None:
             return 0
-        return (await self.log.change("POST", context, "clear", body={"reason": reason}, again=False)).data[
-            "version"
-        ]
+        answer = await self.log.change("POST", context, "clear", body={"reason": reason}, again=False)
+        return nouns.value(int, answer.data, "version")
 
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry; see `acms.ACMS.replace`."""
@@ -184,7 +186,7 @@ class RemoteSession(RemoteView):
             body={"content": content},
             again=False,
         )
-        return answer.data["id"]
+        return nouns.value(str, answer.data, "id")
 
     async def erase(self, id: str, *, verify: bool = False) -> Erasure:
         """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
@@ -221,9 +223,8 @@ class RemoteSession(RemoteView):
     async def _branched(self, how: str, at: int | str | None, session_id: str | None) -> RemoteSession:
         body = given({"at_tag" if isinstance(at, str) else "at_version": at, "key": session_id})
         made = (await self.log.change("POST", await self.log.known(), how, body=body)).data
-        return RemoteSession(
-            Log(self.log.transport, made["key"] or made["id"], made["namespace"], made["id"])
-        )
+        found = noun(ContextInfo, made)
+        return RemoteSession(Log(self.log.transport, found.key or found.id, found.namespace, found.id))
 
     async def tag(self, name: str, version: int | None = None, *, move: bool = False) -> int:
         """Name a version, the newest by default, and return it; `ConflictError` when the name stands for another one.
@@ -232,7 +233,7 @@ class RemoteSession(RemoteView):
         """
         body = given({"at_version": version, "move": move})
         answer = await self.log.change("PUT", await self.log.known(), "tags", name, body=body)
-        return answer.data["version"]
+        return nouns.value(int, answer.data, "version")
 
     async def untag(self, name: str) -> None:
         """Take a name off its version; `NotFoundError` when this session did not give it."""
@@ -245,7 +246,7 @@ class RemoteSession(RemoteView):
         """
         answer = await self.log.change("DELETE", await self.log.known(), again=False)
         self.log.id = None
-        live = [one["id"] for one in answer.data["liveForks"]]
+        live = [nouns.value(str, one, "id") for one in nouns.value(list, answer.data, "liveForks")]
         return [nouns.branch(await self.log.get(id)) for id in live]
 
     # ── compaction and policy ───────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +257,7 @@ class RemoteSession(RemoteView):
         See `acms.ACMS.compact`.
         """
         answer = await self.log.change("POST", await self.log.known(), "compact", body=given(overrides))
-        return nouns.job(answer.data["job"])
+        return nouns.job(nouns.value(dict, answer.data, "job"))
 
     async def reflect(self) -> Job:
         """Ask for everything closed to be reflected on now, also what is too short to be; return the job.
@@ -285,7 +286,7 @@ class RemoteSession(RemoteView):
                 job_id=now.id,
                 options=("acms jobs retry", "ask for it again"),
             )
-        made = found["compaction"]
+        made = nouns.value(object, found, "compaction")
         return None if made is None else nouns.compaction(made)
 
     async def undo(self, version: int) -> int:
@@ -296,7 +297,8 @@ class RemoteSession(RemoteView):
         context = await self.log.find()
         if context is None:
             raise EntryNotFoundError(f"the session {self.session_id!r} has no version {version}")
-        return (await self.log.change("POST", context, "undo", body={"version": version})).data["version"]
+        answer = await self.log.change("POST", context, "undo", body={"version": version})
+        return nouns.value(int, answer.data, "version")
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""

@@ -312,7 +312,12 @@ class Transport:
         if content:
             try:
                 found = json.loads(content) if len(content) <= _LONG else await _parsed(content)
+                if (
+                    b"\\ud" in content or b"\\uD" in content
+                ):  # half a character is no text, and could not be sent again
+                    json.dumps(found, ensure_ascii=False).encode("utf-8")
             except (ValueError, RecursionError):
+                found = None
                 if 200 <= status < 300:
                     raise ACMSError(f"{self.url} answered {status} with what is no JSON") from None
         if 200 <= status < 300:

@@ -83,7 +83,7 @@ class RemoteView:
             at_version=self._at,
             why=self.log.transport.why,
         )
-        return nouns.items(context, written, written["items"])
+        return nouns.items(context, written, "items")
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget; see `acms.View.window`."""
@@ -95,14 +95,14 @@ class RemoteView:
         roles = ",".join(str(role) for role in keep) or None
         query = {"budget": budget, "keep": roles, "atVersion": self._at, "why": self.log.transport.why}
         body = (await self.log.transport.call("GET", path("contexts", context, "window"), query=query)).body
-        return nouns.items(context, body, body["data"])
+        return nouns.items(context, body, "data")
 
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
         """Return chat messages ready for a provider: the window, and what the past says; see `acms.View.messages`."""
         written = await self.log.ask(
             await self._around(), "chat", query=query, budget=budget, at_version=self._at
         )
-        return written["messages"]
+        return nouns.value(list, written, "messages")
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
@@ -113,8 +113,9 @@ class RemoteView:
             self._nothing()
             return HistoryPage(entries=())
         query = {"limit": limit, "cursor": after, "atVersion": self._at}
-        answer = await self.log.transport.call("GET", path("contexts", context, "history"), query=query)
-        return noun(HistoryPage, {"entries": answer.body["data"], "nextAfter": answer.body["nextCursor"]})
+        body = (await self.log.transport.call("GET", path("contexts", context, "history"), query=query)).body
+        with nouns.reading("history"):
+            return noun(HistoryPage, {"entries": body["data"], "nextAfter": body["nextCursor"]})
 
     async def episodes(self, status: str | None = None) -> list[Episode]:
         """List the episodes, oldest first; `status` keeps only the open one or the closed ones."""
@@ -174,7 +175,9 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             return []
-        return [nouns.branch(one) for one in await self.log.get(context, "ancestry")]
+        found = await self.log.get(context, "ancestry")
+        with nouns.reading("ancestry"):
+            return [nouns.branch(one) for one in found]
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
@@ -186,8 +189,10 @@ class RemoteView:
         context = await self.log.find()
         if context is None:
             return {}
-        found = {one["name"]: one["version"] for one in await self.log.get(context, "tags")}
-        return {name: at for name, at in found.items() if self._at is None or at <= self._at}
+        found = await self.log.get(context, "tags")
+        with nouns.reading("tags"):
+            tags: dict[str, int] = {one["name"]: one["version"] for one in found}
+            return {name: at for name, at in tags.items() if self._at is None or at <= self._at}
 
     async def diff(self, other: RemoteView | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one."""
@@ -233,7 +238,8 @@ class RemoteView:
                 counter="",
             )
         written = await self.log.get(context, "stats", atVersion=self._at)
-        return noun(SessionStats, {**written, "sessionId": self.session_id})
+        with nouns.reading("stats"):
+            return noun(SessionStats, {**written, "sessionId": self.session_id})
 
     def _check_scope(self, scope: str) -> None:
         if scope not in ("session", "namespace"):

@@ -7,7 +7,7 @@ chosen is read; where that changes a text, the choice is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -82,6 +82,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             pool.append(found)
     clean: set[str] = set()
     asked = frozenset(terms.gaze)
+    tells = {mode: _Sensitive(mode) for mode in Privacy}
     rounds = 0
     while True:
         selection = select(
@@ -103,7 +104,8 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         kept: list[Candidate] = []
         changed = False
         for one in pool:
-            found = _cleaned(one, effective(terms.mode, one.privacy), asked) if one.id in fresh else one
+            mode = effective(terms.mode, one.privacy)
+            found = _cleaned(one, mode, asked, tells[mode]) if one.id in fresh else one
             if found is None:
                 withheld += 1
             else:
@@ -216,7 +218,21 @@ def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
     return shown
 
 
-def _cleaned(one: Candidate, mode: Privacy, asked: frozenset[str]) -> Candidate | None:
+class _Sensitive(dict[str, bool]):
+    """Whether names hold what is sensitive; each is looked at once, for the same ones stand in many items."""
+
+    def __init__(self, mode: Privacy) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = bool(redact(name, self._mode).spans)
+        return found
+
+
+def _cleaned(
+    one: Candidate, mode: Privacy, asked: frozenset[str], sensitive: Mapping[str, bool]
+) -> Candidate | None:
     """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
     if _tells(one.id, mode):
         return None
@@ -239,7 +255,7 @@ def _cleaned(one: Candidate, mode: Privacy, asked: frozenset[str]) -> Candidate 
     entities = tuple(
         name
         for name in one.entities
-        if not redact(name, mode).spans and (name.lower() in asked or not _part(name.lower(), secret, left))
+        if not sensitive[name] and (name.lower() in asked or not _part(name.lower(), secret, left))
     )
     if not secret and entities == one.entities and citations == one.citations:
         return one

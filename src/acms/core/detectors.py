@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from math import log2
 from typing import NamedTuple
 
 from acms.core import detectors_rules as rules
+from acms.core.detectors_values import entropy, names_itself, opaque
 
 
 class Found(NamedTuple):
@@ -21,13 +21,6 @@ class Found(NamedTuple):
     start: int
     end: int
     kind: str
-
-
-def entropy(text: str) -> float:
-    """Return Shannon's entropy in bits per character."""
-    size = len(text)
-    counts = [text.count(char) for char in set(text)]
-    return log2(size) - sum(count * log2(count) for count in counts) / size if size else 0.0
 
 
 # ── private keys ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -55,10 +48,12 @@ def private_keys(text: str) -> Iterator[Found]:
         another = _BEGIN.search(text, begin.end())
         if end and not (another and another.start() < end.start()) and end.end() - begin.start() <= 20_000:
             at = end.end()
+            if not _body(text, begin.end(), end.start()):
+                continue  # only shown where it begins and ends
         else:
             body = _BODY.match(text, begin.end(), begin.end() + 20_000)
             at = begin.end() + len(body[0].rstrip(" \t\n\r\"'`,|>\\")) if body else begin.end()
-            if not _LONG.search(text, begin.end(), at):
+            if not _body(text, begin.end(), at):
                 continue  # only spoken of
             if cut := _CUT.match(text, at):
                 at = cut.end(1)
@@ -69,9 +64,14 @@ def private_keys(text: str) -> Iterator[Found]:
         lines = text[max(at, start - 8000) : start].split("\n")
         while lines and (not (line := lines[-1].strip()) or (_LINE.fullmatch(line) and len(line) > 11)):
             start -= len(lines.pop()) + 1
-        if start < end.start():
+        if start < end.start() and _body(text, start, end.start()):
             yield Found(max(start + 1, at), end.end(), "private_key")
         at = end.end()
+
+
+def _body(text: str, start: int, end: int) -> bool:
+    """Tell whether something of a key stands here, not dots or "your key here"."""
+    return any(len(set(one[0])) > 6 for one in _LONG.finditer(text, start, end))
 
 
 # ── credentials in addresses ────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ def addresses(text: str) -> Iterator[Found]:
         after = at + 3
         if match:
             scheme = _SCHEME.search(text, max(0, at - 32), at)
-            if scheme and not VARIABLE.fullmatch(match[2]):
+            if scheme and not VARIABLE.fullmatch(match[2]) and not names_itself(match[2]):
                 yield Found(scheme.start(), match.start() + len(match[0].rstrip(".:!?")), "connection_string")
                 after = match.end()
         at = text.find("://", after)
@@ -119,7 +119,7 @@ _SPECIAL = (
     ("ZXlK", _ENCODED, "jwt"),
 )
 _DUMMY = re.compile(
-    r"(?i)example$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
+    r"(?i)example(?:key)?$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
     r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
 )
 
@@ -133,6 +133,18 @@ def _compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
 def _random(value: str, least: float) -> bool:
     # The entropy is at most that of its characters drawn evenly, which is told at once.
     return len(set(value)) >= 2**least and entropy(value) >= least and not _DUMMY.search(value)
+
+
+#: Who gave it out, and what was drawn: newer services write their tokens so. Ids are shorter or have digits of base 16.
+_PREFIXED = re.compile(
+    r"(?<![A-Za-z0-9_])([a-z][a-z0-9]{1,11}(?:_[a-z0-9]{1,10}){0,3})_([A-Za-z0-9]{32,200}+)(?![A-Za-z0-9_/+=-])"
+)
+_PUBLIC = re.compile(r"pk_|pk$|phc|pub|sb_pub|price|cs_|cs$|evt|acct|img|file|hash|sha|id_|ref")
+
+
+def _shortened(text: str, match: re.Match[str]) -> bool:
+    """Tell whether only the beginning of a token is shown: `sk-abc123...`."""
+    return len(match[0]) < 24 and text.startswith(("...", "…", "***"), match.end())
 
 
 class _Known(NamedTuple):
@@ -204,7 +216,7 @@ def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
         at = head.end()
         for shape, least in known.shapes[head[0]]:
             match = _compiled(shape).match(text, head.start())
-            if match and _random(match[0][:100], least):
+            if match and _random(match[0][:100], least) and not _shortened(text, match):
                 more = _MORE.match(text, match.end())
                 at = more.end() if more else match.end()
                 scheme = (
@@ -212,6 +224,15 @@ def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
                 )
                 yield Found(match.start() - len(scheme), at, "api_key")
                 break
+    if text.find("_", start, stop) >= 0:
+        for match in _PREFIXED.finditer(text, start, stop):
+            if (
+                not _PUBLIC.match(match[1])
+                and opaque(match[2])
+                and not match[2].islower()
+                and not match[2].isupper()
+            ):
+                yield Found(match.start(), match.end(), "api_key")
     near = _near(text, start, stop)
     if near:
         yield near

@@ -4,36 +4,57 @@ A word such as "password" is looked for first; what follows it is read by bounde
 its look: a type, a call, a variable, a placeholder or a word of prose is none.
 """
 
+# ruff: noqa: E501  an alternative of a pattern stays in one line
+
 from __future__ import annotations
 
 import re
-from binascii import Error as BinasciiError
-from binascii import a2b_base64
 from functools import cache
 
-from acms.core.detectors import Found, entropy
-from acms.core.detectors_values import DIGIT, EXPRESSION, LETTER, NOT_VALUES, ODD, PLACEHOLDER, credential
+from acms.core.detectors import Found
+from acms.core.detectors_apart import answered, argument, item, signed_in
+from acms.core.detectors_headers import header
+from acms.core.detectors_values import (
+    DIGIT,
+    LETTER,
+    MOMENT,
+    ODD,
+    PLACEHOLDER,
+    bare,
+    entropy,
+    opaque,
+    plausible,
+    rest_of,
+)  # fmt: skip
 
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
-    "connect.sid",
+    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "codice", "codigo", "kodeord", "clave", "chiave",
+    "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
 )  # fmt: skip
 _STEMS_BEYOND = (
     "contraseña", "пароль", "密码", "密碼", "口令", "パスワード", "비밀번호", "암호", "hasło", "lösenord",
-    "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
+    "暗証番号", "合言葉", "código", "schlüssel", "clé", "nøgle", "klíč", "ключ", "キー", "密钥", "密鑰", "秘钥", "秘鑰", "токен", "令牌",
+    "トークン", "şifre", "jelszó", "mật khẩu", "كلمة المرور", "كلمة السر", "סיסמה", "סיסמא", "κωδικός",
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
-    r"(?<=mot de )passe|pwd|kennwort|contrase(?:ñ|n)a|senha|"
-    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
+    r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
+    r"zugangscode|toegangscode|code d['’]acc[eè]s|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
+    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<token>token|session[ _.-]?id|sessid|connect\.sid)"
-    r"|(?P<secret>secret|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
+    r"|(?P<lock>(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
+    r"(?:schlüssel|clé|clave|chiave|chave|sleutel|klucz|nyckel|nøgle|klíč|ключ)"
+    r"(?:[ _-](?:(?:de|del|do|da|di|du|della)[ -]|d['’])?(?:api|wi-?fi|wlan|acceso|acc[eè]s|accesso|acesso))?(?![^\W\d_])|"
+    r"(?:(?<=api)|(?<=api )|(?<=アクセス)|(?<=秘密)|(?<=ライセンス))キー(?![ァ-ヶー])|密[钥鑰]|秘[钥鑰])"
+    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|(?<![a-z])jeton(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
+    r"|(?P<secret>secret|geheimnis(?![a-z])|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
     r"|(?P<phrase>(?:(?:seed|recovery|backup|mnemonic)[ _-]?)?phrase|mnemonic)"
@@ -42,7 +63,8 @@ _WORD = re.compile(
 #: What makes a key, written before the word, one that opens something.
 _OPENING = tuple(
     """api access auth app application service subscription storage account license encryption encrypt signing sign
-    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live""".split()
+    master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live wifi wi-fi wlan
+    wpa wpa2 wep functions""".split()
 )
 _FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
 _CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
@@ -59,8 +81,8 @@ _SIGN = (
     r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
     r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
-    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes))"""
-    r"""(?:[ \t](?:now|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
+    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
+    r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
     r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
     r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
@@ -82,45 +104,43 @@ _AFTER_ANY = re.compile(
     + rf"""[^\W\d_]{_PART}{{0,24}}+(?:[ \t]{_PART}{{1,24}}+){{0,5}}?))??"""
     + _SIGN
 )
-_LOGIN = re.compile(r"(?:login|user|username|account)[ \t]\S{1,64}[ \t]{1,4}$")
+_LOGIN = re.compile(
+    r"(?:login|user|username|account|utente|usuario|usuário|benutzer|utilisateur|identifiant|gebruiker)"
+    r"[ \t:=]{1,3}\S{1,64}[ \t]{1,4}$"
+)
 
 
 def _login(before: str) -> bool:
     """Tell whether a user is named just before: "login bob password …"."""
-    named = "login" in before or "user" in before or "account" in before
+    named = (
+        "us" in before
+        or "login" in before
+        or "account" in before
+        or "ut" in before
+        or "iden" in before
+        or "gebr" in before
+    )
     return named and _LOGIN.search(before) is not None
 
 
 _JOINED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 #: What may stand right after a name that has a value.
-_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,>%：→–—’是为為は는은")
+_FOLLOWS = _JOINED | frozenset(" \t\n\\\"'`])*=:|,<>%：→–—’是为為は는은")
 #: Words after "password" that speak of something else: a policy, a reset, its age.
 _ABOUT = re.compile(
     r"(?i)\b(?:polic\w*|reset\w*|hash\w*|length|chang\w*|expir\w*|field\w*|manager|hint|strength|rule\w*|must|should|"
     r"require\w*|min\w*|max\w*|valid\w*|attempt\w*|last|updated|created|rotat\w*|age|protect\w*|input|form|page|link|"
     r"error|fail\w*)\b"
 )
-_MOMENT = re.compile(
-    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
-)
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
     r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
-    r"""|`(?P<tick>[^`\n]{1,256}+)`|“(?P<curly>[^”\n]{1,256}+)”)"""
+    r"""|`(?P<tick>[^`\n]{1,256}+)`|[“「](?P<curly>[^”」\n]{1,256}+)[”」])"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
     r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
-#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
-_ENDS = re.compile(
-    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|"
-    r"(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
-)
-_NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
-_PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
-_AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
-_MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
-_AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 
 
 def _lower(text: str) -> str:
@@ -152,74 +172,58 @@ def assigned(text: str) -> list[Found]:
             at = name.end()
             kind = name.lastgroup or "secret"
             if text[at : at + 1] not in _FOLLOWS:
-                if kind == "password" and (hit := _said_before(text, name) or _near(text, name.end())):
+                if text.startswith("(", at):
+                    hit = argument(text, stem.start(), at, kind)
+                elif kind == "password":
+                    hit = _said_before(text, name) or _near(text, at)
+                else:
+                    hit = None
+                if hit := hit or answered(text, low, stem.start(), at, kind):
                     found.append(hit)
                 continue
-            if kind == "api_key" and not low[max(0, stem.start() - 24) : stem.start()].rstrip(
-                " _.-"
-            ).endswith(_OPENING):
+            mine = (
+                kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
+            )
+            if kind == "api_key" and not mine and not _opens(low, stem.start()):
+                continue
+            if kind == "lock":
+                kind = "api_key"
+            if text[stem.start()] == "P" and _TESTED.match(text, stem.start()):
+                if hit := signed_in(text, stem.start()):
+                    found.append(hit)
                 continue
             if kind == "phrase":
                 words = _WORDS.match(text, name.end())
                 hit = Found(words.start(1), words.end(1), "secret") if words else None
             elif kind in ("header", "cookie"):
-                hit = _header(text, name)
+                hit = header(text, name)
             else:
                 hit = _value(text, low, name, kind)
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
                     hit = _said_before(text, name) or _near(text, name.end())
-            if hit:
+                hit = hit or answered(text, low, stem.start(), name.end(), kind)
+            if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
     return found
 
 
-_AUTH = re.compile(
-    r"""["'`\]]{0,2}(?:,[ \t\n]{0,16}["']?value["']?)?[ \t]{0,4}[:=,]?[ \t]{0,4}(?:[frb]?["'`])?"""
-    r"""(?:(?P<scheme>bearer|basic|token|apikey|api-key|ssws|digest)(?:[ \t:]{1,4}|%20|\+)"""
-    r"""(?:["'`][ \t]?[+.][ \t]?["'`])?)?(?P<value>[A-Za-z0-9_.~+/=@-]{8,200}+)""",
-    re.IGNORECASE,
-)
-_COOKIE = re.compile(
-    r"""["'`]{0,2}[ \t]{0,4}[:=][ \t]{0,4}["'`]?(?:[\w.-]{1,64}=[^;\s"'`]{0,512}+;[ \t]?){0,20}?"""
-    r"""(?P<name>[\w.-]{0,40}(?:sess|sid|auth|token|jwt|remember)[\w.-]{0,40})="""
-    r"""(?P<value>[^;\s"'`]{8,2048}+)""",
-    re.IGNORECASE,
-)
+#: A key that is somebody's: its value must look drawn at random.
+_MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
+#: What is said of networks: their keys are passwords.
+_NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
+#: The report of a test, or the command of a protocol.
+_TESTED = re.compile(r"PASS(?:[ \t]|: \S*[tT]est)")
 
 
-def _is_pair(value: str) -> bool:
-    """Tell whether base64 holds `user:password`."""
-    try:
-        return b":" in a2b_base64(value[: len(value) // 4 * 4])
-    except BinasciiError:
-        return False
-
-
-def _header(text: str, name: re.Match[str]) -> Found | None:
-    if name.lastgroup == "cookie":
-        match = _COOKIE.match(text, name.end())
-        if match and not PLACEHOLDER.fullmatch(match["value"]):
-            return Found(match.start("value"), match.end("value"), "token")
-        return None
-    match = _AUTH.match(text, name.end())
-    if not match or text[match.start("value") - 1] not in " \t:=\"'`,0+":
-        return None
-    value, scheme = match["value"].rstrip("."), (match["scheme"] or "").lower()
-    if name[0] == "bearer":
-        if text[name.end() : name.end() + 1] not in " \t:=%" or scheme:
-            return None
-        scheme = "bearer"
-    telling = DIGIT.search(value) is not None and LETTER.search(value) is not None
-    if PLACEHOLDER.fullmatch(value) or EXPRESSION.fullmatch(value):
-        return None
-    if scheme == "basic" and len(value) >= 8 and _is_pair(value):
-        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "password")
-    if telling and len(value) >= (12 if scheme else 16) and not (value.isupper() and "-" in value):
-        return Found(match.start("value"), _rest(text, match.start("value") + len(value)), "bearer_token")
-    return None
+def _opens(low: str, start: int) -> bool:
+    """Tell whether a key, by what is written before the word, is one that opens something."""
+    before = low[max(0, start - 48) : start]
+    return before.rstrip(" _.-").endswith(_OPENING) or (
+        ("wi" in before or "wlan" in before or "ssid" in before) and _NETWORK.search(before) is not None
+    )
 
 
 def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
@@ -259,14 +263,16 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     if whole:
         if kind != "password" and value.islower() and not DIGIT.search(value):
             return None  # a word, or what reads like one
-        judged = _bare(value)
+        judged = bare(value)
         whole, value = judged == value, judged
     if name[0] == "sig" and len(value) < 16:
         return None  # a signal
     op = place[1]
     if op == ":" and name[0] in text[name.start() : name.end()] and _LINE_END.match(text, start + len(value)):
         op = "="  # a line of configuration
-    if not value or not _plausible(text, value, start, kind, op, group != "bare", rest == "s"):
+    if op == "-" and value.isalpha() and value.islower():
+        return None
+    if not value or not plausible(text, value, start, kind, op, group != "bare", rest == "s"):
         return _beside(text, end, kind)
     if (
         kind == "password"
@@ -276,13 +282,14 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         and len(value) < 6
     ):
         return None  # a count
-    end = _rest(text, start + len(value)) if whole else start + len(value)
+    end = rest_of(text, start + len(value)) if whole else start + len(value)
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
 
 
-#: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
-_NAMED = re.compile(r"""(?:name|key)["']?[ \t]{0,3}[:=][ \t]{0,3}["']?[\w.-]{0,48}$""", re.IGNORECASE)
-_ITEM = re.compile(r"""["']?,?[ \t\r\n]{1,40}["']?(?:value|Value)["']?[ \t]{0,4}[:=]""")
+#: A command that stores a value under a name.
+_SET = re.compile(
+    r"(?:\bsetx|\bsetenv|\bconfig(?:ure)?(?:[ \t]set)?|\bset)(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
+)
 _PREPOSITION = re.compile(
     r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
 )
@@ -296,13 +303,18 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
-        if (item := _ITEM.match(text, end)) and _NAMED.search(text, max(0, start - 64), start):
-            return item.end(), "="
+        if (at := item(text, start, end)) is not None:
+            return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        if text[start - 1 : start] == "-" and (former := _FORMER.search(text, max(0, start - 48), start)):
-            return (end + 1, "flag") if former[0].startswith("--") else None
-        if kind == "password" and _login(low[max(0, start - 90) : start]):
+        before = low[max(0, start - 90) : start]
+        if "-" in before[-48:] and not before[-1].isspace():
+            option = before[max(map(before.rfind, " \n\t")) + 1 :]
+            if option.startswith("-"):
+                return end + 1, "flag" if option.startswith("--") else "-"
+        if ("set" in before or "config" in before) and _SET.search(before):
+            return end + 1, "-"
+        if kind == "password" and _login(before):
             return end + 1, "netrc"
         return None
     op, of = after["op"].strip().lower(), after["of"]
@@ -312,7 +324,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
         return None
     if op == ",":
         former = _FORMER.search(text, max(0, start - 48), start)
-        if not former or text[former.start() - 2 : former.start()] not in ("('", '("'):
+        if not former or not _FIRST.search(text, max(0, former.start() - 8), former.start()):
             return None
     elif op == ">":
         former = _FORMER.search(text, max(0, start - 48), start)
@@ -335,9 +347,11 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     return after.end(), op + (" " if of else "")
 
 
+_FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
+_SEGMENTS = ("/", ":", "hash", "checksum", "digest")
 _PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
@@ -348,16 +362,7 @@ def _refers(text: str, start: int, kind: str) -> bool:
         return True
     if kind == "password":
         return "/" in before and _PATH.search(before) is not None
-    return _SEGMENT.search(before) is not None
-
-
-_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
-
-
-def _rest(text: str, end: int) -> int:
-    """Return the end of a value that was judged by its first characters."""
-    rest = _REST.match(text, end)
-    return rest.end() if rest else end
+    return any(map(before.__contains__, _SEGMENTS)) and _SEGMENT.search(before) is not None
 
 
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
@@ -368,15 +373,15 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     match = _BESIDE.match(text, end) if text[end : end + 1] in (" ", "\t") else None
     if not match:
         return None
-    value = _bare(match[1])
+    value = bare(match[1])
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
         symbol = any(not char.isalnum() for char in value.strip("._-/"))
         several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
-        enough = len(value) >= 8 and several and not _MOMENT.fullmatch(value)
+        enough = len(value) >= 8 and several and not MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and LETTER.search(value)
-    if enough and DIGIT.search(value) and _plausible(text, value, match.start(1), kind, "=", False, False):
+    if enough and DIGIT.search(value) and plausible(text, value, match.start(1), kind, "=", False, False):
         return Found(match.start(1), match.start(1) + len(value), kind)
     return None
 
@@ -397,7 +402,7 @@ def _pair(text: str, name: re.Match[str]) -> Found | None:
     if (
         match
         and DIGIT.search(value)
-        and _plausible(text, value, match.start(1), "password", "is", False, False)
+        and plausible(text, value, match.start(1), "password", "is", False, False)
     ):
         return Found(match.start(1), match.start(1) + len(value), "password")
     return None
@@ -409,6 +414,21 @@ _BEFORE = re.compile(
 )
 
 
+_POOR = (
+    "bad",
+    "weak",
+    "poor",
+    "terrible",
+    "awful",
+    "common",
+    "wrong",
+    "invalid",
+    "valid",
+    "good",
+    "strong",
+    "secure",
+    "guessable",
+)
 _LINKS = (" ist ", " als ", " comme ", " como ")
 
 
@@ -421,13 +441,20 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
         return None
     match = _BEFORE.search(before)
-    if match and _plausible(text, match[1], start + match.start(1), "password", "is", False, False):
+    if (
+        match
+        and not before.rstrip().endswith(_POOR)
+        and plausible(text, match[1], start + match.start(1), "password", "is", False, False)
+    ):
         return Found(start + match.start(1), start + match.end(1), "password")
     return None
 
 
 _NEARBY = re.compile(r"""[ \t"'`“「(]([^\s"'`“”「」()\[\]{}<>=:;,/|\\]{8,64}+)(?=["'`”」)]|[.,;]?(?:\s|$))""")
 _VERSION = re.compile(r".*@v?\d.*|.*\d%|[\d.+-]+\w{0,8}|[$^].*[$^].*|.*\$")
+
+
+_SHOWN = re.compile(r"(?i)(?:e\.g\.|such as|like|i\.e\.|z\.B\.|p\.ex\.|example)[ :,]{0,3}$")
 
 
 def _near(text: str, start: int) -> Found | None:
@@ -443,121 +470,7 @@ def _near(text: str, start: int) -> Found | None:
             and ODD.search(value, 1)
             and not _VERSION.fullmatch(value)
             and not PLACEHOLDER.fullmatch(value)
+            and not _SHOWN.search(text, max(0, match.start() - 16), match.start() + 1)
         ):
             return Found(match.start(1), match.start(1) + len(value), "password")
     return None
-
-
-_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
-
-
-def _bare(value: str) -> str:
-    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
-    end = _ENDS.search(value)
-    if end:
-        value = value[: end.start()]
-    if not value.isascii() and (end := _SCRIPT.search(value)):
-        value = value[: end.start()]  # a sentence goes on: no blank stands before it
-    if "(" not in value and "[" not in value and "{" not in value:
-        value = value.rstrip(")]},;.:") or value
-    return value.rstrip(".,;:") if len(value) > 1 else value
-
-
-_SYMBOL = re.compile(r"[^\w.\-/ '’]")
-_KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
-_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
-_SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
-
-
-_LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
-_EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
-
-
-def _plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
-    """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
-    low = value.lower()
-    size = len(value)
-    digit = DIGIT.search(value) is not None
-    if not digit:
-        if kind != "password" and (
-            size < 20
-            or value.islower()
-            or value.isupper()
-            or len(set(value)) < 14
-            or (not quoted and (":" in value or "(" in value))
-        ):
-            return False
-        if _OURS.search(low):
-            return False
-    if (
-        size < 4
-        or _AMOUNT.fullmatch(low)
-        or low in NOT_VALUES
-        or low.rstrip("?!.") in NOT_VALUES
-        or PLACEHOLDER.fullmatch(value)
-    ):
-        return False
-    if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
-        return False
-    alpha = LETTER.search(value) is not None
-    symbol = _SYMBOL.search(value, 0, size - 1) is not None
-    mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
-    if op.endswith(" ") and _MOMENT.fullmatch(value):
-        return False
-    prose = not op or op in _SAID or " " in op
-    if " " in value:
-        words = value.split()
-        if (
-            kind == "password"
-            and len(words) >= 4
-            and all(word.isalpha() and word.islower() for word in words)
-        ):
-            return sum(word in NOT_VALUES for word in words) < 2  # a passphrase
-        return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
-    if not quoted and (
-        EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
-    ):
-        return False
-    if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
-        return False
-    if kind in ("password", "sql"):
-        if plural:
-            return False
-        if not quoted and not credential(value):
-            # One word in one case: only what is said to be equal to the name, and nothing goes on after it.
-            return (
-                size >= 5
-                and value.isascii()
-                and value.isalpha()
-                and op in _EQUAL
-                and not _AFTERWARDS.match(text[start + size : start + size + 24])
-            )
-        if digit or symbol or mixed:
-            if not op and not digit and not symbol:
-                return False  # two names side by side
-            if value.replace(".", "").replace(",", "").isdigit() and (size < 6 or prose) and not quoted:
-                return size >= 4 and not re.match(
-                    r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)",
-                    text[start + size : start + size + 12],
-                )
-            return True
-        return bool(op) and (not prose or size >= 5)
-    if plural and not quoted:
-        return False
-    if (
-        kind == "api_key"
-        and _KEY_ID.fullmatch(value)
-        and text[max(0, start - 24) : start].lower().rstrip(" \t=:\"'").endswith("signingkey")
-    ):
-        return False  # names a public key
-    if value.isdigit():
-        return kind in ("client_secret",) and size >= 8
-    if not digit:
-        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
-        return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
-    if not alpha or _MEASURE.fullmatch(value):
-        return False
-    least = 2.5 if kind in ("client_secret", "secret", "api_key") else 2.8
-    if kind == "secret" and not quoted and prose and size < 12:
-        return digit and (mixed or symbol)
-    return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)

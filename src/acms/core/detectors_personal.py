@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from acms.core.detectors import VARIABLE, Found
+from acms.core.detectors_values import names_itself
 
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -28,6 +29,67 @@ _FILES = frozenset(
 )
 #: Accounts of machines, written before the host in addresses of repositories and in unit names.
 _MACHINES = frozenset("git hg svn ssh".split())
+#: Domains that no mail is sent to; people of a company may write "anna.keller@corp.local" all the same.
+_INSIDE = frozenset("local localhost localdomain internal lan intranet invalid arpa home cluster".split())
+#: After a host: a path, an address of a repository, the prompt of a shell, a call.
+_AFTER_HOST = re.compile(r"(?::[/~]|:[ \t]{0,2}[$#]|:[\w.-]{1,40}/|[ \t]~|\(|\[)")
+_RELEASE = re.compile(r"@v?\d+\.\d")
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,64}", re.IGNORECASE)
+_COPY = re.compile(r"\b(?:scp|rsync)[ \t]")
+_SHELL = re.compile(
+    r"\b(?:ssh|mosh|sftp|sshfs|ssh-copy-id|scp|rsync)"
+    r"(?:[ \t]{1,4}-[A-Za-z]\S{0,24}(?:[ \t]{1,4}[\w./:~-]{1,40}+)?){0,4}[ \t]{1,4}$"
+)
+_MESSAGE = re.compile(
+    r"(?:message-id|in-reply-to|references|content-id|msgid)[ \t]{0,2}[:=][ \t]{0,2}"
+    r"(?:<[^<>\s]{1,120}+>[,\s]{1,4}){0,3}<?[^<>\s@]{0,60}$",
+    re.IGNORECASE,
+)
+
+
+def _of_a_machine(text: str, start: int, name: str, domain: re.Match[str]) -> bool:
+    """Tell whether what looks like an email address names a host, a message, a release, an account of a network."""
+    before = text[start - 1 : start]
+    if before in ("@", "$", "%"):
+        return True  # a handle of the fediverse, a variable
+    inside = domain[1].lower() in _INSIDE and "." not in name
+    if inside or _RELEASE.match(domain[0]) or _ID.fullmatch(name) or _AFTER_HOST.match(text, domain.end()):
+        return True
+    if text[domain.end() : domain.end() + 1] == ":" and _COPY.search(text, max(0, start - 80), start):
+        return True
+    if name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/":
+        return True
+    if (
+        "ss" not in (near := text[max(0, start - 160) : start].lower())
+        and "-" not in near
+        and "ync" not in near
+    ):
+        return "referen" in near and _MESSAGE.search(near) is not None
+    return _SHELL.search(near) is not None or _MESSAGE.search(near) is not None
+
+
+_BOX = re.compile(
+    r"(?i)(?:your?|name|e-?mail|(?:e-?mail|mail)[._-]?address|user[._-]?name|"
+    r"(?:your|my|full|first|last|user|some)[._-]?(?:name|e?mail|address|user|id)|f(?:irst)?(?:name)?[._-]l(?:ast)?(?:name)?|"
+    r"vorname[._-]nachname|pr[ée]nom[._-]nom|nom|nombre[._-]apellidos?|nombre|nome[._-]cognome|nome|someone|somebody|"
+    r"anyone|local[._-]?part|recipient|foo|bar|x{2,}|abc)"
+)
+_SITE = re.compile(
+    r"(?i)(?:[a-z]{2,6}\.)?(?:your|my|some)?[._-]?(?P<site>domain|company|example|site|website|host|hostname|mail|email|"
+    r"provider|organi[sz]ation|org|server|service|firma|beispiel|exemple|ejemplo|esempio|empresa|entreprise|foo|bar)"
+    r"(?:name)?\.(?:[a-z]{2,4}\.)?[a-z]{2,4}"
+)
+_UNREAD = re.compile(r"(?i)(?:no|do-?not|dont)[._-]?reply")
+
+
+def _nobodys(name: str, domain: str) -> bool:
+    """Tell whether an email address shows how one is written, or that nobody reads what is sent there."""
+    if domain.lower().endswith(".tld") or _UNREAD.fullmatch(name):
+        return True
+    site = _SITE.fullmatch(domain)
+    if not site:
+        return False
+    return _BOX.fullmatch(name) is not None or (name.lower() == "user" and "exam" not in site["site"].lower())
 
 
 def emails(text: str) -> Iterator[Found]:
@@ -42,7 +104,8 @@ def emails(text: str) -> Iterator[Found]:
             and not name.endswith(".")
             and domain[1].lower() not in _FILES
             and not _USERINFO.search(text, max(0, at - 160), at)
-            and not (name in _MACHINES and text[domain.end() : domain.end() + 1] in ":/")
+            and not _nobodys(name, domain[0][1:])
+            and not _of_a_machine(text, at - len(name), name, domain)
         ):
             yield Found(at - len(name), domain.end(), "email")
         after = domain.end()
@@ -66,7 +129,12 @@ def logins(text: str) -> Iterator[Found]:
     while host := _HOST.search(text, at):
         at = host.start() + 1
         user = _USER.search(text, max(after, host.start() - 98), host.start())
-        if user and user[1].lower() not in _HEADERS and not VARIABLE.fullmatch(user[2]):
+        if (
+            user
+            and user[1].lower() not in _HEADERS
+            and not VARIABLE.fullmatch(user[2])
+            and not names_itself(user[2])
+        ):
             at = after = host.end()
             yield Found(user.start(), after, "connection_string")
 
@@ -180,6 +248,11 @@ def _written(text: str, start: int, stop: int, number: str) -> bool:
     """Tell whether a number in a national format is a telephone's: by brackets, hyphens or what is said near."""
     score = 2 * ("(" in number) + ("-" in number) + ("/" in number) + (number[0] in "0(")
     score += 2 * (_NEAR.search(text, max(0, start - 60), min(len(text), stop + 24)) is not None)
+    if (
+        text[start - 1 : start] == text[stop : stop + 1] == "'"
+        and "VALUES" in text[max(0, start - 160) : start]
+    ):
+        score += 1
     before, after = text[max(0, start - 9) : start], text[stop : stop + 9].lstrip(" \t,;|/")
     score -= _NEIGHBOUR.search(before) is not None or (after != text[stop : stop + 9] and after[:1].isdigit())
     return score >= 2
@@ -234,6 +307,8 @@ _PLAIN = re.compile(
     r"4\d{15}|(?:5[1-5]\d{2}|222[1-9]|22[3-9]\d|2[3-6]\d{2}|27[01]\d|2720)\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}|"
     r"6(?:011|5\d{2}|4[4-9]\d)\d{12}|62\d{14}|35(?:2[89]|[3-8]\d)\d{12}"
 )
+#: A group of four before a group of four: "DE89 ", "1234-".
+_PART = re.compile(r"(?<![0-9A-Za-z])(?:[A-Z]{2}[0-9]{2}|[0-9]{4})[ \u00a0-]$")
 _PAID = re.compile(
     r"(?i)(?:cards?|karten?|carte|tarjeta|carta|cart[ãa]o|kaart|kort|visa|maestro|mastercard|amex|unionpay|\bpan|\bcc|卡号|卡|カード|карт\w*)"
     r"[^\n0-9]{0,24}$"
@@ -251,9 +326,11 @@ def cards(text: str) -> Iterator[Found]:
     """Find numbers of payment cards: a known issuer, grouped as cards are, Luhn's check right."""
     for match in _CARD.finditer(text):
         before = text[match.start() - 1 : match.start()]
+        gap = match["gap"]
         if _joined(before) or before in ("_", ".", "-", "/"):
             continue
-        gap = match["gap"]
+        if gap and before == gap and _PART.search(text, max(0, match.start() - 8), match.start()):
+            continue  # a part of a longer number, such as an account whose check is wrong
         digits = match[0].replace(gap, "") if gap else match[0]
         total = sum(map(int, digits[::-2])) + sum(map(_DOUBLED.__getitem__, map(int, digits[-2::-2])))
         if total % 10 or not _ISSUERS.fullmatch(digits) or len(set(digits)) < 2:

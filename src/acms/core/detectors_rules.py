@@ -125,6 +125,7 @@ vault-service-token | hvs. s. | (?:hvs\.[\w-]{90,120}|s\.(?=[a-z]{0,24}+[A-Z0-9]
 
 OURS = r"""
 anthropic-any | sk-ant- | sk-ant-[a-z0-9]{2,12}-[\w-]{20,400}
+apify | apify_api_ | apify_api_[A-Za-z0-9]{30,46}
 assemblyai-or-cerebras | csk- | csk-[a-z0-9]{40,60}
 atlassian-any | ATATT3 ATCTT3 ATBB | AT(?:ATT3|CTT3|BB)[\w=-]{24,400}
 aws-any | AKIA ASIA | A[KS]IA[A-Z0-9]{16}
@@ -155,13 +156,18 @@ google-api-new | AQ.Ab | AQ\.Ab[\w-]{40,80}
 google-api-any | AIza | AIza[\w-]{30,45}
 groq | gsk_ | gsk_[A-Za-z0-9]{40,64}
 huggingface-any | hf_ | hf_[A-Za-z0-9]{30,50}
+honeycomb | hcaik_ hcbik_ hcamk_ | hc[abm][a-z]{0,2}k_[a-z0-9]{32,70}
+hubspot | pat-na1- pat-na2- pat-na3- pat-eu1- pat-ap1- | pat-[a-z]{2}\d-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
 jina | jina_ | jina_[A-Za-z0-9_-]{40,80}
 langfuse | sk-lf- | sk-lf-[0-9a-f-]{36}
 langsmith | lsv2_pt_ lsv2_sk_ | lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10}
+launchdarkly | sdk- api- | (?:sdk|api)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
 linear-oauth | lin_oauth_ lin_wh_ | lin_(?:oauth|wh)_[A-Za-z0-9]{32,80}
 mailgun | key- | key-[0-9a-f]{32}
 mapbox-secret | sk.eyJ | sk\.eyJ[\w-]{40,200}\.[\w-]{20,40}
+mongodb-atlas | mdb_sa_sk_ | mdb_sa_sk_[\w-]{36,60}
 neon | napi_ | napi_[a-z0-9]{40,80}
+netlify | nfp_ nfc_ nfo_ nfu_ | nf[pcou]_[A-Za-z0-9]{30,46}
 new-relic | NRAK- NRII- | NR(?:AK|II)-[A-Za-z0-9-]{20,40}
 notion-old | secret_ | secret_[A-Za-z0-9]{43}
 npm-any | npm_ | npm_[A-Za-z0-9]{36}
@@ -173,7 +179,9 @@ pinecone | pcsk_ | pcsk_[A-Za-z0-9_]{40,90}
 posthog | phx_ | phx_[A-Za-z0-9]{40,60}
 pypi-any | pypi- | pypi-AgE[\w-]{40,1000}
 razorpay | rzp_live_ rzp_test_ | rzp_(?:live|test)_[A-Za-z0-9]{14}
+render | rnd_ | rnd_(?=\w{0,30}[0-9])(?=\w{0,30}[A-Z])[A-Za-z0-9]{26,40}
 replicate | r8_ | r8_[A-Za-z0-9]{30,50}
+e2b | e2b_ | e2b_[0-9a-f]{40}
 resend | re_ | re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,32}
 sendgrid-any | SG. | SG\.[\w-]{16,32}\.[\w-]{30,64}
 sendinblue-smtp | xsmtpsib- | xsmtpsib-[a-f0-9]{64}-[A-Za-z0-9]{16}
@@ -189,8 +197,12 @@ tavily | tvly- | tvly-(?:dev-|prod-)?[A-Za-z0-9-]{20,48}
 telegram-bot-address | bot | bot[1-9][0-9]{7,10}:A[\w-]{32,37}
 telegram-bot-token | 1 2 3 4 5 6 7 8 9 | [1-9][0-9]{7,10}:AA[\w-]{32,36}
 terraform-any | tfr- | tfr-[A-Za-z0-9]{24,64}
+trello | ATTA | ATTA[0-9a-f]{64}[0-9A-F]{8}
 together | tgp_v1_ | tgp_v1_[\w-]{40,60}
+yandex-oauth | y0_ | y0_[\w-]{50,80}
 vault-any | hvs. hvb. hvr. | hv[sbr]\.[\w-]{24,400}
+vercel | vcp_ vci_ vca_ vcr_ vck_ | vc[piark]_[A-Za-z0-9]{24,80}
+vk | vk1.a. | vk1\.a\.[\w-]{60,300}
 xai | xai- | xai-[A-Za-z0-9]{60,100}
 """
 """As `TOKENS`."""

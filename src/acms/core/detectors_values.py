@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import log2
 
 DIGIT = re.compile("[0-9]")
 LETTER = re.compile(r"[^\W\d_]")
@@ -29,7 +30,7 @@ PLACEHOLDER = re.compile(
     r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
     r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
     r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
-    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|\w*example\w*|"
+    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|[\w/+=.-]*example[\w/+=.-]*|"
     r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
     r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
     r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
@@ -65,3 +66,175 @@ def credential(value: str) -> bool:
         or (low and up and inner.isalnum())
         or (inner.count("-") >= 3 and inner.replace("-", "").isalpha())
     )
+
+
+def entropy(text: str) -> float:
+    """Return Shannon's entropy in bits per character."""
+    size = len(text)
+    counts = [text.count(char) for char in set(text)]
+    return log2(size) - sum(count * log2(count) for count in counts) / size if size else 0.0
+
+
+#: Words for a secret, alone or with what it is of: `password`, `db_pass`, `myToken2`.
+_NAMED = re.compile(
+    r"(?i)(?:(?:your|my|the|some|new|old|db|database|user|root|admin|app|api|access|auth)[_.-]?){0,2}"
+    r"(?:password|passwd|passwort|passw|pass|pwd|pw|secret|token|pat|(?:api[_.-]?)?key|credentials?|"
+    r"kennwort|contrase(?:ñ|n)a|clave|senha|wachtwoord|has(?:ł|l)o|motdepasse|mdp|changeme|change[_-]me)\d?"
+)
+
+
+def names_itself(value: str) -> bool:
+    """Tell whether a value says what should stand there, as in `user:password@host`."""
+    return PLACEHOLDER.fullmatch(value) is not None or _NAMED.fullmatch(value) is not None
+
+
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+_HEX = re.compile(r"[0-9a-f]{24,128}|[0-9A-F]{24,128}")
+
+
+def opaque(value: str) -> bool:
+    """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
+    if _HEX.fullmatch(value):
+        return entropy(value) > 2.8 and LETTER.search(value) is not None
+    changes = sum(1 for _ in _CHANGE.finditer(value))
+    return changes * 25 >= len(value) * 7 and DIGIT.search(value) is not None and entropy(value) > 3
+
+
+#: What ends a value without quotes: a comma before a space, the next parameter, an escape.
+_ENDS = re.compile(
+    r"[,;&|\\](?:(?<=[,;&|])(?=\s|$)|(?<=&)(?=\w{1,40}=)|(?<=;)(?=[\w ]{1,40}=)|"
+    r"(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
+)
+MOMENT = re.compile(
+    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
+)
+_AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
+_MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
+_AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
+_PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
+_NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
+_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+
+
+def bare(value: str) -> str:
+    """Return an unquoted value without what ends it: a comma, the next parameter, a closing bracket, a full stop."""
+    end = _ENDS.search(value)
+    if end:
+        value = value[: end.start()]
+    if not value.isascii() and (end := _SCRIPT.search(value)):
+        value = value[: end.start()]  # a sentence goes on: no blank stands before it
+    if "(" not in value and "[" not in value and "{" not in value:
+        value = value.rstrip(")]},;.:") or value
+    return value.rstrip(".,;:") if len(value) > 1 else value
+
+
+_SYMBOL = re.compile(r"[^\w.\-/ '’]")
+_KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
+_OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
+_SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
+
+
+_EQUAL = frozenset(("=", ":=", "%3d", "flag", "netrc", "by"))
+
+
+def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: bool, plural: bool) -> bool:
+    """Tell whether a value is a secret rather than a type, a call, a variable, a placeholder or a word of prose."""
+    low = value.lower()
+    size = len(value)
+    digit = DIGIT.search(value) is not None
+    if not digit:
+        if kind != "password" and (
+            size < 20
+            or value.islower()
+            or value.isupper()
+            or len(set(value)) < 14
+            or (not quoted and (":" in value or "(" in value))
+        ):
+            return False
+        if _OURS.search(low):
+            return False
+    if (
+        size < 4
+        or _AMOUNT.fullmatch(low)
+        or low in NOT_VALUES
+        or low.rstrip("?!.") in NOT_VALUES
+        or PLACEHOLDER.fullmatch(value)
+    ):
+        return False
+    if kind != "password" and (names_itself(value) or (not op and size < 12)):
+        return False
+    if size < 24 and text.startswith(("...", "…"), start + size):
+        return False  # only its beginning is shown
+    if "[redacted" in low or (len(set(low)) < 3 and not value.isdigit()):
+        return False
+    alpha = LETTER.search(value) is not None
+    symbol = _SYMBOL.search(value, 0, size - 1) is not None
+    mixed = alpha and not value.islower() and not value.isupper() and not value[1:].islower()
+    if op.endswith(" ") and MOMENT.fullmatch(value):
+        return False
+    prose = not op or op in _SAID or " " in op
+    if " " in value:
+        words = value.split()
+        if (
+            kind == "password"
+            and len(words) >= 4
+            and all(word.isalpha() and word.islower() for word in words)
+        ):
+            return sum(word in NOT_VALUES for word in words) < 2  # a passphrase
+        return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
+    if not quoted and (
+        EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
+    ):
+        return False
+    if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":
+        return False
+    if kind in ("password", "sql"):
+        if plural:
+            return False
+        if not quoted and not credential(value):
+            # One word in one case: only what is said to be equal to the name, and nothing goes on after it.
+            return (
+                size >= 5
+                and value.isascii()
+                and value.isalpha()
+                and op in _EQUAL
+                and not _AFTERWARDS.match(text[start + size : start + size + 24])
+            )
+        if digit or symbol or mixed:
+            if not op and not digit and not symbol:
+                return False  # two names side by side
+            if value.replace(".", "").replace(",", "").isdigit() and (size < 6 or prose) and not quoted:
+                return size >= 4 and not re.match(
+                    r"[ \t]*(?:char|day|min|hour|sec|time|digit|of|attempt|user|%)",
+                    text[start + size : start + size + 12],
+                )
+            return True
+        return bool(op) and (not prose or size >= 5)
+    if plural and not quoted:
+        return False
+    if (
+        kind == "api_key"
+        and _KEY_ID.fullmatch(value)
+        and text[max(0, start - 24) : start].lower().rstrip(" \t=:\"'").endswith("signingkey")
+    ):
+        return False  # names a public key
+    if value.isdigit():
+        return kind in ("client_secret",) and size >= 8
+    if not digit:
+        # A key without a digit is long and random, so of fourteen characters at least, or it is a name.
+        return size >= 20 and mixed and entropy(value) >= 3.8 and not _NAMES.fullmatch(value)
+    if not alpha or _MEASURE.fullmatch(value):
+        return False
+    least = 2.5 if kind in ("client_secret", "secret", "api_key") else 2.8
+    if kind == "secret" and not quoted and prose and size < 12:
+        return digit and (mixed or symbol)
+    return size >= 6 and entropy(value) >= (least if size >= 10 else 2.2)
+
+
+_REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
+
+
+def rest_of(text: str, end: int) -> int:
+    """Return the end of a value that was judged by its first characters."""
+    rest = _REST.match(text, end)
+    return rest.end() if rest else end

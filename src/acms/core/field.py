@@ -26,10 +26,6 @@ LONGEST = 1024
 """Terms of an entry from which it counts as so long."""
 
 
-OF_INTEREST = ADDRESSED | QUESTION | TIMED
-"""Flags by which an entry counts more or less."""
-
-
 class Sample(NamedTuple):
     """Entries that stand for all, with their vectors in one space."""
 
@@ -197,9 +193,9 @@ class Field:
             if not len(by_label):
                 by_label = np.ones(1, np.float32)
             found = by_label[:1] if (by_label == by_label[0]).all() else by_label.take(self.measures.said)
-            flags = self.column("flags") & (OF_INTEREST if dated else OF_INTEREST & ~TIMED)
-            if flags.any():
-                found = found * self._by_flags.take(flags)
+            flagged = self._asking_when if dated else self._asking
+            if flagged is not None:
+                found = found * flagged
             if (long := self._by_length) is not None:
                 found = found * long
             if len(self._factors) < FACTORS:
@@ -217,13 +213,24 @@ class Field:
         return factors.astype(np.float32).take(np.minimum(length, LONGEST).astype(np.int64))
 
     @cached_property
-    def _by_flags(self) -> Floats:
+    def _asking(self) -> Floats | None:
+        return self._flagged(ADDRESSED | QUESTION)
+
+    @cached_property
+    def _asking_when(self) -> Floats | None:
+        return self._flagged(ADDRESSED | QUESTION | TIMED)
+
+    def _flagged(self, of_interest: int) -> Floats | None:
+        """Return a factor for every entry by some of its flags; None when no entry has any of them."""
+        flags = self.column("flags") & of_interest
+        if not flags.any():
+            return None
         weights = self.weights
         factors = {ADDRESSED: weights.addressed, QUESTION: weights.asking, TIMED: weights.timed}
         found = np.ones(256, np.float32)
         for flag, factor in factors.items():
             found[(np.arange(256) & flag) > 0] *= np.float32(factor)
-        return found
+        return found.take(flags)
 
     def sampled(self, space: str, dimension: int, draw: Callable[[], Sample]) -> Sample:
         """Return the sample of a space, drawn once: its vectors lie far apart, and to collect them takes long."""

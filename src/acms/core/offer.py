@@ -125,6 +125,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     documents = field.documents(ranking.places)
     families = alike(field, ranking)
     old = _old(field, documents, families, terms) if terms.stale or terms.profile else {}
+    usual = terms.include_current and not (terms.exclude or old)
+    least = terms.min_relevance
     ranked = zip(
         documents.tolist(),
         ranking.places.tolist(),
@@ -135,6 +137,12 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     )
     for document, place, group, one, family in ranked:
         version = document + 1
+        alone = usual and group < 0 and version not in taken and family not in stands
+        if alone and one.relevance > 0 and one.relevance >= least:  # most of them
+            stands[family] = version
+            past.append(one)
+            ends.append(place)
+            continue
         if version in taken:
             if version in offered:
                 stands.setdefault(family, version)
@@ -159,8 +167,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(one, "current_episode", "the current episode was not asked for")
         elif one.relevance <= 0:
             reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
-        elif one.relevance < terms.min_relevance:
-            reject(one, "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}")
+        elif one.relevance < least:
+            reject(one, "min_relevance", f"below the least relevance of {least:.2f}")
         elif version in old and episodes[document] != episode and not (single and old[version].spans):
             reject(
                 one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"

@@ -36,8 +36,8 @@ class TextFrame:
         self._count = counter.count
         self._separator = counter.count(SEPARATOR)
         self._known: dict[str | None, int] = {}
-        #: Whether the counts of paragraphs add up, and those of whole entries by id: of what is shown again nothing
-        #: has to be read, and counting reads a table of millions of bytes.
+        #: Whether the counts of paragraphs that begin with a letter add up, and those of whole such entries by id: of
+        #: what is shown again nothing has to be read, and counting reads a table of millions of bytes.
         self._adds = bool(getattr(counter, "paragraphs", False))
         self._counted: dict[str, int] = {}
 
@@ -52,7 +52,7 @@ class TextFrame:
     def joined(self, items: Sequence[ContextItem]) -> int:
         """Return the tokens of the joined text of some items, exactly."""
         said = [item for item in items if item.content]
-        if not self._adds or not all(map(_begins_with_letter, said)):
+        if not self._adds or not all(map(_begins_with_letter, said[-1:])):
             return self._count(join(said))
         known = self._counted
         total = 0
@@ -60,6 +60,8 @@ class TextFrame:
             key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
             count = None if item.truncated else known.get(key)
             if count is None:
+                if not _begins_with_letter(item):
+                    return self._count(join(said))
                 count = self._count(_spoken(item) + SEPARATOR)
                 if not item.truncated:
                     if len(known) >= COUNTED:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from acms.core import detectors, detectors_assigned, detectors_commands, detectors_personal
+from acms.core import detectors, detectors_apart, detectors_assigned, detectors_commands, detectors_personal
 from acms.core.detectors import Found
 from acms.model import Privacy
 
@@ -140,6 +140,8 @@ def _detect(text: str, mode: Privacy) -> list[Found]:
     found += detectors.tokens(text)
     found += detectors_assigned.assigned(text)
     found += detectors_commands.commands(text)
+    if "=" in text and ("?" in text or "&" in text):
+        found += detectors_apart.queries(text)
     if "@" in text:
         found += detectors_personal.logins(text)
     found += detectors_personal.ibans(text)

@@ -117,8 +117,9 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     )
 
 
-_SHIFTS = range(-AFTER, BEFORE + 1)
+_SHIFTS = np.arange(-AFTER, BEFORE + 1)[:, None]
 _MARGIN = BEFORE + AFTER
+_REACH = np.arange(2 * _MARGIN + 1)[:, None]
 
 
 def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
@@ -127,10 +128,12 @@ def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
     The values have a margin of zeros on both sides, so that no place needs a check. The places ascend, but for
     summaries, which stand where the part began that they stand for.
     """
-    inner = places + _MARGIN
-    held = {shift: wide[inner + shift] for shift in range(-_MARGIN, _MARGIN + 1)}
-    near = np.concatenate([places + shift for shift in _SHIFTS])
-    sums = np.concatenate([sum([held[shift - other] for other in _SHIFTS]) for shift in _SHIFTS])
+    held = wide[places + _REACH]
+    near = (places + _SHIFTS).ravel()
+    sums = held[: len(_SHIFTS)].copy()
+    for shift in range(1, len(_SHIFTS)):  # of whole numbers, so in any order they are the same
+        sums += held[shift : shift + len(_SHIFTS)]
+    sums = sums.ravel()
     last = len(wide) - 2 * _MARGIN - 1
     if places.min() < AFTER or places.max() > last - BEFORE:
         inside = (near >= 0) & (near <= last)
@@ -258,8 +261,8 @@ class Ranking:
 
     def keep(self, tokens: int) -> None:
         """Keep the best candidates that hold this many tokens together, a few at least, and the marked ones."""
-        held = np.cumsum(self.field.column("tokens")[self.places], dtype=np.int64)
-        size = max(FEWEST, int(np.searchsorted(held, tokens)) + 1)
+        held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
+        size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
         if size < len(self.places):
             marked = self.field.marked()
             rest = self.places[size:]
@@ -506,12 +509,13 @@ def unnamed(query: str, speakers: Iterable[str]) -> str:
     """
     query = subject(query)
     named = frozenset[int]().union(*map(_name, speakers))
-    if not named:
+    if not any(term(said.lower()) in named for said in _WORDS.findall(query)):
         return query
     rest = _WORD.sub(lambda found: "" if term(found[1].lower()) in named else found[0], query)
     return " ".join(rest.split()) if rest != query and any(map(term, words(rest))) else query
 
 
+_WORDS = re.compile(r"\w+")
 _WORD = re.compile(r"(\w+)(?:['\u2019]s\b)?")
 
 

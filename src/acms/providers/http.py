@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
+from acms.aside import breathe, in_thread
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConfigurationError, ProviderError
 from acms.logs import log
@@ -231,7 +232,7 @@ class Endpoint:
                 try:
                     if len(answer) <= _LONG:
                         return read(self._parsed(answer))
-                    return await asyncio.to_thread(lambda: read(self._parsed(answer)))
+                    return await in_thread(lambda: read(self._parsed(answer)))
                 except ACMSError:
                     raise
                 except Exception:  # it may hold words of the answer: the failure above says enough
@@ -294,6 +295,8 @@ class Endpoint:
                 read += chunk
                 if len(read) > self._max_bytes:
                     break
+                if len(read) > _LONG:
+                    await asyncio.sleep(0)  # what has come already is read without a wait
             else:
                 return bytes(read)
         raise self._failure(f"answered with more than {self._max_bytes} bytes", retryable=False)
@@ -335,7 +338,7 @@ class Endpoint:
         return "" if any(piece.lower() in found.lower() for piece in pieces) else found
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
-        found = json.loads(content, parse_constant=_no_number)
+        found = json.loads(content, parse_constant=_no_number, object_hook=_in_between)
         if not isinstance(found, dict):
             raise TypeError("not an object")
         key = self._key.reveal() if self._key is not None else ""
@@ -370,6 +373,12 @@ def _without(key: str, found: Any) -> Any:
         return {_without(key, name): _without(key, value) for name, value in found.items()}
     if isinstance(found, list):
         return found if found and isinstance(found[0], float) else [_without(key, value) for value in found]
+    return found
+
+
+def _in_between(found: dict[str, Any]) -> dict[str, Any]:
+    """Let the event loop in after each object: the parser alone would hold the interpreter until its end."""
+    breathe()
     return found
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from acms.aside import breathe
 from acms.errors import ConfigurationError, ValidationError
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ class BPETokenCounter:
         # `truncate` with a limit out of reach is toktok's shortest public way to one count, under 1 µs a
         # message: `batch_count` of a single text spends 10 µs on setting up the batch.
         try:
-            return truncate(text, sys.maxsize, self.name)[1]
+            found = truncate(text, sys.maxsize, self.name)[1]
         except UnicodeEncodeError as error:
             raise ValidationError(f"lone surrogate at character {error.start}", field="text") from error
+        breathe()
+        return found
 
 
 class HeuristicTokenCounter:

@@ -132,12 +132,14 @@ class App:
         return await asyncio.to_thread(self.metrics.written)
 
     async def stop(self) -> None:
-        """Wait for what is under way, for at most `grace_seconds`, and close the stores."""
+        """Wait for what is under way, for at most `grace_seconds`, give up the rest and close the stores."""
         try:
             async with asyncio.timeout(self.config.grace_seconds):
                 await self._idle.wait()
+                await self.audit.idle()
         except TimeoutError:
             log(logging.WARNING, "stopped_with_requests", open=self._open)
+        await self.audit.stop()
         if self._looking is not None:
             self._looking.cancel()
         await self.stores.aclose()

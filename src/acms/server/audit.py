@@ -1,17 +1,18 @@
 """The audit trail: what was changed, by whom, when; never what was said.
 
 Every tenant has one, an ordinary log whose hashes `acms verify` checks. A change is two entries: the intent before it
-and the outcome after it. An intent without an outcome means that nobody knows: the process ended in between, or the
-request was given up.
+and the outcome after it, also when nobody waits for the answer any more. Where the process ended in between, the next
+one that writes to the trail says so: an outcome with the code UNKNOWN.
 
 An Idempotency-Key is the key of its intent. So a repeat finds the first one, and what that was answered with.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from acms.core.wire import dump
 from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
 from acms.logs import log, shown
 from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
+from acms.server.deadlines import Deadlines, within
 from acms.server.operation import Call, Operation, Reply, Scope
 from acms.server.stores import OWN, Stores, Tenant
 
@@ -38,6 +40,8 @@ KEY = "@audit"
 _LOOK = 10_000
 """Entries after an intent among which its outcome is looked for."""
 _PAGE = 500
+UNKNOWN = "UNKNOWN"
+"""Code of an outcome that nobody knows."""
 _NAMES = ("namespace", "key", "version", "context_id")
 """Fields of a body that say what is to be changed, not to what."""
 
@@ -63,9 +67,9 @@ class Noted:
     before: tuple[int, str] | None
     after: tuple[int, str] | None
     status: int | None
-    #: Code of the error; "" when it was done.
+    #: Code of the error; "" when it was done. After "DEADLINE" and "UNKNOWN" it may have been done as well.
     code: str
-    #: Of an outcome: version of the intent.
+    #: Of an outcome: version of the intent. The last one of an intent counts.
     intent: int | None
 
 
@@ -75,14 +79,46 @@ class Audit:
     def __init__(self, stores: Stores, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._stores = stores
         self._clock = clock
-        self._trails: WeakKeyDictionary[Tenant, str] = WeakKeyDictionary()
+        self._trails: WeakKeyDictionary[Tenant, asyncio.Future[str]] = WeakKeyDictionary()
+        #: Changes under way.
+        self._running: set[asyncio.Future[Reply]] = set()
 
-    async def run(self, call: Call[Any, Any]) -> Reply:
+    def run(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Awaitable[Reply]:
         """Do what a request asks for, between its intent and its outcome.
 
         The same request under the same Idempotency-Key, done before, is answered as it was then. Another request
-        under it is an `IdempotencyMismatchError`. One that was not done, or of which nobody knows, is done.
+        under it is an `IdempotencyMismatchError`. One that was not done, or of which nobody knows, is done. What is
+        asked for is given up at its deadline; that its outcome is noted does not depend on who still waits.
         """
+        running = asyncio.ensure_future(self._leased(call, deadlines))
+        self._running.add(running)
+        running.add_done_callback(self._ended)
+        return asyncio.shield(running)
+
+    def _ended(self, running: asyncio.Future[Reply]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # somebody who no longer waits need not hear of it
+
+    async def idle(self) -> None:
+        """Wait until every change under way has its outcome."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def stop(self) -> None:
+        """Give up the changes under way: what came of them is not known."""
+        for running in self._running:
+            running.cancel()
+        await self.idle()
+
+    async def _leased(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
+        lease = call.tenant.enter()
+        try:
+            return await self._run(call, deadlines)
+        finally:
+            call.tenant.leave(lease)
+
+    async def _run(self, call: Call[Any, Any], deadlines: Deadlines | None) -> Reply:
         tenant, context = call.tenant, call.path.get("context_id")
         named = call.idempotency_key if IDEMPOTENCY_KEY in call.operation.takes else None
         told: dict[str, Json] = {
@@ -105,7 +141,7 @@ class Audit:
         told |= {"step": "outcome", "intent": receipt.versions[0], "request": call.request_id}
         told |= {"before": before}
         try:
-            reply = await call.operation.handler(call)
+            reply = await within(call.operation.handler(call), deadlines)
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else ACMSError.code
             told |= {"status": problems.STATUS.get(code, 500), "code": code}
@@ -185,6 +221,9 @@ class Audit:
             log(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=shown(error))
 
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
+        return await self._write(tenant, await self._trail(tenant), data, key)
+
+    async def _write(self, tenant: Tenant, to: str, data: Mapping[str, Json], key: str | None) -> Receipt:
         draft = Draft(
             kind=Kind.MESSAGE,
             role=Role.SYSTEM,
@@ -193,17 +232,34 @@ class Audit:
             created_at=self._clock(),
             data={name: value for name, value in data.items() if value is not None},
         )
-        (done,) = await tenant.handle.append([Append(context=await self._trail(tenant), drafts=(draft,))])
+        (done,) = await tenant.handle.append([Append(context=to, drafts=(draft,))])
         if isinstance(done, ACMSError):
             raise done
         return done
 
     async def _trail(self, tenant: Tenant) -> str:
         found = self._trails.get(tenant)
-        if found is None:
-            draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
-            found = self._trails[tenant] = (await tenant.handle.create(draft)).id
-        return found
+        if found is None or (found.done() and found.exception() is not None):
+            found = self._trails[tenant] = asyncio.ensure_future(self._opened(tenant))
+        return await asyncio.shield(found)
+
+    async def _opened(self, tenant: Tenant) -> str:
+        """Find the log, or make it, and end what a process that ended has left open in it.
+
+        What another process does at this moment gets such an outcome too, and then its own.
+        """
+        draft = ContextDraft(key=KEY, namespace=OWN, counter="none", created_at=self._clock())
+        id = (await tenant.handle.create(draft)).id
+        entries = await tenant.handle.read(id, newest=_PAGE)
+        ended = {entry.data.get("intent") for entry in entries}
+        for entry in entries:
+            if entry.data.get("step") == "intent" and entry.version not in ended:
+                told = {name: value for name, value in entry.data.items() if name != "asked"}
+                told |= {"step": "outcome", "intent": entry.version, "code": UNKNOWN}
+                await self._write(
+                    tenant, id, told, f"unknown:{entry.version}"
+                )  # once, by whoever comes first
+        return id
 
 
 def _keeps(operation: Operation) -> bool:

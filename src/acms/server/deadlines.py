@@ -6,9 +6,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import TracebackType
+from typing import TypeVar
 
-__all__ = ["Deadline", "Deadlines"]
+from acms.errors import DeadlineError
+
+__all__ = ["Deadline", "Deadlines", "within"]
+
+T = TypeVar("T")
+
+
+async def within(work: Awaitable[T], deadlines: Deadlines | None) -> T:
+    """Return what is waited for; `DeadlineError` when it takes longer than there is time for."""
+    if deadlines is None:
+        return await work
+    deadline = Deadline(deadlines)
+    try:
+        with deadline:
+            return await work
+    except TimeoutError:
+        if not deadline.expired:
+            raise
+        raise DeadlineError(f"it took more than {deadlines.seconds:g} seconds") from None
 
 
 class Deadlines:

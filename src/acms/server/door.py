@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import nullcontext
 from random import getrandbits
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -33,14 +32,14 @@ from acms.errors import (
 from acms.logs import correlation_id, log, shown
 from acms.server import wire
 from acms.server.asgi import Receive, Scope, Send
-from acms.server.deadlines import Deadline, Deadlines
+from acms.server.deadlines import Deadline, Deadlines, within
 from acms.server.operation import BASE, Call, Operation, Reply
 from acms.telemetry import request_span
 
 if TYPE_CHECKING:
     from acms.server.app import App
 
-__all__ = ["Door"]
+__all__ = ["Door", "pairs"]
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEADERS: Mapping[bytes, bytes] = {
@@ -179,7 +178,7 @@ class Door:
         client = scope.get("client")
         principal = await self._app.gate.admit(operation, headers, client[0] if client else "")
         answer.who = {"tenant": principal.tenant, "key": principal.key}
-        query = wire.parameters(operation, _pairs(scope["query_string"]))
+        query = wire.parameters(operation, pairs(scope["query_string"]))
         limits = self._app.config.limits
         streamed = operation.streams is not None
         body: Any = None
@@ -216,23 +215,19 @@ class Door:
             await answer.reply(await self._within(call, not long), operation.status)
             return
         tenant = call.tenant = await self._app.stores.of(principal.tenant)
-        tenant.users += 1
+        lease = tenant.enter()
         try:
             await answer.reply(await self._within(call, not long), operation.status)
         finally:
-            tenant.users -= 1
+            tenant.leave(lease)
 
     async def _within(self, call: Call[Any, Any], timed: bool) -> Reply:
         """Run a handler within the deadline; what it gave to the store by then is stored as a whole, or not at all."""
-        work = self._app.audit.run(call) if call.operation.audited else call.operation.handler(call)
-        deadline = Deadline(self._deadlines)
+        deadlines = self._deadlines if timed else None
+        audited = call.operation.audited
+        work = self._app.audit.run(call, deadlines) if audited else call.operation.handler(call)
         try:
-            with deadline if timed else nullcontext():
-                return await work
-        except TimeoutError:
-            if not deadline.expired:
-                raise
-            raise DeadlineError(f"it took more than {self._deadlines.seconds:g} seconds") from None
+            return await within(work, deadlines)
         except SessionNotFoundError:
             if (id := call.path.get("context_id")) is not None:
                 call.tenant.forget(id)
@@ -323,7 +318,8 @@ class _Answer:
         )
 
 
-def _pairs(query: bytes) -> list[tuple[str, str]]:
+def pairs(query: bytes) -> list[tuple[str, str]]:
+    """Read a query string as names and values; `ValidationError` when it is none."""
     if not query:
         return []
     try:

@@ -89,7 +89,7 @@ class Gate:
         if operation.scope not in found.scopes:
             raise PermissionDeniedError(
                 f"the key lacks the scope {operation.scope.value}",
-                options=("use a key that has it", f"acms keys create --scopes {operation.scope.value}"),
+                options=("use a key that has it", "ask who runs the service for one"),
             )
         return found
 

@@ -138,8 +138,10 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     if query.budget > most:
         raise TooLargeError(f"is {query.budget}, the limit is {most}", field="budget")
     view = await view_at(call, call.query)
+    head = await view.storage.head(
+        call.path["context_id"]
+    )  # first: nobody may have seen a message that is not shown
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
-    head = await view.storage.head(call.path["context_id"])
     body: dict[str, Json] = {
         "data": [item_shown(item) for item in window],
         "tokens": window.tokens,

@@ -26,7 +26,7 @@ from acms.errors import (
 from acms.imports import LineReader, Turn
 from acms.model import Context, ContextQuery, Json
 from acms.protocols import StorageBackend
-from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
+from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.stores import OWN, Tenant
 from acms.session import ACMS
 
@@ -102,7 +102,7 @@ async def _of_namespace(tenant: Tenant, namespace: str) -> list[Context]:
                 raise ConflictError(
                     f"{line[-1].id} is a fork of {parent}, which was deleted: it cannot be restored alone",
                     retryable=False,
-                    options=("acms copy FROM TO moves deleted contexts too",),
+                    options=(f"POST {BASE}/contexts/{line[-1].id}/copy, and delete the fork",),
                 )
             line.append(waiting[parent])
         ordered |= {each.id: each for each in reversed(line)}

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from acms.server.config import ServerConfig
     from acms.server.stores import Tenant
 
-__all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
+__all__ = [
+    "BASE",
+    "Body",
+    "Call",
+    "Operation",
+    "Operations",
+    "Principal",
+    "Query",
+    "Reply",
+    "Scope",
+    "Shape",
+]
 
 BASE = "/api/v1"
 
@@ -64,6 +75,7 @@ class Query(Shape):
     """The query parameters of a request: text that is read as what it must be, unknown names are refused."""
 
 
+T = TypeVar("T")
 Q = TypeVar("Q")
 B = TypeVar("B")
 
@@ -148,7 +160,7 @@ class Operation:
     reply_example: Json = None
     #: Whether it speaks the v0 contract: what goes wrong is told by the contract's names too.
     contract: bool = False
-    #: Whether it writes; then a deadline does not end it halfway.
+    #: Whether it writes.
     writes: bool = False
     #: Whether the audit trail has it.
     audited: bool = False

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -19,7 +20,7 @@ from acms.errors import ConfigurationError, SessionNotFoundError
 from acms.layers import KnowledgeSource
 from acms.model import Context
 from acms.protocols import Embedder, Handle, KVMemory, Reflector, Reranker, Summarizer
-from acms.providers.tokens import default_counter, token_counter
+from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.storage.kv import InMemoryKV, KVHome
@@ -44,6 +45,21 @@ class Engine:
     sources: tuple[KnowledgeSource, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
+class _Ready:
+    """A session that is kept ready."""
+
+    session: ACMS
+    #: Requests that use it.
+    users: int = 0
+    #: Whether it is closed when the last of them ends.
+    gone: bool = False
+
+
+_LEASE: ContextVar[list[_Ready] | None] = ContextVar("acms_lease", default=None)
+"""The sessions that the request under way uses."""
+
+
 class Tenant:
     """The data of one tenant: its store, its values under keys, its sessions."""
 
@@ -54,8 +70,8 @@ class Tenant:
         self.kv = kv
         self.engine = engine
         self._ready = ready
-        self._sessions: OrderedDict[str, ACMS] = OrderedDict()
-        self._contracts: OrderedDict[tuple[str, ...], tuple[tuple[int, ...], ACS]] = OrderedDict()
+        self._sessions: OrderedDict[str, _Ready] = OrderedDict()
+        self._contracts: OrderedDict[tuple[str, ...], tuple[tuple[int, ...], list[ACMS], ACS]] = OrderedDict()
         #: Closings under way.
         self._leaving: set[asyncio.Future[None]] = set()
         #: Requests under way: a store in use is not closed.
@@ -69,6 +85,22 @@ class Tenant:
             raise SessionNotFoundError(f"no context has the id {id!r}")
         return found
 
+    def enter(self) -> list[_Ready]:
+        """Begin a request: neither the store nor a session that it asks for is closed before it leaves."""
+        self.users += 1
+        lease: list[_Ready] = []
+        _LEASE.set(lease)
+        return lease
+
+    def leave(self, lease: list[_Ready]) -> None:
+        """End a request."""
+        _LEASE.set(None)
+        self.users -= 1
+        for one in lease:
+            one.users -= 1
+            if one.gone and not one.users:
+                self._leave(one.session)
+
     async def session(self, id: str) -> ACMS:
         """Return the session of a live context by the context's id."""
         found = self._sessions.get(id)
@@ -79,15 +111,18 @@ class Tenant:
             except BaseException:
                 self._leave(made)
                 raise
-            found = self._sessions.setdefault(id, made)
-            if found is not made:  # another request was first
+            found = self._sessions.setdefault(id, _Ready(made))
+            if found.session is not made:  # another request was first
                 self._leave(made)
-            while len(self._sessions) > self._ready:
-                _, oldest = self._sessions.popitem(last=False)
-                self._leave(oldest)
         else:
             self._sessions.move_to_end(id)
-        return found
+        lease = _LEASE.get()
+        if lease is not None:
+            found.users += 1
+            lease.append(found)
+        while len(self._sessions) > self._ready:
+            self.forget(next(iter(self._sessions)))
+        return found.session
 
     def over(self, context: Context) -> ACMS:
         """Return a session on a context."""
@@ -104,29 +139,16 @@ class Tenant:
             namespace=context.namespace,
         )
 
-    def named(self, key: str, namespace: str) -> ACMS:
-        """Return a session by the caller's name for it, which its first write creates."""
-        engine = self.engine
-        return ACMS(
-            key,
-            self.handle,
-            engine.embedder,
-            reflector=engine.reflector,
-            reranker=engine.reranker,
-            summarizer=engine.summarizer,
-            token_counter=default_counter(),
-            config=engine.config,
-            namespace=namespace,
-        )
-
     def forget(self, id: str) -> None:
-        """Let go of a session, as its context is gone."""
+        """Let go of a session, which is closed when no request uses it any more."""
         found = self._sessions.pop(id, None)
-        if found is not None:
-            self._leave(found)
+        if found is None:
+            return
+        found.gone = True
+        if not found.users:
+            self._leave(found.session)
 
     def _leave(self, session: ACMS) -> None:
-        """Close a session behind whoever still uses it."""
         task = asyncio.ensure_future(session.close())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -139,13 +161,13 @@ class Tenant:
         """
         contexts = [await self.context(id) for id in ids]
         epochs = tuple([(await self.handle.head(one.id)).epoch for one in contexts])
+        sessions = [await self.session(id) for id in ids]
         known = self._contracts.get(ids)
-        if known is not None and known[0] == epochs:
+        if known is not None and known[:2] == (epochs, sessions):
             self._contracts.move_to_end(ids)
-            return known[1]
-        sources = [*[await self.session(id) for id in ids], *self.engine.sources]
-        made = await asyncio.to_thread(ACS, sources)
-        self._contracts[ids] = (epochs, made)
+            return known[2]
+        made = await asyncio.to_thread(ACS, [*sessions, *self.engine.sources])
+        self._contracts[ids] = (epochs, sessions, made)
         while len(self._contracts) > self._ready:
             self._contracts.popitem(last=False)
         return made
@@ -184,8 +206,8 @@ class Tenant:
     async def close(self) -> None:
         """Close every session and the store."""
         while self._sessions:
-            _, session = self._sessions.popitem()
-            await session.close()
+            _, one = self._sessions.popitem()
+            await one.session.close()
         if self._leaving:
             await asyncio.wait(self._leaving)
         await self.handle.__aexit__(None, None, None)

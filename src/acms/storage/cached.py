@@ -128,12 +128,13 @@ class CachedStorage(WrapperStorage):
                 found[id] = entry
         rest = [id for id in places if id not in found]
         self._hits += len(found)
-        fetched = [entry for entry in await self.inner.get(rest) if entry is not None] if rest else []
-        self._misses += len(fetched)
-        found.update({entry.id: entry for entry in fetched})
-        for owner, line in lines.items():
-            self._keep(line, [entry for entry in fetched if entry.context == owner], line.single)
-        self._evict()
+        if rest:
+            fetched = [entry for entry in await self.inner.get(rest) if entry is not None]
+            self._misses += len(fetched)
+            found.update({entry.id: entry for entry in fetched})
+            for owner, line in lines.items():
+                self._keep(line, [entry for entry in fetched if entry.context == owner], line.single)
+            self._evict()
         return [found.get(id) for id in ids]
 
     def _line(self, context: str, head: Head) -> _Line:

@@ -259,11 +259,8 @@ class SQLiteFile:
             if not self.path.parent.is_dir():
                 raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
             check_header(self.path)
-            writer = apsw.Connection(
-                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-            )
+            writer = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
-                _keep_plans(writer)
                 writer.set_busy_timeout(self._busy)
                 schema.check(writer, self.path)
                 if writer.readonly("main"):
@@ -311,8 +308,7 @@ class SQLiteFile:
             return 0
 
     def _connect_reader(self) -> apsw.Connection:
-        reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-        _keep_plans(reader)
+        reader = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE)
         reader.set_busy_timeout(self._busy)
         reader.pragma("query_only", True)
         return reader
@@ -322,9 +318,8 @@ class SQLiteFile:
         if not self.path.is_file():
             raise StorageError(f"{self.path} does not exist", options=("open it writable once to create it",))
         try:
-            reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+            reader = _opened(str(self.path), apsw.SQLITE_OPEN_READONLY)
             opened.append(reader)
-            _keep_plans(reader)
             reader.set_busy_timeout(self._busy)
             reader.pragma("user_version")
             return reader
@@ -335,7 +330,7 @@ class SQLiteFile:
                     options=("copy both files to a writable folder",),
                 ) from None
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
-            return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            return _opened(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
     def _tidy(self) -> None:
         """Remove the empty WAL that read-only connections leave behind: only a writable one may do it safely."""
@@ -543,9 +538,11 @@ class SQLiteFile:
             state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work(()))
 
 
-def _keep_plans(connection: apsw.Connection) -> None:
-    """Plan each query once: SQLite built with sampled statistics would plan every join anew for each parameter."""
+def _opened(file: str, flags: int) -> apsw.Connection:
+    """Open a file and plan each query once: built with sampled statistics SQLite plans joins anew for every value."""
+    connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
+    return connection
 
 
 def _answer(state: _State, works: Sequence[_Work]) -> None:
