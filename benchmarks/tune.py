@@ -64,6 +64,7 @@ START = Weights(
     part=0.5,
     reply=0.0,
     terse=0.0,
+    long=0.0,
     named=1.0,
     addressed=1.0,
     asking=1.0,
@@ -71,6 +72,7 @@ START = Weights(
 )
 VALUES: Mapping[str, tuple[float, ...]] = {
     "terse": (0.0, 0.4, 0.7, 1.0, 1.3),
+    "long": (0.0, 0.1, 0.2, 0.3),
     "window": (0.6, 0.8, 1.0, 1.3),
     "day": (0.2, 0.3, 0.4, 0.5, 0.6),
     "named": (1.0, 1.2, 1.35, 1.5, 1.7),

@@ -87,6 +87,8 @@ def formula(query: str, entries: Sequence[Entry]) -> list[dict[str, float]]:
             "day": bm25(day, WEIGHTS.day_length),
             "question": bm25([place - 1], WEIGHTS.length) if asked else 0.0,
         }
+        if length[place] <= WEIGHTS.few and not any(counts[place][n] for n in known):
+            fields["window"] *= WEIGHTS.remark
         everything.append({name: value * getattr(WEIGHTS, name) * scale for name, value in fields.items()})
     return everything
 
@@ -247,6 +249,15 @@ def test_the_answer_to_a_question_is_found_by_the_words_of_the_question() -> Non
     assert found.places[:2].tolist() == [6, 7]
     assert found.parts(7)["question"] > 0
     assert "question" not in found.parts(8)
+
+
+def test_a_remark_in_passing_has_less_of_what_is_said_around_it() -> None:
+    gap = ["apples pears plums cherries lemons limes figs dates"] * 6
+    contents = [*gap, "the orders are in Postgres", "Nice story.", *gap]
+    window = rank(field_of(said(*contents)), Question.of("orders"))
+    assert window.parts(7)["window"] < window.parts(5)["window"]
+    asked = rank(field_of(said(*contents)), Question.of("orders story"))
+    assert asked.parts(7)["window"] > asked.parts(5)["window"]
 
 
 def test_a_speaker_who_is_named_comes_first() -> None:

@@ -88,6 +88,63 @@ def test_a_correction_stands_above_what_it_corrects(query: str, old: str, new: s
     assert order(query, old) == [old]  # before it was said, the old one is all there is
 
 
+@pytest.mark.parametrize(
+    ("query", "old", "new"),
+    [
+        (
+            "What is our cache?",
+            "Decision: we use Redis, that is our cache.",
+            "Decision: our cache is Memcached.",
+        ),
+        (
+            "What is our cache?",
+            "Decision: the cache is Redis.",
+            "Decision: we go with Memcached, that is our cache.",
+        ),
+        (
+            "Which cache do we have?",
+            "Decision: the cache is Redis, it is fast.",
+            "Decision: Sorry, the cache is Ehcache.",
+        ),
+        (
+            "What is our cache?",
+            "Decision: the cache is Redis.",
+            "Decision: In the end our cache plan is Memcached.",
+        ),
+        (
+            "What is our limit?",
+            "Limit: we pay 300, that is our limit.",
+            "Limit: the limit is 500, says the boss.",
+        ),
+        (
+            "Who paints the hall?",
+            "Decision: Ann paints the hall.",
+            "Decision: Tom holds the brush in the hall, Ann rests.",
+        ),
+    ],
+)
+def test_what_is_decided_again_stands_above_what_was_decided_without_a_word_of_change(
+    query: str, old: str, new: str
+) -> None:
+    assert order(query, old, new) == [new, old]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "Decision: the cache of the shop is Memcached.",
+        "Decision: the cache backup runs nightly.",
+        "Decision: a cache warms in Lisbon, the printer is red.",
+        "Our cache is Memcached.",
+        "Decision: somebody says the cache is Memcached.",
+        "Decision: maybe the cache is Memcached.",
+    ],
+)
+def test_another_case_another_kind_and_hearsay_decide_nothing_again(other: str) -> None:
+    old = "Decision: for sessions the cache is Redis, what else."
+    assert order("What is our cache?", old, other)[0] == old
+
+
 def test_of_several_corrections_the_last_one_is_first() -> None:
     first, second, third = (
         "Decision: our search engine is Typesense.",

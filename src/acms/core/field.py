@@ -15,13 +15,15 @@ from acms.core.history import Cover, anchor
 from acms.core.index import DAY, Snapshot
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import WEIGHTS, Weights
-from acms.model import Entry, Kind, State
+from acms.model import Entry, Kind, Role, State
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BEFORE, AFTER = 2, 1
 """Entries before and after one that count as its neighbourhood."""
 FACTORS = 8
 """Factors that are kept: of two who talk, one is named, or none, and a time is asked for or not."""
+LONGEST = 1024
+"""Terms of an entry from which it counts as so long."""
 
 
 class Sample(NamedTuple):
@@ -52,7 +54,7 @@ class Field:
         self._size = snapshot.count
         if cover or snapshot.odd():
             self._arrange()
-        self._factors: dict[tuple[frozenset[str], bool], Floats] = {}
+        self._factors: dict[tuple[frozenset[str], bool, bool], Floats] = {}
         self._sampled: dict[tuple[str, int], Sample] = {}
         self._before: Measures | None = None
         if (
@@ -161,35 +163,54 @@ class Field:
         return found or Measures.of(self)
 
     @cached_property
+    def few(self) -> Ints:
+        """Return the places of the entries that have a few terms only."""
+        return np.flatnonzero(self.column("length") <= self.weights.few)
+
+    @cached_property
     def speakers(self) -> frozenset[str]:
         """Return who speaks, where that is known."""
         return frozenset(label.actor for label in self.labels[1] if label.actor is not None)
 
-    def factor(self, named: frozenset[str], dated: bool) -> Floats:
+    def factor(self, named: frozenset[str], dated: bool, replies: bool = False) -> Floats:
         """Return a factor for every entry: of its speaker's terseness, of that one being named, and of what it is.
 
-        `dated` says that a time is asked for. One factor stands for all when they are equal.
+        `dated` says that a time is asked for, `replies` that what the assistant said is: then it is as good as what the
+        tersest one said. One factor stands for all when they are equal.
         """
-        found = self._factors.get((named, dated))
+        key = (named, dated, replies)
+        found = self._factors.get(key)
         if found is None:
             by_label = self.measures.terse
+            labels = self.labels[1]
             if named:
-                labels = self.labels[1]
                 by_label = by_label * np.array(
                     [self.weights.named if label.actor in named else 1.0 for label in labels], np.float32
                 )
+            if replies and len(by_label):
+                theirs = np.array([label.role is Role.ASSISTANT and label.actor is None for label in labels])
+                by_label = np.where(theirs, by_label.max(), by_label)
             if not len(by_label):
                 by_label = np.ones(1, np.float32)
             found = by_label[:1] if (by_label == by_label[0]).all() else by_label.take(self.measures.said)
             flagged = self._asking_when if dated else self._asking
             if flagged is not None:
                 found = found * flagged
+            if (long := self._by_length) is not None:
+                found = found * long
             if len(self._factors) < FACTORS:
-                self._factors = {
-                    **self._factors,
-                    (named, dated): found,
-                }  # recalls in threads read it beside each other
+                self._factors = {**self._factors, key: found}  # recalls in threads read it beside each other
         return found
+
+    @cached_property
+    def _by_length(self) -> Floats | None:
+        """Return the factor of every entry's length; None when all are short."""
+        length: Floats = self.column("length")
+        full = self.weights.length
+        if not len(length) or length.max() <= full:
+            return None
+        factors = (full / np.maximum(np.arange(LONGEST + 1), full)) ** self.weights.long
+        return factors.astype(np.float32).take(np.minimum(length, LONGEST).astype(np.int64))
 
     @cached_property
     def _asking(self) -> Floats | None:

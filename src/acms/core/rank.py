@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from acms.core.aim import of_replies, subject
 from acms.core.field import AFTER, BEFORE, Field, sum_around
 from acms.core.index import Snapshot
 from acms.core.meaning import Usual, answered, by_meaning, cosines, risen, slots_of, usual
@@ -107,6 +108,8 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     np.multiply(message[:-1], question[1:], out=before[1:])
     message *= np.float32(scale * weights.message)
     window *= np.float32(scale * weights.window)
+    few = field.few
+    window[few[message[few] == 0]] *= np.float32(weights.remark)
     day *= np.float32(scale * weights.day)
     before *= np.float32(scale * weights.question)
     return Words(
@@ -154,6 +157,8 @@ class Question:
     when: tuple[Span, ...] = ()
     #: Of each name in it: the terms of its words, and those under which it is found beside them.
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
+    #: Whether it asks for what the assistant said: "what did you recommend?".
+    replies: bool = False
 
     @classmethod
     def of(
@@ -164,14 +169,16 @@ class Question:
         now: datetime | None = None,
     ) -> Question:
         """Return a query as the index asks it; `now` is what "last week" is counted from."""
-        said = words(query)
+        about = subject(query)
+        said = words(about)
         return cls(
             tuple(dict.fromkeys(terms(said))),
             space,
             vector,
             _dated(said),
             () if now is None else spans(query, now),
-            tuple((frozenset(terms(words(name.said))), name.also) for name in names(query)),
+            tuple((frozenset(terms(words(name.said))), name.also) for name in names(about)),
+            of_replies(query),
         )
 
     def within(self, snapshot: Snapshot) -> Question:
@@ -377,7 +384,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     lexical = first + rest[0]
     for part in rest[1:]:
         lexical += part
-    factor = field.factor(_named(field, asked.terms), asked.dated)
+    factor = field.factor(_named(field, asked.terms), asked.dated, asked.replies)
     meant: Floats | None = None
     level: Usual | None = None
     coverage = 1.0
@@ -495,11 +502,12 @@ def _named(field: Field, query: Sequence[int]) -> frozenset[str]:
 
 
 def unnamed(query: str, speakers: Iterable[str]) -> str:
-    """Return a query without the names of speakers; as it is when nothing else is asked.
+    """Return what a query is about without the names of speakers; with them when nothing else is asked.
 
     Every vector of a message tells who speaks. With the name a query would be nearest to whatever the one says, and
     that a speaker is named counts already.
     """
+    query = subject(query)
     named = frozenset[int]().union(*map(_name, speakers))
     if not any(term(said.lower()) in named for said in _WORDS.findall(query)):
         return query

@@ -3,8 +3,10 @@
 No model and no fact is needed: a later message of the same speaker that announces a change ("switched", "instead",
 "now", "slipped") and is about the same thing inherits the score of the earlier one, and a little. About the same
 thing are two statements that share the words which the query and the earlier one have in common, and enough of the
-others; or whose vectors are close. The earlier one is not hidden, for only facts hide, it comes right below. Recency
-itself counts for nothing (decision 0007): without such words a later message gains nothing over an earlier one.
+others; or whose vectors are close. Of two that carry the same marker no change need be announced, for what is decided
+again is decided otherwise: when the later one says one new thing of what is asked for, or names what was said before.
+The earlier one is not hidden, for only facts hide, it comes right below. Recency itself counts for nothing (decision
+0007): a later message without such words and markers gains nothing over an earlier one.
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ _STRANGERS = frozenset("there he she they".split())
 _HOLDS = frozenset(
     "is are was were be been being will shall would has have had gets get got goes go isn aren wasn won".split()
 )
+_IS = frozenset("is are be becomes remains".split())
+_CLAUSE = re.compile(r"[,;:]\s")
 _NO_VERBS = frozenset(
     """actually anymore as back currently effective final instead latest longer mistake new newly not now nowadays
     plan plans rather second since these today tomorrow wrong mind delay delays""".split()
@@ -94,7 +98,8 @@ _TIMES = frozenset(
     terms(
         words(
             "day days week weeks weekend month months quarter year years morning afternoon evening night today tomorrow"
-            " yesterday monday tuesday wednesday thursday friday saturday sunday immediately next last ok okay yes well"
+            " yesterday monday tuesday wednesday thursday friday saturday sunday immediately next last end ok okay yes"
+            " well"
         )
     )
 )
@@ -434,12 +439,15 @@ def _alike(
         return 0.0  # it says nothing else
     best = 0.0
     for one in after:
-        if not (one.changes or marked) or one.others:
+        anew = marked and _says_anew(one.text, old, query)
+        if not (one.changes or marked) or (one.others and not anew):
             continue
         shared = old.terms & one.terms
         overlap = weigh.of(shared) / whole if whole else 0.0
         focus = weigh.of(shared & query) / named if named else 0.0
-        if one.changes:
+        if anew:
+            follows = True
+        elif one.changes:
             follows = (marked or _of_it(one.text, old, query, shared, weigh, firm)) and (
                 (cosine >= CLOSE and short)
                 or (focus >= FOCUS and overlap >= OVERLAP and focus + overlap >= TOGETHER)
@@ -452,7 +460,9 @@ def _alike(
         else:
             alone = len(old.terms - shared) == len(one.terms - shared) == 1  # one word for another
             again = any(weigh.often(number) <= RARE for number in shared - query)  # names what was said then
-            follows = focus >= FOCUS and (overlap >= SAME or again or (alone and shared >= old.terms & query))
+            follows = (focus >= FOCUS and (overlap >= SAME or (alone and shared >= old.terms & query))) or (
+                again and (focus >= SOME or (cosine >= CLOSE and old.terms - query <= one.terms))
+            )
         if follows:
             best = max(best, weigh.of(shared) / weigh.of(old.terms | one.terms) + max(cosine, 0.0) + 1e-9)
     return best
@@ -491,6 +501,28 @@ def _of_it(
     return any(
         first in ("the", "this", "that", "my") and term(second) in named for first, second in pairwise(said)
     )
+
+
+def _says_anew(text: str, old: Said, query: frozenset[int]) -> bool:
+    """Whether a sentence, or a clause of it, says that what an earlier one told of and the query asks for is one thing.
+
+    "The caterer is Ann", "we eat with Ann, that is our caterer": all that it adds stands together, and a form of "to
+    be" between that and what is asked for. What adds two things may be about another case: "of the choir".
+    """
+    named = old.terms & query
+    for clause in (text, *_CLAUSE.split(text)):
+        said = words(_MARKER.sub("", clause))
+        numbers = [0 if word in CHANGES_BY or term(word) in _TIMES else term(word) for word in said]
+        if not named or not named.issubset(numbers) or _of_others(clause):
+            continue
+        new = [at for at, number in enumerate(numbers) if number and number not in old.terms | query]
+        if not new or any(numbers[at] and at not in new for at in range(new[0], new[-1])):
+            continue
+        before = max((at for at in range(new[0]) if numbers[at] in named), default=new[0])
+        after = min((at for at in range(new[-1] + 1, len(said)) if numbers[at] in named), default=new[-1])
+        if not _IS.isdisjoint((*said[before : new[0]], *said[new[-1] + 1 : after])):
+            return True
+    return False
 
 
 def _gives_up(text: str, old: Said) -> bool:

@@ -14,6 +14,10 @@ class Weights:
     #: Terms of a message, or of a neighbourhood, that add one to it; and terms of a day that do.
     length: float = 60.0
     day_length: float = 1000.0
+    #: Terms of a remark, date and speaker included, at most; and the factor of its neighbourhood when it holds no term
+    #: asked: "that is a nice story" answers nothing.
+    few: float = 7.0
+    remark: float = 0.5
     #: Answers by words: the message itself, its neighbourhood, its day, and the question it follows.
     message: float = 1.0
     window: float = 1.0
@@ -30,6 +34,8 @@ class Weights:
     unrelated_part: float = 0.3
     #: Exponent by which a speaker who is terse on average gains on one who is verbose.
     terse: float = 1.0
+    #: Exponent by which a message of more than `length` terms loses: it takes the room of several others.
+    long: float = 0.2
     #: Factors of a message: its speaker is named by the query, which does not name all; it is about the one spoken to
     #: more than about the speaker; it ends with a question; it names a time and the query asks for one.
     named: float = 1.5
