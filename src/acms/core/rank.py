@@ -33,7 +33,7 @@ from acms.core.when import Span, nearness, spans
 
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
-RESCORED = 640
+RESCORED = 1_500
 """Entries whose cosines are computed exactly when sign bits chose."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
