@@ -52,16 +52,19 @@ class Meaning(NamedTuple):
     exact: bool
     #: Entries with a vector.
     known: int
+    #: Vectors that were compared.
+    vectors: int
 
 
 def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
     """Score by vectors of one space; other spaces are never looked at."""
     held = field.snapshot.vectors(space, len(query))
-    exact = sum(_seen(*one) for one in held) <= EXACT
+    seen = sum(_seen(*one) for one in held)
+    exact = seen <= EXACT
     if len(held) == 1 and exact and field.place is None:
         _, count, vectors, size = held[0]
         if vectors.straight and count == len(field) and size >= count:
-            return Meaning(*_scored(vectors, query, count), True, count)
+            return Meaning(*_scored(vectors, query, count), True, count, seen)
     one = all(int(vectors.begin[size]) == size for _, _, vectors, size in held)
     best = np.full(len(field), np.nan, np.float32)
     whole = best if one else np.full(len(field), np.nan, np.float32)
@@ -86,7 +89,7 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
         for target, values in targets:
             target[places[there]] = values[inside][there]
         known += int(np.count_nonzero(there))
-    return Meaning(whole, best, exact, known)
+    return Meaning(whole, best, exact, known, seen)
 
 
 def _scored(vectors: Vectors, query: Floats, size: int) -> Cosines:

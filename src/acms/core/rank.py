@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from acms.core.aim import of_replies, subject
 from acms.core.field import AFTER, BEFORE, Field, sum_around
 from acms.core.index import Snapshot
-from acms.core.meaning import Usual, answered, by_meaning, cosines, risen, slots_of, usual
+from acms.core.meaning import Meaning, Usual, answered, by_meaning, cosines, risen, slots_of, usual
 from acms.core.terms import found_by, names, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import Weights
@@ -34,7 +34,9 @@ from acms.core.when import Span, nearness, spans
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
 RESCORED = 1_500
-"""Entries whose cosines are computed exactly when sign bits chose."""
+"""Entries whose cosines are computed exactly when sign bits chose, at most."""
+VECTORS = 7_000
+"""Vectors that these have together, about, at most: fewer entries where each has many."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
@@ -405,7 +407,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         both = np.multiply(meant, np.float32(weights.meaning), out=spare)
         both += lexical
         both *= factor
-        places = _best(both, size if found.exact else max(size, RESCORED))
+        places = _best(both, size if found.exact else max(size, _rescored(found)))
         before = places[asks[places] > 0] - 1  # what they answer
         more = np.concatenate([places, before])
         exact = cosines(field, asked.space, asked.vector, more)
@@ -442,6 +444,11 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         dimension=dimension,
         usual=level,
     )
+
+
+def _rescored(found: Meaning) -> int:
+    """Return how many entries are compared exactly, of those that sign bits rank first."""
+    return min(RESCORED, VECTORS * found.known // max(1, found.vectors))
 
 
 ALIKE = 0.95
