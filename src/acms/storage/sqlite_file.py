@@ -150,7 +150,7 @@ class _State:
         self.queue.put(None)
 
     def hang_bell(self) -> None:
-        """Let the writer wake the event loop directly, which takes two system calls less than a callback from a thread."""
+        """Let the writer wake the event loop directly: a callback from a thread takes two system calls more."""
         if not hasattr(os, "eventfd"):
             return
         bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
