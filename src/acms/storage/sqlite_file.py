@@ -44,6 +44,8 @@ GROUP = 1024
 RIDE_SECONDS = 0.05
 """How long work that nobody waits for may wait for another commit."""
 
+_process = os.getpid()
+"""The number of this process: to ask for it is a system call."""
 _open_files: list[tuple[int, int]] = []
 """Device and inode of the files this process has open, once per open handle."""
 _inherited: set[tuple[int, int]] = set()
@@ -56,6 +58,8 @@ def _forked() -> None:
     SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
     connection to the same file would believe it is protected, and the parent's close would delete the WAL under it.
     """
+    global _process
+    _process = os.getpid()
     _inherited.update(_open_files)
     _open_files.clear()
 
@@ -545,7 +549,7 @@ class SQLiteFile:
 
     async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
         state = self._state
-        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
             state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
@@ -564,7 +568,7 @@ class SQLiteFile:
 
     async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
         state = self._state
-        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
             state = await self._open()
         if not large:
             with self._translated:
