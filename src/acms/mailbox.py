@@ -383,8 +383,10 @@ def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
 def _put(draft: Draft, place: Place) -> None:
     """Write a place into a draft: nobody else has seen it yet, and copying 24 fields costs more than all this."""
     object.__setattr__(draft, "episode", place.episode)
-    object.__setattr__(draft, "closes", place.closes)
-    object.__setattr__(draft, "group", place.group)
+    if draft.closes is not place.closes:
+        object.__setattr__(draft, "closes", place.closes)
+    if draft.group is not place.group:
+        object.__setattr__(draft, "group", place.group)
 
 
 def _fail(letters: Sequence[Letter], error: BaseException) -> None:

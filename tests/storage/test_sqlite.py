@@ -261,6 +261,49 @@ async def test_an_answer_nobody_waits_for_yet_is_kept():
     assert await answer == [1]
 
 
+class _WithoutReaders(asyncio.SelectorEventLoop):
+    """A loop that watches no file descriptors for others, like the default one of Windows."""
+
+    def add_reader(self, fd, callback, *args):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.SelectorEventLoop, _WithoutReaders])
+def test_callers_on_any_event_loop_are_answered(tmp_path, loop_factory):
+    async def talk():
+        async with SQLiteStorage(tmp_path / "a.db") as store:
+            context = await new(store)
+            for number in range(3):
+                assert await put(store, context, said(f"alone {number}"))
+            await asyncio.gather(*[put(store, context, said(f"together {number}")) for number in range(9)])
+            return (await store.head(context.id)).version
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(talk()) == 12
+
+
+async def test_what_is_committed_while_the_handle_closes_is_answered(tmp_path):
+    store = SQLiteStorage(tmp_path / "a.db")
+    context = await new(store)
+    late = [asyncio.create_task(put(store, context, said(f"late {number}"))) for number in range(3)]
+    await asyncio.sleep(0)  # they are with the writer now
+    await store.aclose()
+    assert len({receipt.versions for receipt in await asyncio.gather(*late)}) == 3
+    await store.aclose()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+async def test_a_closed_handle_gives_its_file_descriptors_back(tmp_path):
+    async def once():
+        async with SQLiteStorage(tmp_path / "a.db") as store:
+            await store.contexts(ContextQuery())
+
+    await once()  # the loop has its threads now
+    before = set(os.listdir("/proc/self/fd"))
+    await once()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 async def test_writers_on_two_handles_share_one_order(store, second):
     context = await new(store)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from acms.core.wire import dump, parts_to_json
 from acms.model import Draft, Entry, Kind, State
@@ -28,7 +28,16 @@ _PREFIXES = frozenset(_PREFIX.values())
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+_EMPTY = sha256()
+"""Copied for every hash: to look the algorithm up takes longer than to hash a message."""
+
 Entropy = Callable[[int], bytes]
+
+
+def _hashed(data: bytes) -> bytes:
+    found = _EMPTY.copy()
+    found.update(data)
+    return found.digest()
 
 
 def micros(moment: datetime) -> int:
@@ -166,18 +175,15 @@ def stamp(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stam
     random = entropy(22)
     nonce = random[16:].translate(_NONCE).decode()
     salt = random[:16]
-    return Stamp(nonce, salt, sha256(salt + canonical(draft, nonce, created_at)).digest())
+    return Stamp(nonce, salt, _hashed(salt + canonical(draft, nonce, created_at)))
 
 
 def links(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
     """Yield the chain values of the entries of one append."""
-    prefix: Any = None
+    prefix = _EMPTY.copy()
     for one in stamps:
-        if prefix is None:
-            prefix = sha256(one.digest)
-        else:
-            prefix.update(one.digest)
-        yield sha256(head + prefix.digest()).digest()
+        prefix.update(one.digest)
+        yield _hashed(head + prefix.digest())
 
 
 def seal(

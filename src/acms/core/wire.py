@@ -90,13 +90,13 @@ dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"
 
 
 def dump_flat(values: Mapping[str, Json]) -> str:
-    """Write a mapping as `dump` does, in half the time when it holds whole numbers only."""
+    """Write a mapping as `dump` does, in a fraction of the time when it holds whole numbers under plain names only."""
     items: list[str] = []
     for name in sorted(values):
         value = values[name]
-        if type(value) is not int:
+        if type(value) is not int or not name.isidentifier():
             return dump(dict(values))
-        items.append(f"{dump(name)}:{value}")
+        items.append(f'"{name}":{value}')
     return "{" + ",".join(items) + "}"
 
 

@@ -246,14 +246,15 @@ class SQLiteAppends(SQLiteContexts):
             if log.repeats(op, stored):
                 head = self._head(connection, op.context)[1]
                 return log.repeated(head, [entry for entry in stored if entry is not None], self.durability)
-        log.check(op, head)
-        if prepared.cited:
-            log.check_cited(self._found(connection, prepared.cited))
         plan = prepared.plan
-        if plan is None or plan.known is not known:
-            plan = self._plan(op, prepared, known)
-        if plan.head.version > VERSION_MASK:
-            raise ValidationError("the log is full", field="drafts")
+        if plan is None or plan.known is not known or not prepared.simple:
+            log.check(op, head)
+            if prepared.cited:
+                log.check_cited(self._found(connection, prepared.cited))
+            if plan is None or plan.known is not known:
+                plan = self._plan(op, prepared, known)
+            if plan.head.version > VERSION_MASK:
+                raise ValidationError("the log is full", field="drafts")
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None

@@ -44,6 +44,8 @@ GROUP = 1024
 RIDE_SECONDS = 0.05
 """How long work that nobody waits for may wait for another commit."""
 
+_process = os.getpid()
+"""The number of this process: to ask for it is a system call."""
 _open_files: list[tuple[int, int]] = []
 """Device and inode of the files this process has open, once per open handle."""
 _inherited: set[tuple[int, int]] = set()
@@ -56,6 +58,8 @@ def _forked() -> None:
     SQLite notes per process and inode which locks it holds. A child inherits the notes but not the locks: a new
     connection to the same file would believe it is protected, and the parent's close would delete the WAL under it.
     """
+    global _process
+    _process = os.getpid()
     _inherited.update(_open_files)
     _open_files.clear()
 
@@ -117,6 +121,10 @@ class _State:
     file: tuple[int, int] | None
     queue: SimpleQueue[_Work | None] = field(default_factory=SimpleQueue)
     thread: threading.Thread | None = None
+    #: What is committed and not answered yet.
+    answered: deque[Sequence[_Work]] = field(default_factory=deque)
+    #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
+    bell: int | None = None
     riders: deque[Callable[[apsw.Connection], Any]] = field(default_factory=deque)
     ride: asyncio.TimerHandle | None = None
     #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
@@ -144,6 +152,46 @@ class _State:
         """Let the writer end when it has done what was posted."""
         self.release()
         self.queue.put(None)
+
+    def hang_bell(self) -> None:
+        """Let the writer wake the event loop directly: a callback from a thread takes two system calls more."""
+        if not hasattr(os, "eventfd"):
+            return
+        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self.loop.add_reader(bell, self.answer)
+        except NotImplementedError:  # of a loop without selectors
+            os.close(bell)
+        else:
+            self.bell = bell
+
+    def ring(self, works: Sequence[_Work]) -> None:
+        """Have the event loop answer; called by the writer."""
+        self.answered.append(works)
+        if self.bell is not None:
+            os.eventfd_write(self.bell, 1)
+            return
+        with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+            self.loop.call_soon_threadsafe(self.answer)
+
+    def answer(self) -> None:
+        """Answer whoever waits for what is committed."""
+        while self.answered:
+            _answer(self, self.answered.popleft())
+        if self.bell is not None:
+            os.eventfd_read(self.bell)  # not before: nobody waits for this
+            while self.answered:  # what was committed meanwhile has rung before
+                _answer(self, self.answered.popleft())
+
+    def take_bell_down(self) -> None:
+        """Give the file descriptor back, when the writer has ended."""
+        bell, self.bell = self.bell, None
+        if bell is None:
+            return
+        if not self.loop.is_closed():
+            self.loop.remove_reader(bell)
+            self.loop.call_soon(self.answer)  # it may have rung and not been heard yet
+        os.close(bell)
 
 
 class SQLiteFile:
@@ -231,6 +279,7 @@ class SQLiteFile:
         if state.file is not None:
             _open_files.append(state.file)
         if not self.read_only:
+            state.hang_bell()
             state.thread = threading.Thread(
                 target=self._write_loop, args=(state,), name="acms-writer", daemon=True
             )
@@ -393,6 +442,7 @@ class SQLiteFile:
             self._close(state)
 
     def _close(self, state: _State) -> None:
+        state.take_bell_down()
         for connection in (state.large, state.reader, state.writer):
             with suppress(apsw.Error):
                 connection.close()
@@ -436,10 +486,7 @@ class SQLiteFile:
             else:
                 for work in works:
                     work.done = [error] * len(work.functions)
-            try:
-                state.loop.call_soon_threadsafe(_answer, state, works)
-            except RuntimeError:  # the loop was closed while its callers were waiting
-                continue
+            state.ring(works)
 
     def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
         """Run all works in one transaction; return the error that spoiled all of it, if any."""
@@ -500,7 +547,7 @@ class SQLiteFile:
 
     async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
         state = self._state
-        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
             state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
@@ -519,7 +566,7 @@ class SQLiteFile:
 
     async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
         state = self._state
-        if state is None or state.pid != os.getpid() or state.loop is not asyncio.get_running_loop():
+        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
             state = await self._open()
         if not large:
             with self._translated:
