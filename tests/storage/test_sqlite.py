@@ -33,7 +33,7 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
-from acms.storage.sqlite_file import _Answer
+from acms.storage.sqlite_queue import Answer
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 
@@ -202,7 +202,7 @@ async def waiting(answer, seen):
 
 
 async def test_an_answer_resumes_its_task_before_it_returns():
-    answer, seen = _Answer(), []
+    answer, seen = Answer(), []
     task = asyncio.create_task(waiting(answer, seen))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(lambda: (answer.answer([1]), seen.append("returned")))
@@ -212,7 +212,7 @@ async def test_an_answer_resumes_its_task_before_it_returns():
 
 
 async def test_an_answer_that_comes_after_a_cancellation_changes_nothing():
-    answer, seen = _Answer(), []
+    answer, seen = Answer(), []
     task = asyncio.create_task(waiting(answer, seen))
     await asyncio.sleep(0)
     task.cancel()
@@ -224,7 +224,7 @@ async def test_an_answer_that_comes_after_a_cancellation_changes_nothing():
 
 
 async def test_a_cancellation_that_comes_after_the_answer_is_of_what_the_task_does_next():
-    answer, seen = _Answer(), []
+    answer, seen = Answer(), []
 
     async def go_on():
         await waiting(answer, seen)
@@ -242,7 +242,7 @@ async def test_a_cancellation_that_comes_after_the_answer_is_of_what_the_task_do
 
 
 async def test_everybody_who_waits_for_an_answer_gets_it_once_and_who_left_does_not():
-    answer, seen, left = _Answer(), [], []
+    answer, seen, left = Answer(), [], []
     tasks = [asyncio.create_task(waiting(answer, seen)) for _ in range(3)]
     await asyncio.sleep(0)
     answer.add_done_callback(left.append)
@@ -256,7 +256,7 @@ async def test_everybody_who_waits_for_an_answer_gets_it_once_and_who_left_does_
 
 
 async def test_an_answer_nobody_waits_for_yet_is_kept():
-    answer = _Answer()
+    answer = Answer()
     answer.answer([1])
     assert await answer == [1]
 

@@ -11,14 +11,10 @@ import asyncio
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from contextvars import Context
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -35,6 +31,7 @@ from acms.model import Durability, Migration
 from acms.storage import log
 from acms.storage import sqlite_schema as schema
 from acms.storage.sqlite_guard import check_header, translated
+from acms.storage.sqlite_queue import Answer, State, Work
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -68,132 +65,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class _Answer(asyncio.Future[list[Any]]):
-    """A future that resumes the task that waits for it at once, not in the next turn of the event loop.
-
-    Everything else (cancelling, other callbacks, a loop that ends) is left to `asyncio.Future`.
-    """
-
-    _waiter: tuple[Callable[[asyncio.Future[list[Any]]], object], Context] | None = None
-
-    def add_done_callback(
-        self, fn: Callable[[asyncio.Future[list[Any]]], object], /, *, context: Context | None = None
-    ) -> None:
-        """Remember the callback: that of a waiting task resumes it."""
-        super().add_done_callback(fn, context=context)
-        if context is not None:
-            self._waiter = (fn, context)
-
-    def answer(self, result: list[Any]) -> None:
-        """Set the result and resume the waiter here and now; call it outside of tasks, as the last thing."""
-        if self.done():
-            return
-        waiter, self._waiter = self._waiter, None
-        # Whoever was removed meanwhile is not called; removed here, so that it is not called a second time.
-        waits = waiter is not None and self.remove_done_callback(waiter[0]) > 0
-        self.set_result(result)
-        if waiter is not None and waits:
-            waiter[1].run(waiter[0], self)
-
-
-class _Work:
-    """One unit of the writer: functions that run in the same transaction, each in its own savepoint."""
-
-    __slots__ = ("done", "functions", "future")
-
-    def __init__(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> None:
-        self.functions = functions
-        #: Who waits for it; only the event loop's thread touches it.
-        self.future: _Answer | None = None
-        self.done: list[Any] = []
-
-
-@dataclass(slots=True)
-class _State:
-    """What exists while the file is open."""
-
-    pid: int
-    loop: asyncio.AbstractEventLoop
-    writer: apsw.Connection
-    reader: apsw.Connection
-    large: apsw.Connection
-    lock: asyncio.Lock
-    file: tuple[int, int] | None
-    queue: SimpleQueue[_Work | None] = field(default_factory=SimpleQueue)
-    thread: threading.Thread | None = None
-    #: What is committed and not answered yet.
-    answered: deque[Sequence[_Work]] = field(default_factory=deque)
-    #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
-    bell: int | None = None
-    riders: deque[Callable[[apsw.Connection], Any]] = field(default_factory=deque)
-    ride: asyncio.TimerHandle | None = None
-    #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
-    held: list[_Work] | None = None
-
-    def post(self, work: _Work) -> None:
-        """Give work to the writer, at the end of this turn of the event loop when many are being resumed."""
-        if self.held is None:
-            self.queue.put(work)
-        else:
-            self.held.append(work)
-
-    def hold(self) -> None:
-        """Collect what is posted from now on; `release` must follow."""
-        if self.held is None:
-            self.held = []
-
-    def release(self) -> None:
-        """Give the writer what was held back."""
-        held, self.held = self.held, None
-        for work in held or ():
-            self.queue.put(work)
-
-    def stop(self) -> None:
-        """Let the writer end when it has done what was posted."""
-        self.release()
-        self.queue.put(None)
-
-    def hang_bell(self) -> None:
-        """Let the writer wake the event loop directly: a callback from a thread takes two system calls more."""
-        if not hasattr(os, "eventfd"):
-            return
-        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        try:
-            self.loop.add_reader(bell, self.answer)
-        except NotImplementedError:  # of a loop without selectors
-            os.close(bell)
-        else:
-            self.bell = bell
-
-    def ring(self, works: Sequence[_Work]) -> None:
-        """Have the event loop answer; called by the writer."""
-        self.answered.append(works)
-        if self.bell is not None:
-            os.eventfd_write(self.bell, 1)
-            return
-        with suppress(RuntimeError):  # the loop was closed while its callers were waiting
-            self.loop.call_soon_threadsafe(self.answer)
-
-    def answer(self) -> None:
-        """Answer whoever waits for what is committed."""
-        while self.answered:
-            _answer(self, self.answered.popleft())
-        if self.bell is not None:
-            os.eventfd_read(self.bell)  # not before: nobody waits for this
-            while self.answered:  # what was committed meanwhile has rung before
-                _answer(self, self.answered.popleft())
-
-    def take_bell_down(self) -> None:
-        """Give the file descriptor back, when the writer has ended."""
-        bell, self.bell = self.bell, None
-        if bell is None:
-            return
-        if not self.loop.is_closed():
-            self.loop.remove_reader(bell)
-            self.loop.call_soon(self.answer)  # it may have rung and not been heard yet
-        os.close(bell)
-
-
 class SQLiteFile:
     """An SQLite file, opened by its first use and bound to one event loop of one process."""
 
@@ -214,8 +85,8 @@ class SQLiteFile:
         self.read_only = read_only
         self._busy = int(busy_seconds * 1000)
         self._clock = clock
-        self._state: _State | None = None
-        self._opening: asyncio.Task[_State] | None = None
+        self._state: State | None = None
+        self._opening: asyncio.Task[State] | None = None
         #: Who is told each step of the schema, in the thread that applies it.
         self._applied: Callable[[int], None] | None = None
         #: Two event loops run in two threads.
@@ -235,7 +106,7 @@ class SQLiteFile:
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self) -> _State:
+    async def _open(self) -> State:
         """Return the open state, opening the file on first use; refuse another process or event loop."""
         state = self._state
         if state is not None:
@@ -273,9 +144,9 @@ class SQLiteFile:
         # Someone may have closed the handle before this caller was resumed.
         return state if self._state is state else await self._open()
 
-    async def _start(self, loop: asyncio.AbstractEventLoop) -> _State:
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> State:
         connections = await asyncio.to_thread(self._connect)
-        state = _State(os.getpid(), loop, *connections, asyncio.Lock(), self._identity())
+        state = State(os.getpid(), loop, *connections, asyncio.Lock(), self._identity())
         if state.file is not None:
             _open_files.append(state.file)
         if not self.read_only:
@@ -441,7 +312,7 @@ class SQLiteFile:
         async with state.lock:
             self._close(state)
 
-    def _close(self, state: _State) -> None:
+    def _close(self, state: State) -> None:
         state.take_bell_down()
         for connection in (state.large, state.reader, state.writer):
             with suppress(apsw.Error):
@@ -451,7 +322,7 @@ class SQLiteFile:
         if self.read_only:
             self._tidy()
 
-    def _abandon(self, state: _State) -> None:
+    def _abandon(self, state: State) -> None:
         """Close what an event loop that ended without `aclose` left open."""
         self._state = None
         if state.thread is not None:
@@ -461,11 +332,11 @@ class SQLiteFile:
 
     # ── the writer thread ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write_loop(self, state: _State) -> None:
+    def _write_loop(self, state: State) -> None:
         queue = state.queue
         last = False
         while not last:
-            works: list[_Work] = []
+            works: list[Work] = []
             work = queue.get()
             size = 0
             while work is not None:
@@ -477,7 +348,7 @@ class SQLiteFile:
             else:
                 last = True
             if state.riders:  # the loop may add one meanwhile
-                works.append(_Work([state.riders.popleft() for _ in range(len(state.riders))]))
+                works.append(Work([state.riders.popleft() for _ in range(len(state.riders))]))
             if not works:
                 continue
             error = self._commit(state.writer, works)
@@ -488,7 +359,7 @@ class SQLiteFile:
                     work.done = [error] * len(work.functions)
             state.ring(works)
 
-    def _commit(self, writer: apsw.Connection, works: Sequence[_Work]) -> ACMSError | None:
+    def _commit(self, writer: apsw.Connection, works: Sequence[Work]) -> ACMSError | None:
         """Run all works in one transaction; return the error that spoiled all of it, if any."""
         functions = [function for work in works for function in work.functions]
         alone = len(functions) == 1
@@ -551,9 +422,9 @@ class SQLiteFile:
             state = await self._open()
         if state.thread is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        work = _Work(functions)
+        work = Work(functions)
         state.post(work)
-        work.future = _Answer(
+        work.future = Answer(
             loop=state.loop
         )  # while the writer wakes up: it is looked at on this thread only
         return await work.future
@@ -582,7 +453,7 @@ class SQLiteFile:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
         state.riders.append(function)
         if state.ride is None or state.ride.when() < state.loop.time():
-            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, _Work(()))
+            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, Work(()))
 
 
 def _opened(file: str, flags: int) -> apsw.Connection:
@@ -590,16 +461,3 @@ def _opened(file: str, flags: int) -> apsw.Connection:
     connection = apsw.Connection(file, flags=flags)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, True)
     return connection
-
-
-def _answer(state: _State, works: Sequence[_Work]) -> None:
-    if len(works) == 1 and works[0].future is not None:
-        works[0].future.answer(works[0].done)
-        return
-    for work in works:  # many: whoever runs first must not keep the others waiting
-        if work.future is not None and not work.future.done():
-            work.future.set_result(work.done)
-    # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
-    # fight the others for the interpreter meanwhile.
-    state.hold()
-    state.loop.call_soon(state.release)
