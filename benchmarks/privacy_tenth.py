@@ -316,7 +316,7 @@ aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY
 API_TOKEN=[REDACTED]
 password=*** user=«w»
 "secret": "<set in CI>"
-SLACK_WEBHOOK=https://hooks.slack.com/services/XXX/YYY/ZZZ
+SLACK_WEBHOOK=https://hooks.slack.com/services/T000/B000/your-hook
 -----BEGIN RSA PRIVATE KEY-----⏎...⏎-----END RSA PRIVATE KEY-----
 Incorrect API key provided: sk-proj-****************«a4».
 secret_key_base: <%= ENV["SECRET_KEY_BASE"] %>
@@ -576,11 +576,11 @@ please don't paste your secret key here, only the public one (pk_live or pk_test
 ## more
 the card ends in «d4», expires 11/27
 IBAN field shows DE** **** **** **** **** «z2»
-phone: +1 (XXX) XXX-XXXX
+phone: +1 (NNN) NNN-NNNN
 "phone_number_id": "1«z14»", "waba_id": "1«z14»"
 telephone-keypad 123 456 789 *0#
 «first» dialled the wrong extension, «d3» instead of «d3»
-Cardinality «d17» exceeds int32, capped
+Cardinality 1«z16» exceeds int32, capped
 snowflake «d18» is older than «d18»
 credit_card_token_enabled: true
 Auth scheme must be one of: Bearer, Basic, Digest
