@@ -44,6 +44,7 @@ import privacy_ninth
 import privacy_second
 import privacy_seventh
 import privacy_sixth
+import privacy_tenth
 import privacy_third
 
 from acms.core import detectors_rules
@@ -504,6 +505,7 @@ LOGS = {
     "seventh": privacy_seventh,
     "eighth": privacy_eighth,
     "ninth": privacy_ninth,
+    "tenth": privacy_tenth,
 }
 
 

@@ -1,7 +1,7 @@
 """Texts as logs, repositories, tickets and chats hold them, made from a seed: for `privacy.py --logs`.
 
 Written after the rules and apart from the generator in `privacy.py`, from what such places are known to hold. Parts
-`second` to `ninth`: each was measured once before any rule was changed because of it, and the next was written after those
+`second` to `tenth`: each was measured once before any rule was changed because of it, and the next was written after those
 changes (the ninth beside the eighth). The figures at first sight stand in decision 0047. Nothing here is real: every key,
 number and name is drawn at random.
 """
