@@ -20,6 +20,7 @@ from acms.core.detectors_values import (
     MOMENT,
     ODD,
     PLACEHOLDER,
+    SCRIPT,
     bare,
     entropy,
     opaque,
@@ -154,14 +155,19 @@ def _any(stems: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(stems))
 
 
-def assigned(text: str) -> list[Found]:
-    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
+def named(text: str) -> tuple[str, ...]:
+    """Return the stems of names of secrets that a text has at all."""
     low = _lower(text)
+    stems = tuple([stem for stem in _STEMS if stem in low])
+    return stems if low.isascii() else stems + tuple([stem for stem in _STEMS_BEYOND if stem in low])
+
+
+def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
+    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
     found: list[Found] = []
-    stems = tuple(stem for stem in _STEMS if stem in low)
-    if not low.isascii():
-        stems += tuple(stem for stem in _STEMS_BEYOND if stem in low)
     if stems:
+        low = _lower(text)
+        said = any(map(text.__contains__, _LINKS))
         find = _any(stems).search
         at = 0
         while stem := find(low, at):
@@ -175,7 +181,7 @@ def assigned(text: str) -> list[Found]:
                 if text.startswith("(", at):
                     hit = argument(text, stem.start(), at, kind)
                 elif kind == "password":
-                    hit = _said_before(text, name) or _near(text, at)
+                    hit = (_said_before(text, name) if said else None) or _near(text, at)
                 else:
                     hit = None
                 if hit := hit or answered(text, low, stem.start(), at, kind):
@@ -202,7 +208,7 @@ def assigned(text: str) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = _said_before(text, name) or _near(text, name.end())
+                    hit = (_said_before(text, name) if said else None) or _near(text, name.end())
                 hit = hit or answered(text, low, stem.start(), name.end(), kind)
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
@@ -263,6 +269,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     if whole:
         if kind != "password" and value.islower() and not DIGIT.search(value):
             return None  # a word, or what reads like one
+        if value[0] > "\u2e80" and SCRIPT.match(value):
+            return None  # a sentence goes on
         judged = bare(value)
         whole, value = judged == value, judged
     if name[0] == "sig" and len(value) < 16:
@@ -429,7 +437,8 @@ _POOR = (
     "secure",
     "guessable",
 )
-_LINKS = (" ist ", " als ", " comme ", " como ")
+#: What joins the value to the name after it.
+_LINKS = (" as ", " is ", " ist ", " als ", " comme ", " como ")
 
 
 def _said_before(text: str, name: re.Match[str]) -> Found | None:
@@ -438,7 +447,7 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     if text[name.start() - 1 : name.start()] != " ":
         return None
     before = text[start : name.start()]
-    if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
+    if not any(map(before.__contains__, _LINKS)):
         return None
     match = _BEFORE.search(before)
     if (

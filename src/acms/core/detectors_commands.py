@@ -87,50 +87,56 @@ _PROMPT = re.compile(
 )
 
 
-def commands(text: str) -> Iterator[Found]:
-    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
+def groups(text: str) -> frozenset[str]:
+    """Return the groups of rules of which a text has a literal at all."""
     low = text.lower()
-    named = any(map(low.__contains__, _OTHERS))
-    if named or (_OPTION.search(text) and any(map(low.__contains__, _COMMANDS))):
+    here: set[str] = set()
+    if any(map(low.__contains__, _OTHERS)) or (
+        any(map(low.__contains__, _COMMANDS)) and _OPTION.search(text)
+    ):
+        here.add("options")
+    if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
+        here.add("piped")
+    if any(map(text.__contains__, _DEVICES)):
+        here.add("gear")
+    if "AUTH " in text:
+        here.add("prompt")
+    if "(" in text and any(map(low.__contains__, _SIGNS)):
+        here.add("calls")
+    return frozenset(here)
+
+
+def commands(text: str, here: frozenset[str]) -> Iterator[Found]:
+    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
+    if "options" in here:
         for match in _USER.finditer(text):
             if _given(match[2]):
                 yield Found(match.start(2), match.end(2), "password")
-        for match in chain(*(rule.finditer(text) for rule in (_ARGUMENT, _AFTER_USER, _TUPLE, _CHPASSWD))):
-            group = match.lastindex or 1
-            if _given(match[group]):
-                yield Found(match.start(group), match.end(group), "password")
-    if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
-        for match in _PIPED.finditer(text):
-            group = match.lastindex or 1
-            if _given(match[group]):
-                yield Found(match.start(group), match.end(group), "password")
-    if any(map(text.__contains__, _DEVICES)):
-        for match in _GEAR.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
-    if "AUTH " in text:
-        for match in _PROMPT.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
-    if "(" in text and any(map(low.__contains__, _SIGNS)):
-        for match in _SIGN_IN.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
+    for group, rules, judge in _RULES:
+        if group in here:
+            for match in chain(*(rule.finditer(text) for rule in rules)):
+                at = match.lastindex or 1
+                if judge(text, match, at):
+                    yield Found(match.start(at), match.end(at), "password")
 
 
 def _given(value: str) -> bool:
     return not names_itself(value) and value.lower() not in NOT_VALUES
 
 
-def _made_up(text: str, match: re.Match[str]) -> bool:
+def _stands(_text: str, match: re.Match[str], at: int) -> bool:
+    return _given(match[at])
+
+
+def _made_up(text: str, match: re.Match[str], at: int) -> bool:
     """Tell whether a value has letters and what people put beside them in passwords."""
-    value = match[1]
+    value = match[at]
     mixed = not value.islower() and not value.isupper() and DIGIT.search(value) is not None
     return (
         (mixed or ODD.search(value) is not None or sum(map(str.isdigit, value)) > 1)
         and LETTER.search(value) is not None
         and not names_itself(value.rstrip("0123456789"))
-        and plausible(text, value, match.start(1), "password", "=", True, False)
+        and plausible(text, value, match.start(at), "password", "=", True, False)
     )
 
 
@@ -145,3 +151,11 @@ _SIGNS = (
     "login(", "log_in(", "signin(", "sign_in(", "logon(", "auth(", "authenticate(", "credential(", "credentials(", "mysqli(",
     "connect(", "connection(", "pdo(",
 )  # fmt: skip
+#: Group, rules, and what a value must be.
+_RULES = (
+    ("options", (_ARGUMENT, _AFTER_USER, _TUPLE, _CHPASSWD), _stands),
+    ("piped", (_PIPED,), _stands),
+    ("gear", (_GEAR,), _made_up),
+    ("prompt", (_PROMPT,), _made_up),
+    ("calls", (_SIGN_IN,), _made_up),
+)

@@ -113,7 +113,7 @@ _MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
 _AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
 _PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
-_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
 
 def bare(value: str) -> str:
@@ -121,7 +121,7 @@ def bare(value: str) -> str:
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
-    if not value.isascii() and (end := _SCRIPT.search(value)):
+    if not value.isascii() and (end := SCRIPT.search(value)):
         value = value[: end.start()]  # a sentence goes on: no blank stands before it
     if "(" not in value and "[" not in value and "{" not in value:
         value = value.rstrip(")]},;.:") or value
