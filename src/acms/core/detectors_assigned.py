@@ -12,7 +12,7 @@ import re
 from functools import cache
 
 from acms.core.detectors import Found
-from acms.core.detectors_apart import answered, argument, item, signed_in
+from acms.core.detectors_apart import answered, argument, column, item, signed_in, spoken
 from acms.core.detectors_headers import header
 from acms.core.detectors_values import (
     DIGIT,
@@ -31,7 +31,7 @@ from acms.core.detectors_values import (
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
-    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
+    "contrasena", "cookie", "sessi", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
     "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "codice", "codigo", "kodeord", "clave", "chiave",
     "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
@@ -80,7 +80,7 @@ _STILL = frozenset(
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
     r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
     r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
     r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
@@ -209,7 +209,10 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
                     hit = (_said_before(text, name) if said else None) or _near(text, name.end())
+                    hit = hit or spoken(text, low, stem.start(), name.end())
                 hit = hit or answered(text, low, stem.start(), name.end(), kind)
+                if not hit and (cells := column(text, stem.start(), name.end(), kind)):
+                    found += cells
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)

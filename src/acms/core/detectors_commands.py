@@ -15,9 +15,9 @@ _USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,1
 _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
     r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
-    r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
+    r"""(?:sqlcmd|osql|ipmitool|mosquitto_\w{3})[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
     r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|rootpw|"""
-    r"""(?:snowsql|psexec|useradd|usermod|evil-winrm)(?:\.exe)?[ \t](?:[^\n]{0,80}?[ \t])?-p(?=[ \t'"])|"""
+    r"""(?:snowsql|psexec|cqlsh|rdesktop|useradd|usermod|evil-winrm)(?:\.exe)?[ \t](?:[^\n]{0,80}?[ \t])?-p(?=[ \t'"])|"""
     r"""openssl[ \t]enc[ \t][^\n]{0,80}?[ \t]-k|lftp[ \t](?:[^\n]{0,60}?[ \t])?-u[ \t][^\s,]{1,40}+,|"""
     r"""smbclient[ \t][^\n]{0,80}?-U[ \t]?[^\s%]{1,40}+%|wpa_passphrase[ \t]\S{1,40}[ \t]|"""
     r"""(?:sqlplus[ \t]|jdbc:oracle:\w{2,5}:)\w{1,32}/|7z\w?[ \t](?:[^\n]{0,60}?[ \t])?-p|"""
@@ -26,7 +26,7 @@ _ARGUMENT = re.compile(
     r"""ConvertTo-SecureString[ \t](?:-String[ \t])?(?=["']))"""
     r"""[ \t]{0,4}["']?([^\s"'$-][^\s"']{2,127}+)|"""
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?(?!\d{1,5}(?!\S))([^\s"'-][^\s"']{2,127})|"""
-    r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
+    r"""freerdp[ \t][^\n]{0,80}?/p:["']?([^\s"']{3,128}+)"""
 )
 #: A user and a password, one after the other.
 _AFTER_USER = re.compile(
@@ -49,11 +49,11 @@ _PIPED = re.compile(
 )
 #: Commands with a password in an option, and those without one.
 _COMMANDS = (
-    "curl", "sshpass", "redis-cli", "zip ", "7z", " login", "sqlcmd", "ldap", "mongo", "snowsql", "smbclient", "http", "mysql",
+    "curl", "sshpass", "redis-cli", "zip ", "7z", " login", "sqlcmd", "osql", "ipmitool", "mosquitto", "cqlsh", "rdesktop", "ldap", "mongo", "snowsql", "smbclient", "http", "mysql",
     "gh secret", "htpasswd", "psexec", "useradd", "usermod", "winrm", "openssl enc", "lftp", "-securestring",
 )  # fmt: skip
 _OTHERS = (
-    "net use", "requirepass", "masterauth", "rootpw", "wpa_pass", "sqlplus", "jdbc:oracle", "xfreerdp", "chpasswd",
+    "net use", "requirepass", "masterauth", "rootpw", "wpa_pass", "sqlplus", "jdbc:oracle", "freerdp", "chpasswd",
     "auth=(", "auth = (", "auth(", "rabbitmqctl", "ftp>",
 )  # fmt: skip
 _OPTION = re.compile(r"[ \t]-{1,2}[A-Za-z]")
@@ -69,6 +69,8 @@ _GEAR = re.compile(
     r"""set[ \t](?:psksecret|passwd)|neighbor[ \t]\S{1,40}+[ \t]password|option[ \t]key)[ \t]{1,4}(?:[0-9]{1,2}[ \t]{1,4})?"""
     r"""["']?([^\s"'$-][^\s"']{3,127}+)"""
 )
+#: What settings of devices are called, as stems of names.
+_CALLED = frozenset(("pass", "secret", "key", "psk", "token"))
 _DEVICES = (
     "enable ",
     "username ",
@@ -87,8 +89,8 @@ _PROMPT = re.compile(
 )
 
 
-def groups(text: str) -> frozenset[str]:
-    """Return the groups of rules of which a text has a literal at all."""
+def groups(text: str, names: tuple[str, ...]) -> frozenset[str]:
+    """Return the groups of rules of which a text has a literal at all; `names` are its stems of names of secrets."""
     low = text.lower()
     here: set[str] = set()
     if any(map(low.__contains__, _OTHERS)) or (
@@ -97,11 +99,12 @@ def groups(text: str) -> frozenset[str]:
         here.add("options")
     if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
         here.add("piped")
-    if any(map(text.__contains__, _DEVICES)):
+    set_up = not _CALLED.isdisjoint(names) or "community" in text
+    if set_up and any(map(text.__contains__, _DEVICES)):
         here.add("gear")
     if "AUTH " in text:
         here.add("prompt")
-    if "(" in text and any(map(low.__contains__, _SIGNS)):
+    if any(map(text.__contains__, _ENDED)) and any(map(low.__contains__, _SIGNS)):
         here.add("calls")
     return frozenset(here)
 
@@ -147,6 +150,8 @@ _SIGN_IN = re.compile(
     r"""(?:["'][^"'\n]{1,64}["']|[a-z_][\w.]{0,40}+),[ \t\n]{0,4}["']([^"'\n\s]{4,128})["'][ \t]{0,2}[,)]""",
     re.IGNORECASE,
 )
+#: How an argument in quotes ends.
+_ENDED = ("',", '",', "')", '")', "' ", '" ')
 _SIGNS = (
     "login(", "log_in(", "signin(", "sign_in(", "logon(", "auth(", "authenticate(", "credential(", "credentials(", "mysqli(",
     "connect(", "connection(", "pdo(",

@@ -80,7 +80,8 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
         set()
     )  # short stretches in which nothing was found: lists have the same ones again and again
     waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
-    words = _Words(detectors_assigned.named(text), detectors_commands.groups(text))
+    names = detectors_assigned.named(text)
+    words = _Words(names, detectors_commands.groups(text, names))
     for turn in range(_ROUNDS):
         left: list[tuple[int, int]] = []
         for start, end in waiting:
@@ -154,6 +155,9 @@ def _detect(text: str, mode: Privacy, words: _Words) -> list[Found]:
         found += detectors_apart.queries(text)
     if "@" in text:
         found += detectors_personal.logins(text)
+        found += detectors_apart.beside_mail(text)
+    if ":" in text:
+        found += detectors_apart.pgpass(text)
     found += detectors_personal.ibans(text)
     digits = _DIGITS.search(text) is not None
     if digits:
