@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from acms.core.detectors import Found
-from acms.core.detectors_values import DIGIT, LETTER, MOMENT, NOT_VALUES, names_itself, opaque, plausible
+from acms.core.detectors_values import DIGIT, LETTER, MOMENT, NOT_VALUES, ODD, names_itself, opaque, plausible
 
 # ── the answer to a question ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,6 +144,8 @@ def queries(text: str) -> Iterator[Found]:
 _HEAD = re.compile(
     r"""[|]?[ \t]*["'`*]{0,2}\w[\w .#-]{0,30}["'`*]{0,2}(?:[ \t]*[,;|\t][ \t]*["'`*]{0,2}[\w .#-]{0,31}["'`*]{0,2}){1,11}[ \t]*[|]?\r?"""
 )
+#: What may stand before the name in its cell: "Wi-Fi ", "mot de ".
+_OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _SIDES = " \t\"'`*"
 _ROWS = 200
 
@@ -162,7 +164,7 @@ def column(text: str, start: int, end: int, kind: str) -> list[Found]:
     before, after = text[begin:start].rstrip("\"'`*\r "), text[end:stop].lstrip("\"'`*\r ")
     line = text[begin:stop]
     sign = max("\t,;|", key=line.count)
-    if (before and before[-1] != sign) or (after and after[0] != sign):
+    if (after and after[0] != sign) or not _OF_IT.fullmatch(before.rpartition(sign)[2]):
         return []
     place, cells = before.count(sign), line.count(sign)
     found: list[Found] = []
@@ -220,9 +222,12 @@ def beside_mail(text: str) -> Iterator[Found]:
         host = _MAIL_HOST.match(text, at)
         if host:
             value = host[1].rstrip(".,;?)")
-            made_up = DIGIT.search(value) and LETTER.search(value) and not _TICKET.fullmatch(value)
+            digits = sum(map(str.isdigit, value))
+            made_up = digits > 1 or (digits and (ODD.search(value) or not value.islower()))
             if (
                 made_up
+                and LETTER.search(value)
+                and not _TICKET.fullmatch(value)
                 and not MOMENT.fullmatch(value)
                 and _SIGNING.search(text, max(0, at - 100), at)
                 and plausible(text, value, host.start(1), "password", "=", False, False)
@@ -253,7 +258,7 @@ def spoken(text: str, low: str, start: int, end: int) -> Found | None:
     if words and NOT_VALUES.isdisjoint(words[1].split()):
         return Found(words.start(1), words.end(1), "password")
     to = _TO.match(text, end)
-    if to and (_TURNED.search(low, max(0, start - 40), start) or _TURNED.search(to[2])):
+    if to and (_TURNED.search(low, max(0, start - 40), to.start(1)) or _TURNED.search(to[2])):
         value = to[1].rstrip(".,;?)")
         if (
             DIGIT.search(value)

@@ -33,7 +33,7 @@ _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
-    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "codice", "codigo", "kodeord", "clave", "chiave",
+    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code ", "codice", "codigo", "kodeord", "clave", "chiave",
     "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
 )  # fmt: skip
 _STEMS_BEYOND = (
@@ -46,7 +46,7 @@ _WORD = re.compile(
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
     r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
     r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
-    r"zugangscode|toegangscode|code d['’]acc[eè]s|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
+    r"zugangscode|toegangscode|code (?:d['’]acc[eè]s|(?:du )?wi-?fi)|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
     r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
@@ -169,7 +169,7 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
         low = _lower(text)
         said = any(map(text.__contains__, _LINKS))
         find = _any(stems).search
-        at = 0
+        at, digit = 0, -1
         while stem := find(low, at):
             at = stem.end()
             name = _WORD.match(low, stem.start())
@@ -177,15 +177,21 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                 continue
             at = name.end()
             kind = name.lastgroup or "secret"
+            if digit < at:  # where the next digit stands: what is searched for further away has one
+                next_one = DIGIT.search(text, at)
+                digit = next_one.start() if next_one else len(text) + _FAR
+            near = digit - at < _FAR
             if text[at : at + 1] not in _FOLLOWS:
                 if text.startswith("(", at):
                     hit = argument(text, stem.start(), at, kind)
                 elif kind == "password":
-                    hit = (_said_before(text, name) if said else None) or _near(text, at)
+                    hit = (_said_before(text, name) if said else None) or (_near(text, at) if near else None)
                 else:
                     hit = None
-                if hit := hit or answered(text, low, stem.start(), at, kind):
+                if hit := hit or (answered(text, low, stem.start(), at, kind) if near else None):
                     found.append(hit)
+                elif near and text.startswith(";", at):
+                    found += column(text, stem.start(), at, kind)
                 continue
             mine = (
                 kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
@@ -208,17 +214,21 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = (_said_before(text, name) if said else None) or _near(text, name.end())
-                    hit = hit or spoken(text, low, stem.start(), name.end())
-                hit = hit or answered(text, low, stem.start(), name.end(), kind)
-                if not hit and (cells := column(text, stem.start(), name.end(), kind)):
-                    found += cells
+                    hit = _said_before(text, name) if said else None
+                    if near and not hit:
+                        hit = _near(text, name.end()) or spoken(text, low, stem.start(), name.end())
+                if near and not hit:
+                    hit = answered(text, low, stem.start(), name.end(), kind)
+                    if not hit:
+                        found += column(text, stem.start(), name.end(), kind)
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
     return found
 
 
+_FAR = 1600
+"""Characters after a name within which its value stands, apart from it."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
 #: What is said of networks: their keys are passwords.

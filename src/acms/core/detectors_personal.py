@@ -172,10 +172,12 @@ _CALLED = re.compile(
     r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|cell(?:phone)?|handy|fax|whats ?app|sms|dial|"
     r"ring|contact|hotline|call(?:ed|er|ing)|call(?: me| us| him| her| them)?|text (?:me|him|her|us)|"
     r"reach (?:me|us|him|her)|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
-    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer)|tel\.|"
+    r"(?:mon|son|notre) numéro|m[óo]j numer|chiama(?:mi|ci)|ll[áa]ma(?:me|nos)|bellen|appele[rz][- ](?:moi|nous)|"
+    r"joindre|erreich(?:en|bar)|(?:mi|su) número|rufnummer)|tel\.|"
     r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)(?:号码?|番号|번호)?"
     r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}"
-    r"(?:is|at|on|under|ist|est|es|è|é|是|は|：|:|=|-)?[ \t]{0,3}(?:is |at |on |el |le |il |o |das |die )?['\"]?$",
+    r"(?:is|at|on|under|unter|op|al|au|to|ist|est|es|è|é|是|は|：|:|=|-)?[ \t]{0,3}"
+    r"(?:is |at |on |el |le |il |o |das |die )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
