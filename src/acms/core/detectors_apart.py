@@ -148,6 +148,10 @@ _HEAD = re.compile(
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
 _SIDES = " \t\"'`*"
 _ROWS = 200
+#: The name of a column, so that each row is read below one only.
+_TITLE = re.compile(
+    r"(?i)[\w -]{0,24}?(?:pass\w{0,8}|pwd|pw|psk|secret|token|key|credentials?|kennwort|wachtwoord|senha|clave|mdp)"
+)
 
 
 def column(text: str, start: int, end: int, kind: str) -> list[Found]:
@@ -168,6 +172,7 @@ def column(text: str, start: int, end: int, kind: str) -> list[Found]:
         return []
     place, cells = before.count(sign), line.count(sign)
     found: list[Found] = []
+    name = text[start:end].lower()
     for _ in range(_ROWS):
         begin, stop = stop + 1, text.find("\n", stop + 1, stop + 1200)
         if stop < 0:
@@ -178,8 +183,8 @@ def column(text: str, start: int, end: int, kind: str) -> list[Found]:
         cell = row[place]
         value = cell.strip(_SIDES + "\r")
         at = begin + sum(map(len, row[:place])) + place + cell.find(value)
-        if value.lower() == text[start:end].lower():
-            break
+        if name in value.lower() or _TITLE.fullmatch(value):
+            break  # another table
         if _cell(text, value, at, kind):
             found.append(Found(at, at + len(value), kind))
     return found

@@ -33,7 +33,7 @@ _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
     "contrasena", "cookie", "sessi", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
-    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code ", "codice", "codigo", "kodeord", "clave", "chiave",
+    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "code wi", "codice", "codigo", "kodeord", "clave", "chiave",
     "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
 )  # fmt: skip
 _STEMS_BEYOND = (

@@ -104,7 +104,7 @@ def groups(text: str, names: tuple[str, ...]) -> frozenset[str]:
         here.add("gear")
     if "AUTH " in text:
         here.add("prompt")
-    if any(map(text.__contains__, _ENDED)) and any(map(low.__contains__, _SIGNS)):
+    if "(" in text and any(map(low.__contains__, _SIGNS)):
         here.add("calls")
     return frozenset(here)
 
@@ -150,8 +150,6 @@ _SIGN_IN = re.compile(
     r"""(?:["'][^"'\n]{1,64}["']|[a-z_][\w.]{0,40}+),[ \t\n]{0,4}["']([^"'\n\s]{4,128})["'][ \t]{0,2}[,)]""",
     re.IGNORECASE,
 )
-#: How an argument in quotes ends.
-_ENDED = ("',", '",', "')", '")', "' ", '" ')
 _SIGNS = (
     "login(", "log_in(", "signin(", "sign_in(", "logon(", "auth(", "authenticate(", "credential(", "credentials(", "mysqli(",
     "connect(", "connection(", "pdo(",
