@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from acms.core.detectors import Found
-from acms.core.detectors_values import DIGIT, LETTER, MOMENT, names_itself, opaque, plausible
+from acms.core.detectors_values import DIGIT, LETTER, MOMENT, NOT_VALUES, ODD, names_itself, opaque, plausible
 
 # ── the answer to a question ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,3 +136,140 @@ def queries(text: str) -> Iterator[Found]:
         value = match[1]
         if opaque(value) and not names_itself(value):
             yield Found(match.start(1), match.end(1), "api_key")
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: A line of names, each a word or a few.
+_HEAD = re.compile(
+    r"""[|]?[ \t]*["'`*]{0,2}\w[\w .#-]{0,30}["'`*]{0,2}(?:[ \t]*[,;|\t][ \t]*["'`*]{0,2}[\w .#-]{0,31}["'`*]{0,2}){1,11}[ \t]*[|]?\r?"""
+)
+#: What may stand before the name in its cell: "Wi-Fi ", "mot de ".
+_OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")
+_SIDES = " \t\"'`*"
+_ROWS = 200
+#: The name of a column, so that each row is read below one only.
+_TITLE = re.compile(
+    r"(?i)[\w -]{0,24}?(?:pass\w{0,8}|pwd|pw|psk|secret|token|key|credentials?|kennwort|wachtwoord|senha|clave|mdp)"
+)
+
+
+def column(text: str, start: int, end: int, kind: str) -> list[Found]:
+    """Return what stands below a name that heads a column: of lines of CSV, of a table in Markdown."""
+    begin = text.rfind("\n", max(0, start - 300), start) + 1
+    stop = text.find("\n", end, end + 300)
+    if (
+        stop < 0
+        or start - begin > 300
+        or (begin == 0 and start > 300)
+        or not _HEAD.fullmatch(text, begin, stop)
+    ):
+        return []
+    before, after = text[begin:start].rstrip("\"'`*\r "), text[end:stop].lstrip("\"'`*\r ")
+    line = text[begin:stop]
+    sign = max("\t,;|", key=line.count)
+    if (after and after[0] != sign) or not _OF_IT.fullmatch(before.rpartition(sign)[2]):
+        return []
+    place, cells = before.count(sign), line.count(sign)
+    found: list[Found] = []
+    name = text[start:end].lower()
+    for _ in range(_ROWS):
+        begin, stop = stop + 1, text.find("\n", stop + 1, stop + 1200)
+        if stop < 0:
+            stop = len(text) if len(text) - begin < 1200 else begin
+        row = text[begin:stop].split(sign)
+        if len(row) != cells + 1:
+            break
+        cell = row[place]
+        value = cell.strip(_SIDES + "\r")
+        at = begin + sum(map(len, row[:place])) + place + cell.find(value)
+        if name in value.lower() or _TITLE.fullmatch(value):
+            break  # another table
+        if _cell(text, value, at, kind):
+            found.append(Found(at, at + len(value), kind))
+    return found
+
+
+def _cell(text: str, value: str, at: int, kind: str) -> bool:
+    if len(value) < 6 or " " in value or not DIGIT.search(value) or not LETTER.search(value):
+        return False
+    if value.startswith("$") or _TICKET.fullmatch(value) or MOMENT.fullmatch(value):
+        return False
+    if kind != "password" and not opaque(value):
+        return False
+    return plausible(text, value, at, kind, "=", False, False)
+
+
+#: A line of `.pgpass`: host, port, database, user, password.
+_PGPASS = re.compile(
+    r"^[\w.*-]{1,64}+:(?:54\d\d|6432|\*):[\w.*-]{1,64}+:[\w.*-]{1,64}+:([^\s:]{4,128}+)$", re.MULTILINE
+)
+#: After the sign of an address of mail: its host, and what is told to be the password where somebody signs in.
+_MAIL_HOST = re.compile(
+    r"""@[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,4}+["'`]?[ \t]?[/|][ \t]?["'`]?([^\s"'`<>/|]{6,64}+)"""
+)
+_SIGNING = re.compile(
+    r"(?i)log(?:ging|ged)?[ -]?(?:in|on)\b|login|sign(?:ing|ed)? ?in|cred|account|access|zugang|einlog|anmeld|connexion|identifiant|acceso|accesso|acesso|inlog"
+)
+
+
+def pgpass(text: str) -> Iterator[Found]:
+    """Find the passwords of lines of `.pgpass`."""
+    for match in _PGPASS.finditer(text) if ":54" in text or ":6432:" in text or ":*:" in text else ():
+        if not names_itself(match[1]) and len(set(match[1])) > 2:
+            yield Found(match.start(1), match.end(1), "password")
+
+
+def beside_mail(text: str) -> Iterator[Found]:
+    """Find what stands beside an address of mail where somebody is to sign in: `log in with ann@example.org / …`."""
+    at = text.find("@")
+    while at >= 0:
+        host = _MAIL_HOST.match(text, at)
+        if host:
+            value = host[1].rstrip(".,;?)")
+            digits = sum(map(str.isdigit, value))
+            made_up = digits > 1 or (digits and (ODD.search(value) or not value.islower()))
+            if (
+                made_up
+                and LETTER.search(value)
+                and not _TICKET.fullmatch(value)
+                and not MOMENT.fullmatch(value)
+                and _SIGNING.search(text, max(0, at - 100), at)
+                and plausible(text, value, host.start(1), "password", "=", False, False)
+            ):
+                yield Found(host.start(1), host.start(1) + len(value), "password")
+        at = text.find("@", at + 1)
+
+
+# ── what was set, in sentences ──────────────────────────────────────────────────────────────────────────────────────
+
+_TO = re.compile(
+    r"""[ \t](?:[^\s:=]{1,16}[ \t]){0,2}?(?:auf|zu|en|à|a|por|para|in|op|naar|na|på|til|为|成)[ \t]["'`„“«]?([^\s"'`“”»<>]{6,64}+)["'`“”»]?([^\n]{0,24})"""
+)
+_TURNED = re.compile(
+    r"(?i)setz|geänder|ändert|gestellt|chang|modifi|réinit|cambi|restabl|mud(?:ei|ou)|alter|redefin|imposta|reimpost|"
+    r"gewijzig|verander|ingesteld|zmieni|ustawi|ändra|ändret|endre"
+)
+_WORDS_OF_IT = re.compile(
+    r"""["']?[ \t]?(?:[:=]|is|was|ist)[ \t]{1,3}["']?((?:[a-z]{3,12}[ ]){2,7}\d{1,6})["']?[.,]?[ \t]*(?:\r?\n|$)"""
+)
+
+
+def spoken(text: str, low: str, start: int, end: int) -> Found | None:
+    """Return the password that a sentence says it was turned to, or that is several words and a number."""
+    if not DIGIT.search(text, end, end + 96):
+        return None
+    words = _WORDS_OF_IT.match(text, end)
+    if words and NOT_VALUES.isdisjoint(words[1].split()):
+        return Found(words.start(1), words.end(1), "password")
+    to = _TO.match(text, end)
+    if to and (_TURNED.search(low, max(0, start - 40), to.start(1)) or _TURNED.search(to[2])):
+        value = to[1].rstrip(".,;?)")
+        if (
+            DIGIT.search(value)
+            and LETTER.search(value)
+            and not _TICKET.fullmatch(value)
+            and plausible(text, value, to.start(1), "password", "=", False, False)
+        ):
+            return Found(to.start(1), to.start(1) + len(value), "password")
+    return None

@@ -12,7 +12,7 @@ import re
 from functools import cache
 
 from acms.core.detectors import Found
-from acms.core.detectors_apart import answered, argument, item, signed_in
+from acms.core.detectors_apart import answered, argument, column, item, signed_in, spoken
 from acms.core.detectors_headers import header
 from acms.core.detectors_values import (
     DIGIT,
@@ -20,6 +20,7 @@ from acms.core.detectors_values import (
     MOMENT,
     ODD,
     PLACEHOLDER,
+    SCRIPT,
     bare,
     entropy,
     opaque,
@@ -30,9 +31,9 @@ from acms.core.detectors_values import (
 #: Where a word for something secret begins, or has its last part. Those with letters beyond ASCII are looked for apart.
 _STEMS = (
     "pass", "pwd", "pw", "psw", "p/w", "secret", "token", "key", "cred", "authorization", "bearer", "kennwort", "senha",
-    "contrasena", "cookie", "sessi", "sessid", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
+    "contrasena", "cookie", "sessi", "signature", "sig=", "identified by", "recovery", "backup", "phrase",
     "mnemonic", "_auth", '"auth"', "wachtwoord", "parola", "heslo", "salasana", "adgangskode", "kata sandi",
-    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "codice", "codigo", "kodeord", "clave", "chiave",
+    "connect.sid", "mdp", "psk", "zugangscode", "toegangscode", "code d", "code wi", "codice", "codigo", "kodeord", "clave", "chiave",
     "chave", "sleutel", "klucz", "nyckel", "jeton", "geheimnis",
 )  # fmt: skip
 _STEMS_BEYOND = (
@@ -45,7 +46,7 @@ _WORD = re.compile(
     r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
     r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
     r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
-    r"zugangscode|toegangscode|code d['’]acc[eè]s|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
+    r"zugangscode|toegangscode|code (?:d['’]acc[eè]s|(?:du )?wi-?fi)|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
     r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
@@ -79,7 +80,7 @@ _STILL = frozenset(
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
     r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：]|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
     r"""是|为|為|は|는|은|"""
     r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
     r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
@@ -154,16 +155,21 @@ def _any(stems: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(stems))
 
 
-def assigned(text: str) -> list[Found]:
-    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
+def named(text: str) -> tuple[str, ...]:
+    """Return the stems of names of secrets that a text has at all."""
     low = _lower(text)
+    stems = tuple([stem for stem in _STEMS if stem in low])
+    return stems if low.isascii() else stems + tuple([stem for stem in _STEMS_BEYOND if stem in low])
+
+
+def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
+    """Find what prose, code, configuration, headers and commands call a password, a key, a token or a secret."""
     found: list[Found] = []
-    stems = tuple(stem for stem in _STEMS if stem in low)
-    if not low.isascii():
-        stems += tuple(stem for stem in _STEMS_BEYOND if stem in low)
     if stems:
+        low = _lower(text)
+        said = any(map(text.__contains__, _LINKS))
         find = _any(stems).search
-        at = 0
+        at, digit = 0, -1
         while stem := find(low, at):
             at = stem.end()
             name = _WORD.match(low, stem.start())
@@ -171,15 +177,21 @@ def assigned(text: str) -> list[Found]:
                 continue
             at = name.end()
             kind = name.lastgroup or "secret"
+            if digit < at:  # where the next digit stands: what is searched for further away has one
+                next_one = DIGIT.search(text, at)
+                digit = next_one.start() if next_one else len(text) + _FAR
+            near = digit - at < _FAR
             if text[at : at + 1] not in _FOLLOWS:
                 if text.startswith("(", at):
                     hit = argument(text, stem.start(), at, kind)
                 elif kind == "password":
-                    hit = _said_before(text, name) or _near(text, at)
+                    hit = (_said_before(text, name) if said else None) or (_near(text, at) if near else None)
                 else:
                     hit = None
-                if hit := hit or answered(text, low, stem.start(), at, kind):
+                if hit := hit or (answered(text, low, stem.start(), at, kind) if near else None):
                     found.append(hit)
+                elif near and text.startswith(";", at):
+                    found += column(text, stem.start(), at, kind)
                 continue
             mine = (
                 kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
@@ -202,14 +214,21 @@ def assigned(text: str) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = _said_before(text, name) or _near(text, name.end())
-                hit = hit or answered(text, low, stem.start(), name.end(), kind)
+                    hit = _said_before(text, name) if said else None
+                    if near and not hit:
+                        hit = _near(text, name.end()) or spoken(text, low, stem.start(), name.end())
+                if near and not hit:
+                    hit = answered(text, low, stem.start(), name.end(), kind)
+                    if not hit:
+                        found += column(text, stem.start(), name.end(), kind)
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
     return found
 
 
+_FAR = 1600
+"""Characters after a name within which its value stands, apart from it."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
 #: What is said of networks: their keys are passwords.
@@ -263,6 +282,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
     if whole:
         if kind != "password" and value.islower() and not DIGIT.search(value):
             return None  # a word, or what reads like one
+        if value[0] > "\u2e80" and SCRIPT.match(value):
+            return None  # a sentence goes on
         judged = bare(value)
         whole, value = judged == value, judged
     if name[0] == "sig" and len(value) < 16:
@@ -429,7 +450,8 @@ _POOR = (
     "secure",
     "guessable",
 )
-_LINKS = (" ist ", " als ", " comme ", " como ")
+#: What joins the value to the name after it.
+_LINKS = (" as ", " is ", " ist ", " als ", " comme ", " como ")
 
 
 def _said_before(text: str, name: re.Match[str]) -> Found | None:
@@ -438,7 +460,7 @@ def _said_before(text: str, name: re.Match[str]) -> Found | None:
     if text[name.start() - 1 : name.start()] != " ":
         return None
     before = text[start : name.start()]
-    if " as " not in before and " is " not in before and not any(map(before.__contains__, _LINKS)):
+    if not any(map(before.__contains__, _LINKS)):
         return None
     match = _BEFORE.search(before)
     if (

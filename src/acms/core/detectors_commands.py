@@ -15,9 +15,9 @@ _USER = re.compile(r"""(?<![\w-])(?:-u|--user)(?:=|[ \t]{0,4})["']?([^\s"':]{0,1
 _ARGUMENT = re.compile(
     r"""(?:sshpass[ \t]{1,4}-p|redis-cli[ \t](?:[^\n]{0,60}?[ \t])?-a|zip[ \t](?:[^\n]{0,60}?[ \t])?-P|"""
     r"""(?:docker|podman|helm|skopeo|oc|az)[ \t](?:registry[ \t])?login[ \t](?:[^\n]{0,80}?[ \t])?-p|"""
-    r"""sqlcmd[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
+    r"""(?:sqlcmd|osql|ipmitool|mosquitto_\w{3})[ \t](?:[^\n]{0,80}?[ \t])?-P|ldap\w{3,8}[ \t](?:[^\n]{0,120}?[ \t])?-w|"""
     r"""mongo(?:sh|dump|restore|export|import)?[ \t](?:[^\n]{0,80}?[ \t])?-p|requirepass|masterauth|rootpw|"""
-    r"""(?:snowsql|psexec|useradd|usermod|evil-winrm)(?:\.exe)?[ \t](?:[^\n]{0,80}?[ \t])?-p(?=[ \t'"])|"""
+    r"""(?:snowsql|psexec|cqlsh|rdesktop|useradd|usermod|evil-winrm)(?:\.exe)?[ \t](?:[^\n]{0,80}?[ \t])?-p(?=[ \t'"])|"""
     r"""openssl[ \t]enc[ \t][^\n]{0,80}?[ \t]-k|lftp[ \t](?:[^\n]{0,60}?[ \t])?-u[ \t][^\s,]{1,40}+,|"""
     r"""smbclient[ \t][^\n]{0,80}?-U[ \t]?[^\s%]{1,40}+%|wpa_passphrase[ \t]\S{1,40}[ \t]|"""
     r"""(?:sqlplus[ \t]|jdbc:oracle:\w{2,5}:)\w{1,32}/|7z\w?[ \t](?:[^\n]{0,60}?[ \t])?-p|"""
@@ -26,7 +26,7 @@ _ARGUMENT = re.compile(
     r"""ConvertTo-SecureString[ \t](?:-String[ \t])?(?=["']))"""
     r"""[ \t]{0,4}["']?([^\s"'$-][^\s"']{2,127}+)|"""
     r"""mysql\w{0,8}[ \t](?:[^\n]{0,80}?[ \t])?-p["']?(?!\d{1,5}(?!\S))([^\s"'-][^\s"']{2,127})|"""
-    r"""xfreerdp[ \t][^\n]{0,80}?/p:([^\s"']{3,128}+)"""
+    r"""freerdp[ \t][^\n]{0,80}?/p:["']?([^\s"']{3,128}+)"""
 )
 #: A user and a password, one after the other.
 _AFTER_USER = re.compile(
@@ -49,11 +49,11 @@ _PIPED = re.compile(
 )
 #: Commands with a password in an option, and those without one.
 _COMMANDS = (
-    "curl", "sshpass", "redis-cli", "zip ", "7z", " login", "sqlcmd", "ldap", "mongo", "snowsql", "smbclient", "http", "mysql",
+    "curl", "sshpass", "redis-cli", "zip ", "7z", " login", "sqlcmd", "osql", "ipmitool", "mosquitto", "cqlsh", "rdesktop", "ldap", "mongo", "snowsql", "smbclient", "http", "mysql",
     "gh secret", "htpasswd", "psexec", "useradd", "usermod", "winrm", "openssl enc", "lftp", "-securestring",
 )  # fmt: skip
 _OTHERS = (
-    "net use", "requirepass", "masterauth", "rootpw", "wpa_pass", "sqlplus", "jdbc:oracle", "xfreerdp", "chpasswd",
+    "net use", "requirepass", "masterauth", "rootpw", "wpa_pass", "sqlplus", "jdbc:oracle", "freerdp", "chpasswd",
     "auth=(", "auth = (", "auth(", "rabbitmqctl", "ftp>",
 )  # fmt: skip
 _OPTION = re.compile(r"[ \t]-{1,2}[A-Za-z]")
@@ -69,6 +69,8 @@ _GEAR = re.compile(
     r"""set[ \t](?:psksecret|passwd)|neighbor[ \t]\S{1,40}+[ \t]password|option[ \t]key)[ \t]{1,4}(?:[0-9]{1,2}[ \t]{1,4})?"""
     r"""["']?([^\s"'$-][^\s"']{3,127}+)"""
 )
+#: What settings of devices are called, as stems of names.
+_CALLED = frozenset(("pass", "secret", "key", "psk", "token"))
 _DEVICES = (
     "enable ",
     "username ",
@@ -87,50 +89,57 @@ _PROMPT = re.compile(
 )
 
 
-def commands(text: str) -> Iterator[Found]:
-    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
+def groups(text: str, names: tuple[str, ...]) -> frozenset[str]:
+    """Return the groups of rules of which a text has a literal at all; `names` are its stems of names of secrets."""
     low = text.lower()
-    named = any(map(low.__contains__, _OTHERS))
-    if named or (_OPTION.search(text) and any(map(low.__contains__, _COMMANDS))):
+    here: set[str] = set()
+    if any(map(low.__contains__, _OTHERS)) or (
+        any(map(low.__contains__, _COMMANDS)) and _OPTION.search(text)
+    ):
+        here.add("options")
+    if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
+        here.add("piped")
+    set_up = not _CALLED.isdisjoint(names) or "community" in text
+    if set_up and any(map(text.__contains__, _DEVICES)):
+        here.add("gear")
+    if "AUTH " in text:
+        here.add("prompt")
+    if "(" in text and any(map(low.__contains__, _SIGNS)):
+        here.add("calls")
+    return frozenset(here)
+
+
+def commands(text: str, here: frozenset[str]) -> Iterator[Found]:
+    """Find passwords in options of commands: `curl -u user:password`, `sshpass -p …`, `mysql -p…`."""
+    if "options" in here:
         for match in _USER.finditer(text):
             if _given(match[2]):
                 yield Found(match.start(2), match.end(2), "password")
-        for match in chain(*(rule.finditer(text) for rule in (_ARGUMENT, _AFTER_USER, _TUPLE, _CHPASSWD))):
-            group = match.lastindex or 1
-            if _given(match[group]):
-                yield Found(match.start(group), match.end(group), "password")
-    if ("|" in text and ("echo " in low or "printf " in low)) or ("assword" in text and "send" in text):
-        for match in _PIPED.finditer(text):
-            group = match.lastindex or 1
-            if _given(match[group]):
-                yield Found(match.start(group), match.end(group), "password")
-    if any(map(text.__contains__, _DEVICES)):
-        for match in _GEAR.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
-    if "AUTH " in text:
-        for match in _PROMPT.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
-    if "(" in text and any(map(low.__contains__, _SIGNS)):
-        for match in _SIGN_IN.finditer(text):
-            if _made_up(text, match):
-                yield Found(match.start(1), match.end(1), "password")
+    for group, rules, judge in _RULES:
+        if group in here:
+            for match in chain(*(rule.finditer(text) for rule in rules)):
+                at = match.lastindex or 1
+                if judge(text, match, at):
+                    yield Found(match.start(at), match.end(at), "password")
 
 
 def _given(value: str) -> bool:
     return not names_itself(value) and value.lower() not in NOT_VALUES
 
 
-def _made_up(text: str, match: re.Match[str]) -> bool:
+def _stands(_text: str, match: re.Match[str], at: int) -> bool:
+    return _given(match[at])
+
+
+def _made_up(text: str, match: re.Match[str], at: int) -> bool:
     """Tell whether a value has letters and what people put beside them in passwords."""
-    value = match[1]
+    value = match[at]
     mixed = not value.islower() and not value.isupper() and DIGIT.search(value) is not None
     return (
         (mixed or ODD.search(value) is not None or sum(map(str.isdigit, value)) > 1)
         and LETTER.search(value) is not None
         and not names_itself(value.rstrip("0123456789"))
-        and plausible(text, value, match.start(1), "password", "=", True, False)
+        and plausible(text, value, match.start(at), "password", "=", True, False)
     )
 
 
@@ -145,3 +154,11 @@ _SIGNS = (
     "login(", "log_in(", "signin(", "sign_in(", "logon(", "auth(", "authenticate(", "credential(", "credentials(", "mysqli(",
     "connect(", "connection(", "pdo(",
 )  # fmt: skip
+#: Group, rules, and what a value must be.
+_RULES = (
+    ("options", (_ARGUMENT, _AFTER_USER, _TUPLE, _CHPASSWD), _stands),
+    ("piped", (_PIPED,), _stands),
+    ("gear", (_GEAR,), _made_up),
+    ("prompt", (_PROMPT,), _made_up),
+    ("calls", (_SIGN_IN,), _made_up),
+)

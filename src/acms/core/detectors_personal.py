@@ -16,11 +16,14 @@ from acms.core.detectors_values import names_itself
 # ── email addresses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LOCAL = re.compile(r"""[^\s@<>()\[\]{},;:"`|\\/=&?#!*^~$]{1,64}+""")
-_DOMAIN = re.compile(r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}([A-Za-z]{2,24}|xn--[a-z0-9-]{2,30})(?![\w-])")
+_PLAIN_NAME = re.compile(r"(?<=[\u2e80-\ud7af])[A-Za-z0-9][!-~]*$")
+_DOMAIN = re.compile(
+    r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,6}([A-Za-z]{2,24}|xn--[a-z0-9-]{2,30})(?![^\W\u2e80-\ud7af]|-)"
+)
 _SPELT = re.compile(
-    r"(?<![\w.])([\w.+-]{1,64}) ?(?:\[at\]|\(at\)|\{at\}| at ) ?"
-    r"((?:[\w-]{1,63} ?(?:\.|\[dot\]|\(dot\)|\{dot\}| dot ) ?){1,4}"
-    r"[A-Za-z]{2,12})(?!\w)"
+    r"(?<![\w.])[\w.+-]{1,64}(?: ?(?:\[at\]|\(at\)|\{at\}) ?"
+    r"(?:[\w-]{1,63} ?(?:\.|\[dot\]|\(dot\)|\{dot\}| dot ) ?){1,4}"
+    r"| at (?:[\w-]{1,63}(?: dot |\.(?=[\w-]{1,63} dot ))){1,4})[A-Za-z]{2,12}(?!\w)"
 )
 #: What looks like the domain of an address and is the name of a file: image@2x.png.
 _FILES = frozenset(
@@ -99,6 +102,8 @@ def emails(text: str) -> Iterator[Found]:
         at = domain.start()
         local = _LOCAL.match(text[max(after, at - 64) : at][::-1])
         name = local[0][::-1].lstrip(".-+'%") if local else ""
+        if not name.isascii() and (plain := _PLAIN_NAME.search(name)):
+            name = plain[0]  # what stands before it is a sentence without blanks
         if (
             name
             and not name.endswith(".")
@@ -111,7 +116,7 @@ def emails(text: str) -> Iterator[Found]:
         after = domain.end()
     if "dot" in text and ("[at]" in text or "(at)" in text or "{at}" in text or " at " in text):
         for match in _SPELT.finditer(text):
-            if "dot" in match[2] and ("at " not in match[0] or " dot " in match[2]):
+            if "dot" in match[0]:
                 yield Found(match.start(), match.end(), "email")
 
 
@@ -167,10 +172,12 @@ _CALLED = re.compile(
     r"(?:\b(?:tele?(?:phone|fon|fone)?|phones?|mobiles?|mobil|m[óo]vil|cell(?:phone)?|handy|fax|whats ?app|sms|dial|"
     r"ring|contact|hotline|call(?:ed|er|ing)|call(?: me| us| him| her| them)?|text (?:me|him|her|us)|"
     r"reach (?:me|us|him|her)|(?:my|his|her|their|our|meine|seine|ihre) (?:new |neue )?(?:number|nummer)|"
-    r"(?:mon|son|notre) numéro|(?:mi|su) número|rufnummer)|tel\.|"
+    r"(?:mon|son|notre) numéro|m[óo]j numer|chiama(?:mi|ci)|ll[áa]ma(?:me|nos)|bellen|appele[rz][- ](?:moi|nous)|"
+    r"joindre|erreich(?:en|bar)|(?:mi|su) número|rufnummer)|tel\.|"
     r"téléphone|teléfono|☎|📞|📱|手机|电话|電話|携帯|전화|телефон|номер)(?:号码?|番号|번호)?"
     r"(?:[ _]?(?:number|no\.?|nr\.?|nummer|#))?['\"]?[ \t]{0,3}"
-    r"(?:is|at|on|under|ist|est|es|è|是|は|：|:|=|-)?[ \t]{0,3}(?:is |at |on )?['\"]?$",
+    r"(?:is|at|on|under|unter|op|al|au|to|ist|est|es|è|é|是|は|：|:|=|-)?[ \t]{0,3}"
+    r"(?:is |at |on |el |le |il |o |das |die )?['\"]?$",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{1,2}[./ -]\d{1,2}[./ -](?:19|20)\d{2}|(?:19|20)\d{2}[./ -]\d{1,2}[./ -]\d{1,2}")
@@ -239,7 +246,9 @@ def phones(text: str) -> Iterator[Found]:
 #: What is said of telephones near a number, not only right before it.
 _NEAR = re.compile(
     r"(?i)phone|fon\b|mobil|handy|\btel\b|\bfax|\bsms|\btext(?:ed)? |\bcall|\breach|\bring\b|\bdial|contact|whatsapp|"
-    r"number|numéro|número|nummer|\bcell|m[óo]vil|t[ée]l[ée]|☎|📞|📱|手机|电话|電話|携帯|전화|тел"
+    r"number|numéro|número|nummer|\bcell|m[óo]vil|t[ée]l[ée]|☎|📞|📱|手机|电话|電話|携帯|전화|тел|"
+    r"erreich|anruf|rufen|durchwahl|\bll[áa]m[ae]|\bbell?en\b|\bbel me|joindre|joignable|"
+    r"appele[rz]|chiam[ai]|\bligu?[ae]|zadzwo|dzwoni|звон|(?m:^)[ \t]*[TMFP][.:]?[ \t]{1,2}(?=[(0])"
 )
 _NEIGHBOUR = re.compile(r"\d[ \t,;|/]{1,8}$")
 
@@ -259,7 +268,7 @@ def _written(text: str, start: int, stop: int, number: str) -> bool:
 
 
 def _called(text: str, start: int) -> bool:
-    return _CALLED.search(text, max(0, start - 36), start) is not None
+    return text.endswith("wa.me/", 0, start) or _CALLED.search(text, max(0, start - 36), start) is not None
 
 
 # ── bank accounts ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,6 +22,11 @@ NOT_VALUES = frozenset(
     configured injected read loaded async raise return break continue throw await new function def class null assert
     print log import export super this self example sample dummy placeholder todo tbd n/a foobar xxx xxxx
     shift undef nullptr
+    mismatch mismatched match matches matched failed failure fails locked unlocked disabled enabled active inactive
+    pending success successful succeeded blank blocked lost found copied cleared confirmed malformed mandatory skipped
+    ignored unspecified breached pwned reused forbidden authenticated authentication prompted interactive plaintext
+    cleartext nonexistent mixed abgelaufen falsch ungültig vergessen geändert incorrecta incorrecto inválida olvidada
+    oublié expiré invalide requis refused expiring entered typed retyped sha256 bcrypt argon2
     filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
     hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
@@ -113,7 +118,7 @@ _MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
 _AMOUNT = re.compile(r"\d[\d.,]{0,12}(?:%|[mnµ]?s|min|sec|[hdx]|[kmg]i?b|px|r?em)")
 _PHRASE = re.compile(r"[A-Za-z]++(?:[_.\-/ :][A-Za-z]++)++:?")
 _NAMES = re.compile(r"(?:[A-Z]?[a-z]{3,}+[._-]?)++")
-_SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
+SCRIPT = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff01-\uff0f\uff1a-\uff20]")
 
 
 def bare(value: str) -> str:
@@ -121,7 +126,7 @@ def bare(value: str) -> str:
     end = _ENDS.search(value)
     if end:
         value = value[: end.start()]
-    if not value.isascii() and (end := _SCRIPT.search(value)):
+    if not value.isascii() and (end := SCRIPT.search(value)):
         value = value[: end.start()]  # a sentence goes on: no blank stands before it
     if "(" not in value and "[" not in value and "{" not in value:
         value = value.rstrip(")]},;.:") or value
@@ -129,6 +134,10 @@ def bare(value: str) -> str:
 
 
 _SYMBOL = re.compile(r"[^\w.\-/ '’]")
+#: A place in a file: `app/settings.py:53`.
+_SOURCE = re.compile(r"[\w./@-]{1,100}\.[a-z]{1,4}(?::\d{1,6}){1,2}:?")
+#: The two parts of a token that joins a machine to a cluster, which read like an attribute.
+_JOINING = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
 _KEY_ID = re.compile(r"(?:0x)?(?:[0-9A-Fa-f]{8}|[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})")
 _OURS = re.compile(r"passw(?:or)?d|your[-_]|my[-_]")
 _SAID = frozenset("netrc - – — to is was are 's ’s ist est es lautet é > | ,".split())
@@ -143,6 +152,14 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
     size = len(value)
     digit = DIGIT.search(value) is not None
     if not digit:
+        if (
+            op == "flag"
+            and 24 <= size <= 64
+            and value.isalpha()
+            and value.isupper()
+            and entropy(value) >= 3.4
+        ):
+            return "TOKEN" not in value and "KEY" not in value
         if kind != "password" and (
             size < 20
             or value.islower()
@@ -183,7 +200,9 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
             return sum(word in NOT_VALUES for word in words) < 2  # a passphrase
         return kind == "password" and digit and len(words) <= 3 and (symbol or op in ("=", ":"))
     if not quoted and (
-        EXPRESSION.fullmatch(value) or value.startswith(("(", "{", "[", "function", "lambda"))
+        (EXPRESSION.fullmatch(value) and not _JOINING.fullmatch(value))
+        or (digit and ":" in value and _SOURCE.fullmatch(value))
+        or value.startswith(("(", "{", "[", "function", "lambda"))
     ):
         return False
     if quoted and not digit and _PHRASE.fullmatch(value) and kind != "password":

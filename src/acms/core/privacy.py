@@ -80,13 +80,15 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
         set()
     )  # short stretches in which nothing was found: lists have the same ones again and again
     waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
+    names = detectors_assigned.named(text)
+    words = _Words(names, detectors_commands.groups(text, names))
     for turn in range(_ROUNDS):
         left: list[tuple[int, int]] = []
         for start, end in waiting:
             part = text if end - start == len(text) else text[start:end]
             if part in clean:
                 continue
-            here = _merged(_detect(part, mode) if turn == 0 else _at_ends(part, mode), start)
+            here = _merged(_detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words), start)
             if not here and len(part) < 64:
                 clean.add(part)
             if here and turn == _ROUNDS - 1:
@@ -128,22 +130,34 @@ def redact(text: str, mode: Privacy) -> Redacted:
 
 def safe_key(key: str) -> bool:
     """Tell whether a key, an id or an entity may be shown as it is: nothing sensitive was found in it."""
-    return not _detect(key, Privacy.REDACT)
+    return not spans(key)
 
 
-def _detect(text: str, mode: Privacy) -> list[Found]:
+class _Words(NamedTuple):
+    """What of the literals that rules wait for occurs in a text: looked for once, for its parts have no others."""
+
+    #: Of names of secrets.
+    names: tuple[str, ...]
+    #: Of commands, by group.
+    commands: frozenset[str]
+
+
+def _detect(text: str, mode: Privacy, words: _Words) -> list[Found]:
     found: list[Found] = []
     if "PRIVATE KEY" in text or "PuTTY-User-Key-File" in text:
         found += detectors.private_keys(text)
     if "://" in text:
         found += detectors.addresses(text)
     found += detectors.tokens(text)
-    found += detectors_assigned.assigned(text)
-    found += detectors_commands.commands(text)
+    found += detectors_assigned.assigned(text, words.names)
+    found += detectors_commands.commands(text, words.commands)
     if "=" in text and ("?" in text or "&" in text):
         found += detectors_apart.queries(text)
     if "@" in text:
         found += detectors_personal.logins(text)
+        found += detectors_apart.beside_mail(text)
+    if ":" in text:
+        found += detectors_apart.pgpass(text)
     found += detectors_personal.ibans(text)
     digits = _DIGITS.search(text) is not None
     if digits:
@@ -156,16 +170,16 @@ def _detect(text: str, mode: Privacy) -> list[Found]:
     return found
 
 
-def _at_ends(text: str, mode: Privacy) -> list[Found]:
+def _at_ends(text: str, mode: Privacy, words: _Words) -> list[Found]:
     """Return what is sensitive in what was searched already beside something that is gone now: at its ends only."""
     far = len(text) - 2 * _REACH
     if far <= 2 * _REACH:
-        return _detect(text, mode)
+        return _detect(text, mode, words)
     # What is found beside the cuts made here is none: it was not found when they were not there.
-    first = [one for one in _detect(text[: 2 * _REACH], mode) if one.start < _REACH]
-    last = [one for one in _detect(text[far:], mode) if one.end > _REACH]
+    first = [one for one in _detect(text[: 2 * _REACH], mode, words) if one.start < _REACH]
+    last = [one for one in _detect(text[far:], mode, words) if one.end > _REACH]
     if any(one.end > _REACH for one in first) or any(one.start < _REACH for one in last):
-        return _detect(text, mode)
+        return _detect(text, mode, words)
     return first + [Found(far + one.start, far + one.end, one.kind) for one in last]
 
 
