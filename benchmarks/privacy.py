@@ -699,6 +699,7 @@ PIECES = (
     " ", "\n", "  ", "\t", " for ", " is ", "token for ", "password ", "pw ", " a b", "a1b2c3d4e5f6g7h8", "@a.b", "a.b.", "-a", "a-", "1.", "1 ", " 1", "(1", "A1 ", "=\n", "\\\"",
     "enable secret ", "key 7 ", "AUTH a ", 'variable "password" {\n a = b\n', 'login("a", ', "password?\n", "send token\n", "?key=a", "echo a | ", "printf %s ",
     "net user a ", "PASS a\n", "a_", "-pass ", "setx password ", "htpasswd -b a ", "Message-ID: <a> ", "ssh -a b ", "@a@b.cd", "schlüssel ", "clé ", "密钥：", "setPassword('",
+    "a,password\nb,c1d2e3\n", "api key,b\nx1,y2\n", "login a@b.cd / a1", "passphrase: a b c ", "|password|\n|-|\n|a1|\n", "h:5432:a:b:c1\n",
     "name: password ", "password type: a, ", "auth(", "rabbitmqctl add_user ", "wlan key ", "mysqli_connect(a, ", '"assword: " send "', "token?\nhere: it's ",
 )  # fmt: skip
 
