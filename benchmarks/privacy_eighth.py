@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from privacy_fifth import expanded
-from privacy_logs import Make, s
+from privacy_logs import Make, s, under_headings
 
 _STRETCH = re.compile(r"⟦([a-z_]+)\|([^⟧]*)⟧")
 
@@ -35,12 +35,7 @@ def positives(m: Make) -> Iterator[str]:
 
 def negatives(m: Make) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of texts that hold nothing sensitive and look as if."""
-    what = ""
-    for line in NEGATIVES.strip().splitlines():
-        if line.startswith("## "):
-            what = line[3:]
-        elif line:
-            yield what, _made(m, line)
+    return ((what, _made(m, line)) for what, line in under_headings(NEGATIVES))
 
 
 POSITIVES = """

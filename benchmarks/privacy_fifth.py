@@ -8,7 +8,7 @@ import base64
 import re
 from collections.abc import Iterator
 
-from privacy_logs import ALNUM, BASE64, DIGITS, HEX, LOWER, UPPER, URLSAFE, Make, s
+from privacy_logs import ALNUM, BASE64, DIGITS, HEX, LOWER, UPPER, URLSAFE, Make, s, under_headings
 
 _SLOT = re.compile(r"«([^»]*)»")
 _ALPHABETS = {
@@ -53,12 +53,7 @@ def positives(m: Make) -> Iterator[str]:
 
 def negatives(m: Make) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of texts that hold nothing sensitive and look as if."""
-    what = ""
-    for line in NEGATIVES.strip().splitlines():
-        if line.startswith("## "):
-            what = line[3:]
-        elif line:
-            yield what, expanded(m, line)
+    return ((what, expanded(m, line)) for what, line in under_headings(NEGATIVES))
 
 
 POSITIVES = """

@@ -59,6 +59,16 @@ TELEPHONES = {
 CARDS = (("4", 16, "4444"), ("51", 16, "4444"), ("54", 16, "4444"), ("2223", 16, "4444"), ("37", 15, "465"), ("34", 15, "465"), ("6011", 16, "4444"), ("3056", 14, "464"), ("3566", 16, "4444"), ("6212", 16, "4444"))  # fmt: skip
 
 
+def under_headings(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a text, each with the heading (`## …`) it stands under."""
+    heading = ""
+    for line in text.strip().splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        elif line:
+            yield heading, line
+
+
 class Make:
     """Draws values."""
 

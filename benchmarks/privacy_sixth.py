@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from privacy_fifth import expanded
-from privacy_logs import Make
+from privacy_logs import Make, under_headings
 
 
 def positives(m: Make) -> Iterator[str]:
@@ -17,12 +17,7 @@ def positives(m: Make) -> Iterator[str]:
 
 def negatives(m: Make) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of texts that hold nothing sensitive and look as if."""
-    what = ""
-    for line in NEGATIVES.strip().splitlines():
-        if line.startswith("## "):
-            what = line[3:]
-        elif line:
-            yield what, expanded(m, line)
+    return ((what, expanded(m, line)) for what, line in under_headings(NEGATIVES))
 
 
 POSITIVES = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privacy_logs import Make
+from privacy_logs import Make, under_headings
 from privacy_ninth import filled
 
 
@@ -20,12 +20,7 @@ def positives(m: Make) -> Iterator[str]:
 
 def negatives(m: Make) -> Iterator[tuple[str, str]]:
     """Yield (what, text) of texts that hold nothing sensitive and look as if."""
-    what = ""
-    for line in NEGATIVES.strip().splitlines():
-        if line.startswith("## "):
-            what = line[3:]
-        else:
-            yield what, filled(m, line)
+    return ((what, filled(m, line)) for what, line in under_headings(NEGATIVES))
 
 
 POSITIVES = r"""
