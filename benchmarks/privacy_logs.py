@@ -14,6 +14,7 @@ import base64
 import json
 import random
 import re
+from collections.abc import Iterator
 
 UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LOWER = UPPER.lower()
