@@ -587,7 +587,7 @@ async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
             assert reader.reranking is not None
             return await reader.reranking.scores(wanted._replace(query=reader.stage.text(wanted.query)))
         rows = await read(reader.storage, wanted, reader.stage)
-        gone = [id for id in wanted if id not in rows or rows[id].state is not State.LIVE]
+        gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
         if gone:
             raise Gone(gone)
         return rows

@@ -76,10 +76,6 @@ class Kept:
                 self.bytes -= self._rows.pop(key)[1]
 
 
-def _asks(entry: Entry) -> bool:
-    return entry.privacy is not Privacy.ALLOW
-
-
 class Stage:
     """What may leave of the entries of a session, in the mode of its configuration or a stricter one of an entry."""
 
@@ -111,14 +107,16 @@ class Stage:
 
     def entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return entries as they may leave; the same list when nothing is asked of any of them."""
-        if self.mode is None and not any(map(_asks, entries)):
-            return entries
-        return [self.entry(entry) for entry in entries]
+        return [self.entry(entry) for entry in entries] if self.asks(entries) else entries
+
+    def asks(self, entries: Iterable[Entry]) -> bool:
+        """Return whether any of some entries may have to leave changed."""
+        return self.mode is not None or any(entry.privacy is not Privacy.ALLOW for entry in entries)
 
     def unread(self, entries: Sequence[Entry]) -> int:
         """Return how many characters have to be searched before some entries leave: of those not known yet."""
         kept, counter = self._kept, self._counter
-        if kept is None or counter is None or (self.mode is None and not any(map(_asks, entries))):
+        if kept is None or counter is None or not self.asks(entries):
             return 0
         modes = ((entry, mode_of(self.mode, entry.privacy)) for entry in entries)
         return sum(
@@ -158,7 +156,9 @@ async def read(storage: StorageBackend, ids: Sequence[str], stage: Stage) -> dic
         found += [entry for entry in await storage.get(ids[at : at + PIECE]) if entry is not None]
         if len(ids) > PIECE:
             await asyncio.sleep(0)
-    shown = await off_loop(partial(stage.entries, found), stage.unread(found))
+    shown: Sequence[Entry] = found
+    if stage.asks(found):
+        shown = await off_loop(partial(stage.entries, found), stage.unread(found))
     return {entry.id: entry for entry in shown}
 
 

@@ -8,6 +8,7 @@ a query in another language is about all of its words.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from acms.core.terms import term, words
 
@@ -45,6 +46,7 @@ _REPLIED = re.compile(
 """How a query asks for what the one said who is to answer it."""
 
 
+@lru_cache(maxsize=64)
 def subject(query: str) -> str:
     """Return a query without what it says about its answer; as it is when nothing else is left."""
     rest = _FRAMES.sub("", query)
