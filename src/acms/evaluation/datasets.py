@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -118,19 +119,19 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
-    records = _records(file)
-    first = next(records, None)
-    reader = next((read for knows, read in _SETS if isinstance(first, dict) and knows(first)), None)
-    if reader is not None:
-        yield from reader(file, chain([first], records))
-    elif alone:
-        raise ValidationError("is no conversation of a known set", field=file.name, options=KNOWN)
+    with closing(_records(file)) as records:  # the file with them, also when a record is broken
+        first = next(records, None)
+        reader = next((read for knows, read in _SETS if isinstance(first, dict) and knows(first)), None)
+        if reader is not None:
+            yield from reader(file, chain([first], records))
+        elif alone:
+            raise ValidationError("is no conversation of a known set", field=file.name, options=KNOWN)
 
 
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _records(file: Path) -> Iterator[Any]:
+def _records(file: Path) -> Generator[Any]:
     """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
     decoder = json.JSONDecoder()
     text, at, lines, listed = "", 0, 0, None
