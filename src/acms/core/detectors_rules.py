@@ -7,7 +7,7 @@ entropy. Every repetition has an upper bound. `OURS` holds newer shapes and loos
 own documentation.
 """
 
-# ruff: noqa: E501
+# ruff: noqa: E501  a row of a table stays in one line
 
 from __future__ import annotations
 

@@ -290,9 +290,8 @@ class _Answer:
         for name, value in reply.headers.items():
             self.headers[name.lower().encode("latin-1")] = value.encode("latin-1", "replace")
         body = reply.body
-        if not isinstance(body, dict) and isinstance(
-            body, AsyncIterator
-        ):  # asked in this order: it takes 1 µs
+        # A dict is no stream: to ask the abstract class takes 1 µs.
+        if not isinstance(body, dict) and isinstance(body, AsyncIterator):
             await self._start(reply.status or status, reply.media, None)
             if not self._bare:
                 async for piece in body:

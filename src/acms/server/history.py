@@ -138,9 +138,8 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     if query.budget > most:
         raise TooLargeError(f"is {query.budget}, the limit is {most}", field="budget")
     view = await view_at(call, call.query)
-    head = await view.storage.head(
-        call.path["context_id"]
-    )  # first: nobody may have seen a message that is not shown
+    # The head first: its ETag may not name a message that the window does not show.
+    head = await view.storage.head(call.path["context_id"])
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
     body: dict[str, Json] = {
         "data": [item_shown(item) for item in window],

@@ -20,18 +20,7 @@ if TYPE_CHECKING:
     from acms.server.config import ServerConfig
     from acms.server.stores import Tenant
 
-__all__ = [
-    "BASE",
-    "Body",
-    "Call",
-    "Operation",
-    "Operations",
-    "Principal",
-    "Query",
-    "Reply",
-    "Scope",
-    "Shape",
-]
+__all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
 
 BASE = "/api/v1"
 
@@ -75,7 +64,6 @@ class Query(Shape):
     """The query parameters of a request: text that is read as what it must be, unknown names are refused."""
 
 
-T = TypeVar("T")
 Q = TypeVar("Q")
 B = TypeVar("B")
 
