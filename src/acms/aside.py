@@ -17,7 +17,6 @@ from functools import partial
 from time import monotonic, perf_counter, sleep
 from typing import Any, TypeVar
 
-A = TypeVar("A")
 Y = TypeVar("Y")
 T = TypeVar("T")
 

@@ -165,6 +165,17 @@ class Slow:
         return np.ones((len(texts), self.dimension), np.float32)
 
 
+async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.Future[httpx2.Response]:
+    """Begin to correct the one message of a context, and return when the embedder is asked and thinks."""
+    (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
+    slow.may.clear()
+    slow.asked.clear()
+    path = f"/contexts/{id}/entries/{entry['id']}"
+    asking = asyncio.ensure_future(client.patch(path, json={"content": "other"}))
+    await slow.asked.wait()
+    return asking
+
+
 async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome() -> None:
     slow, limits = Slow(), replace(GUARDED.limits, deadline_seconds=0.5)
     async with guarded("memory://", replace(GUARDED, limits=limits), embedder=slow) as service:
@@ -195,12 +206,7 @@ async def test_a_change_whose_client_is_gone_has_the_outcome_it_had() -> None:
         transport=transport, base_url="http://localhost/api/v1", headers=headers, verify=False
     ) as client:
         id = await talk(client, "one")
-        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
-        slow.may.clear()
-        slow.asked.clear()
-        path = f"/contexts/{id}/entries/{entry['id']}"
-        asking = asyncio.ensure_future(client.patch(path, json={"content": "other"}))
-        await slow.asked.wait()
+        asking = await _changing(client, id, slow)
         asking.cancel()
         await asyncio.wait([asking])
         slow.may.set()
@@ -215,12 +221,7 @@ async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(tmp_path: P
     async with guarded(url, replace(GUARDED, grace_seconds=0), embedder=slow) as service:
         client = await service.key("acme")
         id = await talk(client, "one")
-        (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
-        slow.may.clear()
-        slow.asked.clear()
-        path = f"/contexts/{id}/entries/{entry['id']}"
-        asking = asyncio.ensure_future(client.patch(path, json={"content": "other"}))
-        await slow.asked.wait()
+        asking = await _changing(client, id, slow)
         await service.app.audit.stop()
         await asyncio.wait([asking])
         intent = (await noted(service, "acme"))[-1]
