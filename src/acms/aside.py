@@ -1,13 +1,15 @@
 """Aside: long work beside the event loop, so that a render holds it for milliseconds only.
 
-A thread that runs Python lets the loop in every 5 ms. Three things do not: a full garbage collection, which looks at
-every object of the process; one call into C over much data; and the end of a long list, whose objects go all at once.
+A thread that runs Python lets the loop in every 5 ms, one of these every millisecond. Three things do not: a garbage
+collection, which looks at every object that is new, or at every object of the process; one call into C over much data;
+and the end of a long list, whose objects go all at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from _thread import start_new_thread
 from collections.abc import Awaitable, Callable, Generator
@@ -28,6 +30,10 @@ BREATH, PAUSE = 0.002, 0.0001
 """Seconds of work after which a thread pauses, and for how long."""
 LONGEST = 1.0
 """Seconds for which a render keeps the garbage collector off, at most."""
+MANY = 20_000
+"""New objects that the garbage collector shall not look at in one go: about 3 ms."""
+TURN = 0.001
+"""Seconds after which a thread beside the event loop lets it in."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -44,10 +50,12 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     def run() -> None:
         _busy.until = perf_counter() + BREATH
+        _turns.begin()
         try:
             end = partial(done.set_result, context.run(work))
         except BaseException as error:
             end = partial(done.set_exception, error)
+        _turns.end()
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, end)
 
@@ -111,10 +119,42 @@ class _Pause:
         with self._lock:
             self._holders -= 1
             if self._holders == 0:
+                if gc.get_count()[0] > MANY and not gc.get_freeze_count():
+                    # They count as old without being looked at: garbage among them waits for a full collection.
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
 
 _pause = _Pause()
+
+
+class _Turns:
+    """How soon threads let each other in, sooner while somebody needs it: there is one interval in a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._before = self._ours = 0.0
+
+    def begin(self) -> None:
+        """Make turns short, unless they are."""
+        with self._lock:
+            if self._holders == 0:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, TURN))
+                self._ours = sys.getswitchinterval()
+            self._holders += 1
+
+    def end(self) -> None:
+        """Make them as long as before once nobody is left, unless somebody else has set them since."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0 and sys.getswitchinterval() == self._ours:
+                sys.setswitchinterval(self._before)
+
+
+_turns = _Turns()
 
 
 class Quiet:

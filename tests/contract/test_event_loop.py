@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from itertools import pairwise
@@ -16,7 +17,8 @@ import pytest
 
 from acms import ACMS, ACMSConfig, Privacy, open_storage
 from acms.acs import ACS
-from acms.aside import INLINE, Quiet, driven
+from acms.aside import INLINE, TURN, Quiet, driven, in_thread
+from acms.aside import MANY as NEW
 from acms.config import PrivacyConfig
 from acms.core import sinks
 from acms.core.sinks import cleared
@@ -230,3 +232,56 @@ async def test_nobody_has_it_off_for_long(collected: list[int]) -> None:
         await asyncio.sleep(0)
     assert gc.isenabled()
     quiet.end()
+
+
+async def test_many_new_objects_count_as_old_without_being_looked_at(collected: list[int]) -> None:
+    quiet = Quiet()
+    quiet.begin()
+    made: list[list[int]] = [[] for _ in range(NEW + 1_000)]
+    collected.clear()
+    quiet.end()
+    assert collected == []
+    assert gc.get_freeze_count() == 0
+    assert any(one is made[0] for one in gc.get_objects(generation=2))  # a full collection will look at it
+
+
+async def test_what_somebody_else_has_frozen_stays_frozen(collected: list[int]) -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        quiet = Quiet()
+        quiet.begin()
+        made: list[list[int]] = [[] for _ in range(NEW + 1_000)]
+        quiet.end()
+        assert gc.get_freeze_count() == pytest.approx(frozen, rel=0.01)
+        assert len(made) > NEW
+    finally:
+        gc.unfreeze()
+
+
+# ── turns of threads ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_turns_are_short_while_there_is_work_beside_the_loop() -> None:
+    before = sys.getswitchinterval()
+    both = threading.Barrier(2, timeout=10)
+
+    def work() -> float:
+        both.wait()
+        return sys.getswitchinterval()
+
+    found = await asyncio.gather(in_thread(work), in_thread(work))
+    assert found == pytest.approx([TURN, TURN])
+    assert sys.getswitchinterval() == before
+
+
+async def test_turns_that_somebody_else_sets_are_kept() -> None:
+    before = sys.getswitchinterval()
+    try:
+        await in_thread(lambda: sys.setswitchinterval(0.002))
+        assert sys.getswitchinterval() == pytest.approx(0.002)
+        sys.setswitchinterval(0.0005)
+        assert await in_thread(sys.getswitchinterval) == pytest.approx(0.0005)
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    finally:
+        sys.setswitchinterval(before)
