@@ -559,7 +559,7 @@ def tell(kind: str, cached: bool, examples: int, steps: int, postgres: str | Non
     ("kind", "cached"), [("memory", True), ("memory", False), ("sqlite", True), ("sqlite", False)]
 )
 def test_a_tree_of_sessions_tells_the_same_story_for_ever(kind: str, cached: bool) -> None:
-    tell(kind, cached, 7 if kind == "memory" else 5, 25)
+    tell(kind, cached, 5 if kind == "memory" else 3, 25)
 
 
 @pytest.mark.slow
@@ -572,7 +572,7 @@ def test_many_long_stories_of_a_tree_of_sessions(kind: str, cached: bool) -> Non
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_tree_of_sessions_tells_the_same_story_on_postgres(cached: bool, postgres_home: str) -> None:
-    tell("postgres", cached, 3, 20, postgres_home)
+    tell("postgres", cached, 3, 15, postgres_home)
 
 
 @pytest.mark.slow

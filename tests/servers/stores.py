@@ -20,6 +20,14 @@ def postgres_home(postgres: Databases) -> Iterator[str]:
     postgres.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def postgres15_home(postgres15: Databases) -> Iterator[str]:
+    """The URL of a database on PostgreSQL 15 without pgvector that many tests share, each as a tenant of its own."""
+    url = postgres15.create_database()
+    yield url
+    postgres15.drop_database(url)
+
+
 @pytest.fixture
 def tenant_url(postgres_home: str) -> str:
     """The URL of an empty store in PostgreSQL: a new tenant, ten times as fast as a new database."""

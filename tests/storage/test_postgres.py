@@ -6,22 +6,24 @@ from typing import Any
 import psycopg
 import pytest
 
+from acms import open_storage
 from acms.errors import ConflictError, SessionNotFoundError
 from acms.model import Context
 from acms.storage.postgres import PostgresStorage
 from acms.testing import StorageBackendTests, run_story
 from acms.testing.logs import fork, new, put, said
+from tests.servers.stores import another
 
 
 class TestPostgres(StorageBackendTests):
     @pytest.fixture
-    async def store(self, postgres_url):
-        async with PostgresStorage(postgres_url) as store:
+    async def store(self, tenant_url):
+        async with open_storage(tenant_url) as store:
             yield store
 
     @pytest.fixture
     async def other_tenant(self, store):
-        async with store.for_tenant("other") as other:
+        async with store.for_tenant(f"{store.tenant}-other") as other:
             yield other
 
 
@@ -29,16 +31,13 @@ class TestPostgres15(TestPostgres):
     """The oldest server, without pgvector."""
 
     @pytest.fixture
-    async def store(self, postgres15_url):
-        async with PostgresStorage(postgres15_url) as store:
+    async def store(self, postgres15_home):
+        async with open_storage(another(postgres15_home)) as store:
             yield store
 
 
-def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres):
-    def store():
-        return PostgresStorage(postgres.create_database())
-
-    run_story(store, max_examples=10, steps=35)
+def test_the_postgres_store_and_plain_lists_tell_the_same_story(postgres_home):
+    run_story(lambda: open_storage(another(postgres_home)), max_examples=10, steps=35)
 
 
 async def test_a_log_that_is_known_is_read_in_one_round_trip(
