@@ -196,9 +196,10 @@ class Script:
 
 
 def answer(status: int, body: str = "", **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}"]
+    written = body.encode("utf-8", "surrogatepass")
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(written)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + written
 
 
 def problem(status: int, code: str, **headers: str) -> bytes:
@@ -281,12 +282,14 @@ async def test_who_asks_for_more_patience_than_there_is_gets_an_error_that_says_
         (answer(200, "no JSON"), ACMSError, 1),
         (answer(200, '{"data": 7}'), ACMSError, 1),
         (answer(200, "[]"), ACMSError, 1),
+        (answer(200, '{"data": {"id": "\\ud800"}}'), ACMSError, 1),
+        (answer(200, '{"data": {"id": "\ud800"}}'), ACMSError, 1),
         (answer(200, '{"data": [{"id": "c_1"}]}'), ACMSError, 1),
         (answer(404, '{"code": "FROM_THE_FUTURE", "detail": "?"}'), ACMSError, 1),
         (problem(400, "VALIDATION"), ValidationError, 1),
     ],
     ids=lambda value: (
-        value.partition(b"\r\n\r\n")[2][:20].decode() or value[9:12].decode()
+        value.partition(b"\r\n\r\n")[2][:20].decode(errors="replace") or value[9:12].decode()
         if isinstance(value, bytes)
         else None
     ),
@@ -317,6 +320,25 @@ async def test_nobody_there_and_nobody_answering_are_told_apart() -> None:
         for writer in silent:
             writer.transport.abort()
     assert len(silent) == 4
+
+
+async def test_half_a_character_is_no_name_of_anything(sqlite_service: Service) -> None:
+    async with Client(sqlite_service.url) as client:
+        session = client.session("s")
+        await session.ingest("user", "a")
+        await session.tag("a?")
+        with pytest.raises(ValidationError) as caught:
+            await session.untag("a\ud800")
+        assert caught.value.field == "id"
+        with pytest.raises(ValidationError) as caught:
+            [one async for one in client.contexts(namespace="\ud800")]
+        assert caught.value.field == "namespace"
+
+
+async def test_a_stream_that_is_no_text_is_told() -> None:
+    async with listening(Script([answer(200, "\ud800\n")]).accept) as url, Client(url) as client:
+        with pytest.raises(ACMSError, match="no text"):
+            [line async for line in client.export("c_1")]
 
 
 async def test_a_stream_that_breaks_is_told() -> None:

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
 
 from acms import problems
@@ -87,8 +87,8 @@ class Answer:
 
 
 def path(*parts: str | int) -> str:
-    """Return a path below the service's base, each part quoted whole."""
-    return BASE + "".join(f"/{quote(str(part), safe='')}" for part in parts)
+    """Return a path below the service's base, each part quoted whole; `ValidationError` for what is no text."""
+    return BASE + "".join(f"/{quote(_text(str(part), 'id'), safe='')}" for part in parts)
 
 
 class Transport:
@@ -147,7 +147,7 @@ class Transport:
         if body is not None:
             content = _written(body)
             sent["content-type"] = "application/json"
-        params = {name: _shown(value) for name, value in (query or {}).items() if value is not None}
+        params = _params(query)
         attempt = 1
         while True:
             try:
@@ -197,7 +197,7 @@ class Transport:
         client = self._open()
         import httpx2
 
-        params = {name: _shown(value) for name, value in (query or {}).items() if value is not None}
+        params = _params(query)
         failure: ACMSError
         try:
             async with (
@@ -218,6 +218,8 @@ class Transport:
                 await response.aread()
         except httpx2.HTTPError as error:
             failure = self._failure(error)
+        except UnicodeDecodeError:
+            failure = ACMSError(f"{self.url} answered with what is no text")
         else:
             await self._read(response.status_code, response.headers, response.content)
             failure = ACMSError(f"{self.url} answered {response.status_code} to a stream")
@@ -311,7 +313,9 @@ class Transport:
         found: Json = None
         if content:
             try:
-                found = json.loads(content) if len(content) <= _LONG else await _parsed(content)
+                found = (
+                    _parsed(content) if len(content) <= _LONG else await asyncio.to_thread(_parsed, content)
+                )
                 if (
                     b"\\ud" in content or b"\\uD" in content
                 ):  # half a character is no text, and could not be sent again
@@ -378,8 +382,8 @@ def _context(url: str) -> ssl.SSLContext:
     return httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-async def _parsed(content: bytes) -> Json:
-    return await asyncio.to_thread(json.loads, content)
+def _parsed(content: bytes) -> Json:
+    return json.loads(str(content, "utf-8"))  # of bytes `json` would take half a character for one
 
 
 def _written(body: Json) -> bytes:
@@ -391,8 +395,20 @@ def _written(body: Json) -> bytes:
         raise ValidationError(f"is no JSON: {error}", field="body") from None
 
 
-def _shown(value: Any) -> str:
-    return "true" if value is True else "false" if value is False else str(value)
+def _params(query: Mapping[str, object] | None) -> dict[str, str]:
+    return {
+        name: _text(str(value) if not isinstance(value, bool) else str(value).lower(), name)
+        for name, value in (query or {}).items()
+        if value is not None
+    }
+
+
+def _text(value: str, field: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValidationError("holds half a character (a lone surrogate)", field=field) from None
+    return value
 
 
 def _seconds(given: str | None) -> float | None:

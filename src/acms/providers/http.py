@@ -338,7 +338,8 @@ class Endpoint:
         return "" if any(piece.lower() in found.lower() for piece in pieces) else found
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
-        found = json.loads(content, parse_constant=_no_number, object_hook=_in_between)
+        # Of bytes `json` would take half a character for one.
+        found = json.loads(str(content, "utf-8"), parse_constant=_no_number, object_hook=_in_between)
         if not isinstance(found, dict):
             raise TypeError("not an object")
         key = self._key.reveal() if self._key is not None else ""
