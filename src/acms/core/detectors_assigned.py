@@ -19,11 +19,11 @@ from acms.core.detectors_values import (
     LETTER,
     MOMENT,
     ODD,
-    PLACEHOLDER,
     SCRIPT,
     bare,
     entropy,
     opaque,
+    placeholder,
     plausible,
     rest_of,
 )  # fmt: skip
@@ -77,15 +77,17 @@ _STILL = frozenset(
     default main primary base secondary old new current temp tmp admin root user db database base64 b64 env var v pw
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
+#: Every alternative begins with a character or a set of them, so that most places are refused at a look.
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
-    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
-    r"""是|为|為|は|는|은|"""
-    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
+    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}+="[^"<>\n]{0,64}+"){1,3}(?=>))?"""
+    r"""[ \t]{0,8}+(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""[是为為は는은]|"""
+    r"""(?=[iıİwaleéèjäbcIWALEÉÈJÄBC])(?<!\w)(?:[iıİI](?i:st?)|[wW](?i:as)|[aA](?i:re|dalah)|[lL](?i:autet)|"""
+    r"""[eE](?i:ste?|s|quals)|[éèÉÈ]|[jJ](?i:est|e)|[äÄ](?i:r)|[bB](?i:ecomes)|[cC](?i:['’]est))"""
     r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
-    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
-    r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
+    r"""set[ \t]to[ \t]|changed[ \t]to[ \t]|updated[ \t]to[ \t]|reset[ \t]to[ \t]|t(?<!\wt)o[ \t]|>|"""
+    r"""v(?<=["'][ \t]v)alue=|,(?=[ \t]?["'`])|(?<=[ \t])(?=[ \t]?["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
 _CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
@@ -107,7 +109,7 @@ _AFTER_ANY = re.compile(
 )
 _LOGIN = re.compile(
     r"(?:login|user|username|account|utente|usuario|usuário|benutzer|utilisateur|identifiant|gebruiker)"
-    r"[ \t:=]{1,3}\S{1,64}[ \t]{1,4}$"
+    r"[ \t:=]{1,3}\S{1,64}+[ \t]{1,4}$"
 )
 
 
@@ -134,13 +136,15 @@ _ABOUT = re.compile(
     r"error|fail\w*)\b"
 )
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
+#: What repeats one character of a set is tried before what has exceptions to it, which takes ten times as long.
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
-    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
+    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?>[^"\\\n]{1,256}+(?!\\)|(?:[^"\\\n]|\\.){1,256}+))"|"""
+    r"""'(?P<single>(?>[^'\\\n]{1,256}+(?!\\)|(?:[^'\\\n]|\\.){1,256}+))'"""
     r"""|`(?P<tick>[^`\n]{1,256}+)`|[“「](?P<curly>[^”」\n]{1,256}+)[”」])"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
-    r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
+    r"""["'`]?(?P<bare>[^\s"'`<>“”]{1,64}+(?!<\d)|(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
 
 
@@ -194,7 +198,9 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                     found += column(text, stem.start(), at, kind)
                 continue
             mine = (
-                kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
+                kind == "api_key"
+                and low[stem.start() - 1 : stem.start()] in _JOINTS
+                and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
             )
             if kind == "api_key" and not mine and not _opens(low, stem.start()):
                 continue
@@ -231,6 +237,7 @@ _FAR = 1600
 """Characters after a name within which its value stands, apart from it."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
+_JOINTS = frozenset(" _-\n")
 #: What is said of networks: their keys are passwords.
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
 #: The report of a test, or the command of a protocol.
@@ -309,7 +316,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
 
 #: A command that stores a value under a name.
 _SET = re.compile(
-    r"(?:\bsetx|\bsetenv|\bconfig(?:ure)?(?:[ \t]set)?|\bset)(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
+    r"[sc](?<!\w.)(?:(?<=s)et(?:x|env)?|(?<=c)onfig(?:ure)?(?:[ \t]set)?)"
+    r"(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
 )
 _PREPOSITION = re.compile(
     r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
@@ -324,11 +332,12 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
-        if (at := item(text, start, end)) is not None:
+        before = low[max(0, start - 90) : start]
+        listed = "name" in before or "key" in before or "variable" in before
+        if listed and (at := item(text, start, end)) is not None:
             return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        before = low[max(0, start - 90) : start]
         if "-" in before[-48:] and not before[-1].isspace():
             option = before[max(map(before.rfind, " \n\t")) + 1 :]
             if option.startswith("-"):
@@ -372,7 +381,7 @@ _FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
-_SEGMENTS = ("/", ":", "hash", "checksum", "digest")
+_HASHES = ("hash", "checksum", "digest")
 _PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
@@ -383,7 +392,10 @@ def _refers(text: str, start: int, kind: str) -> bool:
         return True
     if kind == "password":
         return "/" in before and _PATH.search(before) is not None
-    return any(map(before.__contains__, _SEGMENTS)) and _SEGMENT.search(before) is not None
+    last = max(before.rfind("/"), before.rfind(":"))
+    if last > 0 and _SEGMENT.match(before, last - 1):
+        return True
+    return any(map(before.__contains__, _HASHES)) and _SEGMENT.search(before) is not None
 
 
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
@@ -483,15 +495,18 @@ def _near(text: str, start: int) -> Found | None:
     """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
     if not DIGIT.search(text, start, start + 64):
         return None
-    end = text.find("\n", start, start + 64)
-    for match in _NEARBY.finditer(text, start, end if end >= 0 else start + 64):
+    line = text.find("\n", start, start + 64)
+    end = line if line >= 0 else start + 64
+    if not ODD.search(text, start, end):
+        return None
+    for match in _NEARBY.finditer(text, start, end):
         value = match[1].rstrip(".")
         if (
             DIGIT.search(value)
             and LETTER.search(value)
             and ODD.search(value, 1)
             and not _VERSION.fullmatch(value)
-            and not PLACEHOLDER.fullmatch(value)
+            and not placeholder(value)
             and not _SHOWN.search(text, max(0, match.start() - 16), match.start() + 1)
         ):
             return Found(match.start(1), match.start(1) + len(value), "password")
