@@ -257,8 +257,6 @@ _WORDS_OF_IT = re.compile(
 
 def spoken(text: str, low: str, start: int, end: int) -> Found | None:
     """Return the password that a sentence says it was turned to, or that is several words and a number."""
-    if not DIGIT.search(text, end, end + 96):
-        return None
     words = _WORDS_OF_IT.match(text, end)
     if words and NOT_VALUES.isdisjoint(words[1].split()):
         return Found(words.start(1), words.end(1), "password")

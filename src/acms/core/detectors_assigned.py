@@ -67,6 +67,7 @@ _OPENING = tuple(
     master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live wifi wi-fi wlan
     wpa wpa2 wep functions""".split()
 )
+_OPENING_ENDS = frozenset(word[-3:] for word in _OPENING)
 _FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
 _CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
@@ -115,6 +116,8 @@ _LOGIN = re.compile(
 
 def _login(before: str) -> bool:
     """Tell whether a user is named just before: "login bob password …"."""
+    if before[-1:] not in (" ", "\t", "\n"):
+        return False
     named = (
         "us" in before
         or "login" in before
@@ -173,45 +176,48 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
         low = _lower(text)
         said = any(map(text.__contains__, _LINKS))
         find = _any(stems).search
-        at, digit = 0, -1
+        at, digit, line = 0, -1, -1
         while stem := find(low, at):
-            at = stem.end()
-            name = _WORD.match(low, stem.start())
+            start = stem.start()
+            name = _WORD.match(low, start)
             if not name:
+                at = stem.end()
                 continue
-            at = name.end()
+            at = end = name.end()
             kind = name.lastgroup or "secret"
             if digit < at:  # where the next digit stands: what is searched for further away has one
                 next_one = DIGIT.search(text, at)
                 digit = next_one.start() if next_one else len(text) + _FAR
             near = digit - at < _FAR
+            if line < at:
+                line = text.find("\n", at)
+                line = len(text) + _FAR if line < 0 else line
+            below = near and line - at < _BELOW
             if text[at : at + 1] not in _FOLLOWS:
                 if text.startswith("(", at):
-                    hit = argument(text, stem.start(), at, kind)
+                    hit = argument(text, start, at, kind)
                 elif kind == "password":
-                    hit = (_said_before(text, name) if said else None) or (_near(text, at) if near else None)
+                    hit = (_said_before(text, name) if said else None) or (
+                        _near(text, at) if digit - at < _NEAR else None
+                    )
                 else:
                     hit = None
-                if hit := hit or (answered(text, low, stem.start(), at, kind) if near else None):
+                if hit := hit or (answered(text, low, start, at, kind) if below else None):
                     found.append(hit)
-                elif near and text.startswith(";", at):
-                    found += column(text, stem.start(), at, kind)
+                elif below and text.startswith(";", at):
+                    found += column(text, start, at, kind)
                 continue
-            mine = (
-                kind == "api_key"
-                and low[stem.start() - 1 : stem.start()] in _JOINTS
-                and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
-            )
-            if kind == "api_key" and not mine and not _opens(low, stem.start()):
+            mine = kind == "api_key" and _mine(low, start)
+            if kind == "api_key" and not mine and not _opens(low, start):
                 continue
             if kind == "lock":
                 kind = "api_key"
-            if text[stem.start()] == "P" and _TESTED.match(text, stem.start()):
-                if hit := signed_in(text, stem.start()):
+            if text[start] == "P" and _TESTED.match(text, start):
+                if hit := signed_in(text, start):
                     found.append(hit)
                 continue
             if kind == "phrase":
-                words = _WORDS.match(text, name.end())
+                words = _WORDS.match(text, end)
                 hit = Found(words.start(1), words.end(1), "secret") if words else None
             elif kind in ("header", "cookie"):
                 hit = header(text, name)
@@ -221,12 +227,14 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
                     hit = _said_before(text, name) if said else None
-                    if near and not hit:
-                        hit = _near(text, name.end()) or spoken(text, low, stem.start(), name.end())
-                if near and not hit:
-                    hit = answered(text, low, stem.start(), name.end(), kind)
+                    if not hit and digit - end < _NEAR:
+                        hit = _near(text, end)
+                    if not hit and digit - end < _SENTENCE:
+                        hit = spoken(text, low, start, end)
+                if below and not hit:
+                    hit = answered(text, low, start, end, kind)
                     if not hit:
-                        found += column(text, stem.start(), name.end(), kind)
+                        found += column(text, start, end, kind)
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
@@ -235,19 +243,32 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
 
 _FAR = 1600
 """Characters after a name within which its value stands, apart from it."""
+_BELOW = 300
+"""Characters after a name within which its line ends, where its value stands in another one."""
+_NEAR = 64
+"""Characters after "password" within which something that can be nothing else is one."""
+_SENTENCE = 96
+"""Characters after "password" within which a sentence says what it was turned to."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
-_JOINTS = frozenset(" _-\n")
+_WHOSE = ("my", "your", "our", "his", "her", "their", "new", "maps")
 #: What is said of networks: their keys are passwords.
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
 #: The report of a test, or the command of a protocol.
 _TESTED = re.compile(r"PASS(?:[ \t]|: \S*[tT]est)")
 
 
+def _mine(low: str, start: int) -> bool:
+    """Tell whether a key, by what is written before the word, is somebody's."""
+    before = low[max(0, start - 12) : start]
+    return before.rstrip(" _-\n").endswith(_WHOSE) and _MINE.search(before) is not None
+
+
 def _opens(low: str, start: int) -> bool:
     """Tell whether a key, by what is written before the word, is one that opens something."""
     before = low[max(0, start - 48) : start]
-    return before.rstrip(" _.-").endswith(_OPENING) or (
+    word = before.rstrip(" _.-")
+    return (word[-3:] in _OPENING_ENDS and word.endswith(_OPENING)) or (
         ("wi" in before or "wlan" in before or "ssid" in before) and _NETWORK.search(before) is not None
     )
 
@@ -338,7 +359,7 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
             return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        if "-" in before[-48:] and not before[-1].isspace():
+        if before and not before[-1].isspace() and "-" in before[-48:]:
             option = before[max(map(before.rfind, " \n\t")) + 1 :]
             if option.startswith("-"):
                 return end + 1, "flag" if option.startswith("--") else "-"
@@ -381,7 +402,6 @@ _FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
-_HASHES = ("hash", "checksum", "digest")
 _PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
@@ -395,7 +415,8 @@ def _refers(text: str, start: int, kind: str) -> bool:
     last = max(before.rfind("/"), before.rfind(":"))
     if last > 0 and _SEGMENT.match(before, last - 1):
         return True
-    return any(map(before.__contains__, _HASHES)) and _SEGMENT.search(before) is not None
+    hashed = "hash" in before or "checksum" in before or "digest" in before
+    return hashed and _SEGMENT.search(before) is not None
 
 
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
@@ -407,14 +428,17 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     if not match:
         return None
     value = bare(match[1])
+    if not DIGIT.search(value):
+        return None
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
-        symbol = any(not char.isalnum() for char in value.strip("._-/"))
+        inner = value.strip("._-/")
+        symbol = inner != "" and not inner.isalnum()
         several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
         enough = len(value) >= 8 and several and not MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and LETTER.search(value)
-    if enough and DIGIT.search(value) and plausible(text, value, match.start(1), kind, "=", False, False):
+    if enough and plausible(text, value, match.start(1), kind, "=", False, False):
         return Found(match.start(1), match.start(1) + len(value), kind)
     return None
 
@@ -493,10 +517,8 @@ _SHOWN = re.compile(r"(?i)(?:e\.g\.|such as|like|i\.e\.|z\.B\.|p\.ex\.|example)[
 
 def _near(text: str, start: int) -> Found | None:
     """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
-    if not DIGIT.search(text, start, start + 64):
-        return None
-    line = text.find("\n", start, start + 64)
-    end = line if line >= 0 else start + 64
+    line = text.find("\n", start, start + _NEAR)
+    end = line if line >= 0 else start + _NEAR
     if not ODD.search(text, start, end):
         return None
     for match in _NEARBY.finditer(text, start, end):

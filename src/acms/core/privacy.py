@@ -29,6 +29,8 @@ _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Digits enough for a telephone number, with what may stand between them.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
 _ROUNDS = 4
+_SHORT = 64
+"""Characters of a stretch that is remembered, once searched."""
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
 _REACH = 64_000
@@ -76,9 +78,8 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     made to need more rounds than four loses the stretches in question whole.
     """
     found: list[Sensitive] = []
-    clean: set[str] = (
-        set()
-    )  # short stretches in which nothing was found: lists have the same ones again and again
+    #: What was found in short stretches: lists have the same ones again and again.
+    seen: dict[str, list[Found]] = {}
     waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
     names = detectors_assigned.named(text)
     words = _Words(names, detectors_commands.groups(text, names))
@@ -86,11 +87,12 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
         left: list[tuple[int, int]] = []
         for start, end in waiting:
             part = text if end - start == len(text) else text[start:end]
-            if part in clean:
-                continue
-            here = _merged(_detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words), start)
-            if not here and len(part) < 64:
-                clean.add(part)
+            raw = seen.get(part)
+            if raw is None:
+                raw = _detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words)
+                if len(part) < _SHORT:
+                    seen[part] = raw
+            here = _merged(raw, start) if raw else []
             if here and turn == _ROUNDS - 1:
                 here = [Sensitive(start, end, here[0].kind, clear=True)]
             if here:
