@@ -91,7 +91,7 @@ def _varied(value: str) -> bool:
         return False
     return (
         ODD.search(inner) is not None
-        or (inner.isalnum() and any(map(str.islower, inner)) and any(map(str.isupper, inner[1:])))
+        or (inner.isalnum() and inner != inner.upper() and inner[1:] != inner[1:].lower())
         or (inner.count("-") >= 3 and inner.replace("-", "").isalpha())
     )
 
@@ -203,7 +203,8 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
             return False
         if _OURS.search(low):
             return False
-        if kind == "password" and not quoted and not _varied(value) and not (value.isalpha() and op in _EQUAL):
+        equal = op in _EQUAL and value.isalpha()
+        if kind == "password" and not quoted and not equal and not _varied(value):
             return False  # a word that nothing calls equal to the name
     if (
         size < 4

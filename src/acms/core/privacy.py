@@ -29,7 +29,7 @@ _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Digits enough for a telephone number, with what may stand between them.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
 _ROUNDS = 4
-_SHORT = 64
+_SHORT = 256
 """Characters of a stretch that is remembered, once searched."""
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
