@@ -43,18 +43,20 @@ _STEMS_BEYOND = (
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
-    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
-    r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
-    r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
+    r"p(?<![a-z]p)(?:ass|asswrd|sw|w|swd|/w)(?![a-z])|"
+    r"pass(?![a-z])(?:(?<=storepass)|(?<=keypass)|(?<=userpass)|(?<=dbpass)|(?<=rootpass)|(?<=bindpass)|(?<=adminpass)|"
+    r"(?<=authpass)|(?<=smtppass)|(?<=mailpass)|(?<=ftppass))|"
+    r"passe(?:(?<=mot de passe)|(?<=palavra[ -]passe))|pwd|kennwort|contrase(?:ñ|n)a|senha|"
+    r"mdp(?<![a-z]mdp)(?![a-z])|psk(?<![a-z]psk)(?![a-z])|"
     r"zugangscode|toegangscode|code (?:d['’]acc[eè]s|(?:du )?wi-?fi)|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
-    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"(?=[pwhsak])(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<lock>(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
+    r"|(?P<lock>(?=[scknк])(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
     r"(?:schlüssel|clé|clave|chiave|chave|sleutel|klucz|nyckel|nøgle|klíč|ключ)"
     r"(?:[ _-](?:(?:de|del|do|da|di|du|della)[ -]|d['’])?(?:api|wi-?fi|wlan|acceso|acc[eè]s|accesso|acesso))?(?![^\W\d_])|"
-    r"(?:(?<=api)|(?<=api )|(?<=アクセス)|(?<=秘密)|(?<=ライセンス))キー(?![ァ-ヶー])|密[钥鑰]|秘[钥鑰])"
-    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|(?<![a-z])jeton(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
+    r"キー(?![ァ-ヶー])(?:(?<=apiキー)|(?<=api キー)|(?<=アクセスキー)|(?<=秘密キー)|(?<=ライセンスキー))|密[钥鑰]|秘[钥鑰])"
+    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|jeton(?<![a-z]jeton)(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
     r"|(?P<secret>secret|geheimnis(?![a-z])|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
@@ -299,6 +301,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         place = _place(text, low, name, end, kind)
     if not place:
         return _beside(text, end, kind)
+    if text[place[0] : place[0] + 1] > "\u2e80" and text[place[0]] != "「" and SCRIPT.match(text, place[0]):
+        return None  # a sentence goes on
     match = _VALUE.match(text, place[0])
     if not match:
         return None
