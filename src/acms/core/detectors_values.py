@@ -106,7 +106,9 @@ def entropy(text: str) -> float:
     if not size:
         return 0.0
     counts = map(text.count, set(text))
-    parts = map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (count * log2(count) for count in counts)
+    parts = (
+        map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (count * log2(count) for count in counts)
+    )
     return log2(size) - sum(parts) / size
 
 
