@@ -7,6 +7,7 @@ import string
 
 import pytest
 
+from acms.core.detectors_values import entropy
 from acms.core.privacy import redact, spans
 from acms.model import Privacy
 
@@ -272,6 +273,21 @@ def test_a_long_text_is_searched_to_its_ends_and_stays_redacted() -> None:
     once = redact(text, Privacy.REDACT)
     assert [one.kind for one in once.spans] == ["api_key", "api_key", "email", "password", "api_key"]
     assert redact(once.text, Privacy.REDACT) == (once.text, ())
+
+
+def test_what_one_find_uncovers_in_the_middle_of_a_long_text_is_found() -> None:
+    plain = "the migration of the orders took longer than planned. " * 6000
+    text = f"{plain}ann@example.com+49 30 1234567 {plain}"
+    found = [text[one.start : one.end] for one in spans(text)]
+    assert found == [
+        "ann@example.com",
+        "+49 30 1234567",
+    ]  # no word goes on before the number once the first is gone
+
+
+def test_values_of_any_length_are_measured_alike() -> None:
+    for size in (3, 128, 129, 300):
+        assert entropy("ab" * size) == pytest.approx(1.0)
 
 
 def test_lists_of_the_same_secret_are_taken_out_whole() -> None:

@@ -118,9 +118,13 @@ _SPECIAL = (
     (".atlasv1.", _ATLAS, "api_key"),
     ("ZXlK", _ENCODED, "jwt"),
 )
+#: In lower case; each alternative begins with one character, so that a search can skip to the next of these.
 _DUMMY = re.compile(
-    r"(?i)example(?:key)?$|x{5,}|\*{3,}|\.{3,}|(?<![a-z0-9])(?:your|my|insert|replace|enter|put|change|some|fake)[_-]|[_-]here$|"
-    r"placeholder|changeme|redacted|^(.)\1*$|0{8,}"
+    r"example(?:key)?$|xxxxx|\*\*\*|\.\.\.|_here$|-here$|placeholder|changeme|redacted|00000000|"
+    + "|".join(
+        rf"{word[0]}(?<![a-z0-9]{word[0]}){word[1:]}[_-]"
+        for word in "your my insert replace enter put change some fake".split()
+    )
 )
 
 
@@ -132,7 +136,10 @@ def _compiled(shape: str, flags: int = 0) -> re.Pattern[str]:
 
 def _random(value: str, least: float) -> bool:
     # The entropy is at most that of its characters drawn evenly, which is told at once.
-    return len(set(value)) >= 2**least and entropy(value) >= least and not _DUMMY.search(value)
+    if len(set(value)) < 2**least or (least and entropy(value) < least):
+        return False
+    low = value.lower()
+    return len(set(low)) > 1 and not _DUMMY.search(low)
 
 
 #: Who gave it out, and what was drawn: newer services write their tokens so. Ids are shorter or have digits of base 16.

@@ -100,7 +100,7 @@ def argument(text: str, start: int, end: int, kind: str) -> Found | None:
 #: A name and its value apart, as in lists of variables: `name: DB_PASSWORD`, `value: …`.
 _NAMED = re.compile(r"""(?:name|key)(?:["']?[ \t]{0,3}[:=][ \t]{0,3}["']?|>)[\w.:-]{0,48}$""", re.IGNORECASE)
 _ITEM = re.compile(
-    r"""["']?(?:</\w{1,12}>)?,?[ \t\r\n]{0,40}"""
+    r"""["']?(?:</\w{1,12}>)?,?[ \t\r\n]{0,40}+"""
     r"""(?:["']?(?:type|secret|masked|description|sensitive|protected|enabled)["']?[ \t]?[:=][^\n,{}]{1,60}+[,\n][ \t\n]{0,20}){0,3}"""
     r"""(?:["']?(?:\w{0,12}[vV]alue|default|content)["']?[ \t]{0,4}[:=]|<(?:value|string)>)"""
 )
@@ -209,7 +209,7 @@ _MAIL_HOST = re.compile(
     r"""@[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,4}+["'`]?[ \t]?[/|][ \t]?["'`]?([^\s"'`<>/|]{6,64}+)"""
 )
 _SIGNING = re.compile(
-    r"(?i)log(?:ging|ged)?[ -]?(?:in|on)\b|login|sign(?:ing|ed)? ?in|cred|account|access|zugang|einlog|anmeld|connexion|identifiant|acceso|accesso|acesso|inlog"
+    r"log(?:ging|ged)?[ -]?(?:in|on)\b|login|sign(?:ing|ed)? ?in|cred|account|access|zugang|einlog|anmeld|connexion|identifiant|acceso|accesso|acesso|inlog"
 )
 
 
@@ -234,7 +234,7 @@ def beside_mail(text: str) -> Iterator[Found]:
                 and LETTER.search(value)
                 and not _TICKET.fullmatch(value)
                 and not MOMENT.fullmatch(value)
-                and _SIGNING.search(text, max(0, at - 100), at)
+                and _SIGNING.search(text[max(0, at - 100) : at].lower())
                 and plausible(text, value, host.start(1), "password", "=", False, False)
             ):
                 yield Found(host.start(1), host.start(1) + len(value), "password")
@@ -247,7 +247,7 @@ _TO = re.compile(
     r"""[ \t](?:[^\s:=]{1,16}[ \t]){0,2}?(?:auf|zu|en|à|a|por|para|in|op|naar|na|på|til|为|成)[ \t]["'`„“«]?([^\s"'`“”»<>]{6,64}+)["'`“”»]?([^\n]{0,24})"""
 )
 _TURNED = re.compile(
-    r"(?i)setz|geänder|ändert|gestellt|chang|modifi|réinit|cambi|restabl|mud(?:ei|ou)|alter|redefin|imposta|reimpost|"
+    r"setz|geänder|ändert|gestellt|chang|modifi|réinit|cambi|restabl|mud(?:ei|ou)|alter|redefin|imposta|reimpost|"
     r"gewijzig|verander|ingesteld|zmieni|ustawi|ändra|ändret|endre"
 )
 _WORDS_OF_IT = re.compile(
@@ -257,13 +257,11 @@ _WORDS_OF_IT = re.compile(
 
 def spoken(text: str, low: str, start: int, end: int) -> Found | None:
     """Return the password that a sentence says it was turned to, or that is several words and a number."""
-    if not DIGIT.search(text, end, end + 96):
-        return None
     words = _WORDS_OF_IT.match(text, end)
     if words and NOT_VALUES.isdisjoint(words[1].split()):
         return Found(words.start(1), words.end(1), "password")
     to = _TO.match(text, end)
-    if to and (_TURNED.search(low, max(0, start - 40), to.start(1)) or _TURNED.search(to[2])):
+    if to and (_TURNED.search(low, max(0, start - 40), to.start(1)) or _TURNED.search(to[2].lower())):
         value = to[1].rstrip(".,;?)")
         if (
             DIGIT.search(value)

@@ -19,11 +19,11 @@ from acms.core.detectors_values import (
     LETTER,
     MOMENT,
     ODD,
-    PLACEHOLDER,
     SCRIPT,
     bare,
     entropy,
     opaque,
+    placeholder,
     plausible,
     rest_of,
 )  # fmt: skip
@@ -43,18 +43,20 @@ _STEMS_BEYOND = (
 )  # fmt: skip
 _WORD = re.compile(
     r"(?P<password>pass(?:word|wd|code|wort|[ _-]?phrase)|(?:recovery|backup)[ _-]?(?:code|key)|"
-    r"(?<![a-z])(?:pass|passwrd|psw|pw|pswd|p/w)(?![a-z])|"
-    r"(?:(?<=store)|(?<=key)|(?<=user)|(?<=db)|(?<=root)|(?<=bind)|(?<=admin)|(?<=auth)|(?<=smtp)|(?<=mail)|(?<=ftp))"
-    r"pass(?![a-z])|(?<=mot de )passe|(?<=palavra[ -])passe|pwd|kennwort|contrase(?:ñ|n)a|senha|(?<![a-z])(?:mdp|psk)(?![a-z])|"
+    r"p(?<![a-z]p)(?:ass|asswrd|sw|w|swd|/w)(?![a-z])|"
+    r"pass(?![a-z])(?:(?<=storepass)|(?<=keypass)|(?<=userpass)|(?<=dbpass)|(?<=rootpass)|(?<=bindpass)|(?<=adminpass)|"
+    r"(?<=authpass)|(?<=smtppass)|(?<=mailpass)|(?<=ftppass))|"
+    r"passe(?:(?<=mot de passe)|(?<=palavra[ -]passe))|pwd|kennwort|contrase(?:ñ|n)a|senha|"
+    r"mdp(?<![a-z]mdp)(?![a-z])|psk(?<![a-z]psk)(?![a-z])|"
     r"zugangscode|toegangscode|code (?:d['’]acc[eè]s|(?:du )?wi-?fi)|codice (?:di )?accesso|codigo de acceso|código de acceso|暗証番号|合言葉|"
-    r"(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
+    r"(?=[pwhsak])(?<![a-z])(?:passord|wachtwoord|parola|heslo|salasana|adgangskode|kodeord|kata sandi)|пароль|密[码碼]|口令|パスワード|"
     r"비밀번호|암호|hasło|lösenord|şifre|jelszó|mật khẩu|كلمة المرور|كلمة السر|סיסמ[הא]|κωδικός)"
     r"|(?P<api_key>key(?![a-rt-z]))"
-    r"|(?P<lock>(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
+    r"|(?P<lock>(?=[scknк])(?<![^\W\d_])(?<!palabras )(?<!palabra )(?<!parole )(?<!parola )(?<!mot-)(?<!mots-)"
     r"(?:schlüssel|clé|clave|chiave|chave|sleutel|klucz|nyckel|nøgle|klíč|ключ)"
     r"(?:[ _-](?:(?:de|del|do|da|di|du|della)[ -]|d['’])?(?:api|wi-?fi|wlan|acceso|acc[eè]s|accesso|acesso))?(?![^\W\d_])|"
-    r"(?:(?<=api)|(?<=api )|(?<=アクセス)|(?<=秘密)|(?<=ライセンス))キー(?![ァ-ヶー])|密[钥鑰]|秘[钥鑰])"
-    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|(?<![a-z])jeton(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
+    r"キー(?![ァ-ヶー])(?:(?<=apiキー)|(?<=api キー)|(?<=アクセスキー)|(?<=秘密キー)|(?<=ライセンスキー))|密[钥鑰]|秘[钥鑰])"
+    r"|(?P<token>token|токен(?![а-я])|令牌|トークン|jeton(?<![a-z]jeton)(?: d['’]acc[eè]s)?(?![a-z])|session[ _.-]?id|sessid|connect\.sid)"
     r"|(?P<secret>secret|geheimnis(?![a-z])|cred(?:ential)?s?(?![a-z])|signature|sig(?==)|_auth(?==)|\"auth\"(?=:))"
     r"|(?P<header>authorization|bearer)"
     r"|(?P<cookie>cookie)"
@@ -67,6 +69,7 @@ _OPENING = tuple(
     master admin private secret shared session hmac webhook deploy crypto cipher aes project team prod live wifi wi-fi wlan
     wpa wpa2 wep functions""".split()
 )
+_OPENING_ENDS = frozenset(word[-3:] for word in _OPENING)
 _FORMER = re.compile(r"<?[A-Za-z0-9_.:\-]{0,48}$")
 _CHANGED = re.compile(r"(?:chang|set|reset|updat|switch|rotat)[a-z]{0,4} [^.\n]{0,36}$")
 _TAIL = re.compile(r"[A-Za-z0-9_\-]{0,40}+")
@@ -77,15 +80,17 @@ _STILL = frozenset(
     default main primary base secondary old new current temp tmp admin root user db database base64 b64 env var v pw
     pass password secret key token access api client auth bot personal app oauth o t i a the of my""".split()
 )
+#: Every alternative begins with a character or a set of them, so that most places are refused at a look.
 _SIGN = (
     r"""(?:[ \t]{9,48}+(?=[:=])|[ \t]?:[ \t]?(?:&?'?(?:static )?str|[Ss]tring|Final(?:\[str\])?|any)[?!]?"""
-    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}="[^"<>\n]{0,64}"){1,3}(?=>))?"""
-    r"""[ \t]{0,8}(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
-    r"""是|为|為|は|는|은|"""
-    r"""(?i:(?<!\w)(?:is|was|are|ist|lautet|est|es|é|è|este|jest|är|je|adalah|equals|becomes|c['’]est))"""
+    r"""(?=[ \t]?=[ \t])|(?:[ \t](?!value)[\w:-]{1,24}+="[^"<>\n]{0,64}+"){1,3}(?=>))?"""
+    r"""[ \t]{0,8}+(?P<op>=>|:=|->|→|={1,3}|%3[dD]|[:：](?!:\w)|\||[-–—](?=[ \t])|['’]s[ \t]|"""
+    r"""[是为為は는은]|"""
+    r"""(?=[iıİwaleéèjäbcIWALEÉÈJÄBC])(?<!\w)(?:[iıİI](?i:st?)|[wW](?i:as)|[aA](?i:re|dalah)|[lL](?i:autet)|"""
+    r"""[eE](?i:ste?|s|quals)|[éèÉÈ]|[jJ](?i:est|e)|[äÄ](?i:r)|[bB](?i:ecomes)|[cC](?i:['’]est))"""
     r"""(?:[ \t](?:now|jetzt|ahora|ora|agora|nu|teraz|maintenant|(?:set|changed|reset|updated)[ \t]to|currently|still|just))?[ \t:]|"""
-    r"""(?:set|changed|updated|reset)[ \t]to[ \t]|(?<!\w)to[ \t]|>|(?<=["'][ \t])value=|,(?=[ \t]?["'`])|"""
-    r"""(?=[ \t]["'`“][^"'`]{4,64}["'`”]))"""
+    r"""set[ \t]to[ \t]|changed[ \t]to[ \t]|updated[ \t]to[ \t]|reset[ \t]to[ \t]|t(?<!\wt)o[ \t]|>|"""
+    r"""v(?<=["'][ \t]v)alue=|,(?=[ \t]?["'`])|(?<=[ \t])(?=[ \t]?["'`“][^"'`]{4,64}["'`”]))"""
     r"""[ \t(\[{]{0,8}(?:\*\*[ \t])?(?:\n[ \t]{0,12}(?=[^\s\w]?[A-Za-z0-9!@#$%^&*+/=_.-]{8,64}+(?:\n|$)))?"""
 )
 _CLOSE = r"""(?P<close>(?:[\\"`\])*]|'(?!s[ \t])){0,6}+)"""
@@ -107,12 +112,14 @@ _AFTER_ANY = re.compile(
 )
 _LOGIN = re.compile(
     r"(?:login|user|username|account|utente|usuario|usuário|benutzer|utilisateur|identifiant|gebruiker)"
-    r"[ \t:=]{1,3}\S{1,64}[ \t]{1,4}$"
+    r"[ \t:=]{1,3}\S{1,64}+[ \t]{1,4}$"
 )
 
 
 def _login(before: str) -> bool:
     """Tell whether a user is named just before: "login bob password …"."""
+    if before[-1:] not in (" ", "\t", "\n"):
+        return False
     named = (
         "us" in before
         or "login" in before
@@ -134,13 +141,15 @@ _ABOUT = re.compile(
     r"error|fail\w*)\b"
 )
 _LINE_END = re.compile(r"[ \t]*(?:\r?\n|$)")
+#: What repeats one character of a set is tried before what has exceptions to it, which takes ten times as long.
 _VALUE = re.compile(
     r"""[ \t]{0,12}+(?:(?:[a-zA-Z]{1,2})?\\{1,3}(?P<escape>["'])(?P<escaped>[^"'\\\n]{1,256}+)"""
-    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?:[^"\\\n]|\\.){1,256}+)"|'(?P<single>(?:[^'\\\n]|\\.){1,256}+)'"""
+    r"""|(?:[rbufN]{1,2}(?=["']))?(?:"(?P<double>(?>[^"\\\n]{1,256}+(?!\\)|(?:[^"\\\n]|\\.){1,256}+))"|"""
+    r"""'(?P<single>(?>[^'\\\n]{1,256}+(?!\\)|(?:[^'\\\n]|\\.){1,256}+))'"""
     r"""|`(?P<tick>[^`\n]{1,256}+)`|[“「](?P<curly>[^”」\n]{1,256}+)[”」])"""
     r"""|\*\*(?P<bold>[^*\s]{3,128}+)\*\*"""
     r"""|(?:(?P<scheme>Bearer|Basic|Token|ApiKey|SSWS|Digest|token|bearer|basic)[ \t]{1,4})?"""
-    r"""["'`]?(?P<bare>(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
+    r"""["'`]?(?P<bare>[^\s"'`<>“”]{1,64}+(?!<\d)|(?:[^\s"'`<>“”]|<(?=\d)){1,64}+))""",
 )
 
 
@@ -169,43 +178,48 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
         low = _lower(text)
         said = any(map(text.__contains__, _LINKS))
         find = _any(stems).search
-        at, digit = 0, -1
+        at, digit, line = 0, -1, -1
         while stem := find(low, at):
-            at = stem.end()
-            name = _WORD.match(low, stem.start())
+            start = stem.start()
+            name = _WORD.match(low, start)
             if not name:
+                at = stem.end()
                 continue
-            at = name.end()
+            at = end = name.end()
             kind = name.lastgroup or "secret"
             if digit < at:  # where the next digit stands: what is searched for further away has one
                 next_one = DIGIT.search(text, at)
                 digit = next_one.start() if next_one else len(text) + _FAR
             near = digit - at < _FAR
+            if line < at:
+                line = text.find("\n", at)
+                line = len(text) + _FAR if line < 0 else line
+            below = near and line - at < _BELOW
             if text[at : at + 1] not in _FOLLOWS:
                 if text.startswith("(", at):
-                    hit = argument(text, stem.start(), at, kind)
+                    hit = argument(text, start, at, kind)
                 elif kind == "password":
-                    hit = (_said_before(text, name) if said else None) or (_near(text, at) if near else None)
+                    hit = (_said_before(text, name) if said else None) or (
+                        _near(text, at) if digit - at < _NEAR else None
+                    )
                 else:
                     hit = None
-                if hit := hit or (answered(text, low, stem.start(), at, kind) if near else None):
+                if hit := hit or (answered(text, low, start, at, kind) if below else None):
                     found.append(hit)
-                elif near and text.startswith(";", at):
-                    found += column(text, stem.start(), at, kind)
+                elif below and text.startswith(";", at):
+                    found += column(text, start, at, kind)
                 continue
-            mine = (
-                kind == "api_key" and _MINE.search(low, max(0, stem.start() - 12), stem.start()) is not None
-            )
-            if kind == "api_key" and not mine and not _opens(low, stem.start()):
+            mine = kind == "api_key" and _mine(low, start)
+            if kind == "api_key" and not mine and not _opens(low, start):
                 continue
             if kind == "lock":
                 kind = "api_key"
-            if text[stem.start()] == "P" and _TESTED.match(text, stem.start()):
-                if hit := signed_in(text, stem.start()):
+            if text[start] == "P" and _TESTED.match(text, start):
+                if hit := signed_in(text, start):
                     found.append(hit)
                 continue
             if kind == "phrase":
-                words = _WORDS.match(text, name.end())
+                words = _WORDS.match(text, end)
                 hit = Found(words.start(1), words.end(1), "secret") if words else None
             elif kind in ("header", "cookie"):
                 hit = header(text, name)
@@ -215,12 +229,14 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
                     hit = _said_before(text, name) if said else None
-                    if near and not hit:
-                        hit = _near(text, name.end()) or spoken(text, low, stem.start(), name.end())
-                if near and not hit:
-                    hit = answered(text, low, stem.start(), name.end(), kind)
+                    if not hit and digit - end < _NEAR:
+                        hit = _near(text, end)
+                    if not hit and digit - end < _SENTENCE:
+                        hit = spoken(text, low, start, end)
+                if below and not hit:
+                    hit = answered(text, low, start, end, kind)
                     if not hit:
-                        found += column(text, stem.start(), name.end(), kind)
+                        found += column(text, start, end, kind)
             if hit and (not mine or opaque(text[hit.start : hit.end])):
                 found.append(hit)
                 at = max(at, hit.end)
@@ -229,18 +245,32 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
 
 _FAR = 1600
 """Characters after a name within which its value stands, apart from it."""
+_BELOW = 300
+"""Characters after a name within which its line ends, where its value stands in another one."""
+_NEAR = 64
+"""Characters after "password" within which something that can be nothing else is one."""
+_SENTENCE = 96
+"""Characters after "password" within which a sentence says what it was turned to."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
+_WHOSE = ("my", "your", "our", "his", "her", "their", "new", "maps")
 #: What is said of networks: their keys are passwords.
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
 #: The report of a test, or the command of a protocol.
 _TESTED = re.compile(r"PASS(?:[ \t]|: \S*[tT]est)")
 
 
+def _mine(low: str, start: int) -> bool:
+    """Tell whether a key, by what is written before the word, is somebody's."""
+    before = low[max(0, start - 12) : start]
+    return before.rstrip(" _-\n").endswith(_WHOSE) and _MINE.search(before) is not None
+
+
 def _opens(low: str, start: int) -> bool:
     """Tell whether a key, by what is written before the word, is one that opens something."""
     before = low[max(0, start - 48) : start]
-    return before.rstrip(" _.-").endswith(_OPENING) or (
+    word = before.rstrip(" _.-")
+    return (word[-3:] in _OPENING_ENDS and word.endswith(_OPENING)) or (
         ("wi" in before or "wlan" in before or "ssid" in before) and _NETWORK.search(before) is not None
     )
 
@@ -271,6 +301,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         place = _place(text, low, name, end, kind)
     if not place:
         return _beside(text, end, kind)
+    if text[place[0] : place[0] + 1] > "\u2e80" and text[place[0]] != "「" and SCRIPT.match(text, place[0]):
+        return None  # a sentence goes on
     match = _VALUE.match(text, place[0])
     if not match:
         return None
@@ -309,7 +341,8 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
 
 #: A command that stores a value under a name.
 _SET = re.compile(
-    r"(?:\bsetx|\bsetenv|\bconfig(?:ure)?(?:[ \t]set)?|\bset)(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
+    r"[sc](?<!\w.)(?:(?<=s)et(?:x|env)?|(?<=c)onfig(?:ure)?(?:[ \t]set)?)"
+    r"(?:[ \t]-{1,2}[a-z]\S{0,20}){0,3}[ \t]{1,3}[\w.:/-]{0,60}$"
 )
 _PREPOSITION = re.compile(
     r"(?:for|of|to|on|at|in|zum|zur|für|von|vom|de|del|della|da|do|du|des|van|voor|för|till|para|pour|от|для|к)\b"
@@ -324,12 +357,13 @@ def _place(text: str, low: str, name: re.Match[str], end: int, kind: str) -> tup
     if after and after["of"] and kind == "password" and _ABOUT.search(after["of"]):
         after = None
     if not after:
-        if (at := item(text, start, end)) is not None:
+        before = low[max(0, start - 90) : start]
+        listed = "name" in before or "key" in before or "variable" in before
+        if listed and (at := item(text, start, end)) is not None:
             return at, "="
         if text[end : end + 1] not in (" ", "\t"):
             return None
-        before = low[max(0, start - 90) : start]
-        if "-" in before[-48:] and not before[-1].isspace():
+        if before and not before[-1].isspace() and "-" in before[-48:]:
             option = before[max(map(before.rfind, " \n\t")) + 1 :]
             if option.startswith("-"):
                 return end + 1, "flag" if option.startswith("--") else "-"
@@ -372,7 +406,6 @@ _FIRST = re.compile(r"""[(][ \t\n]{0,4}["']$""")
 #: What stands before a name that is a part of something else: of a template, a path, a URN, the name of a hash.
 _REFERENCE = re.compile(r"[$#{]\{[ \t]?[\w.]{0,40}$")
 _SEGMENT = re.compile(r"(?:\w[/:]|hash(?:ed)?[_-]|checksum[_-]|digest[_-])[\w.-]{0,40}$")
-_SEGMENTS = ("/", ":", "hash", "checksum", "digest")
 _PATH = re.compile(r"(?<![/:])/[\w.-]{1,30}/[\w.-]{0,30}$")
 
 
@@ -383,7 +416,11 @@ def _refers(text: str, start: int, kind: str) -> bool:
         return True
     if kind == "password":
         return "/" in before and _PATH.search(before) is not None
-    return any(map(before.__contains__, _SEGMENTS)) and _SEGMENT.search(before) is not None
+    last = max(before.rfind("/"), before.rfind(":"))
+    if last > 0 and _SEGMENT.match(before, last - 1):
+        return True
+    hashed = "hash" in before or "checksum" in before or "digest" in before
+    return hashed and _SEGMENT.search(before) is not None
 
 
 _BESIDE = re.compile(r"[ \t]([^\s\"'`<>“”]{8,200}+)")
@@ -395,14 +432,17 @@ def _beside(text: str, end: int, kind: str) -> Found | None:
     if not match:
         return None
     value = bare(match[1])
+    if not DIGIT.search(value):
+        return None
     if kind == "password":
         low, up = any(map(str.islower, value)), any(map(str.isupper, value))
-        symbol = any(not char.isalnum() for char in value.strip("._-/"))
+        inner = value.strip("._-/")
+        symbol = inner != "" and not inner.isalnum()
         several = low + up + symbol >= 2 or (low + up and sum(map(str.isdigit, value)) >= 4)
         enough = len(value) >= 8 and several and not MOMENT.fullmatch(value)
     else:
         enough = len(value) >= 20 and entropy(value) >= 3 and LETTER.search(value)
-    if enough and DIGIT.search(value) and plausible(text, value, match.start(1), kind, "=", False, False):
+    if enough and plausible(text, value, match.start(1), kind, "=", False, False):
         return Found(match.start(1), match.start(1) + len(value), kind)
     return None
 
@@ -481,17 +521,18 @@ _SHOWN = re.compile(r"(?i)(?:e\.g\.|such as|like|i\.e\.|z\.B\.|p\.ex\.|example)[
 
 def _near(text: str, start: int) -> Found | None:
     """Return what stands within a line after "password" and has letters, digits and signs as only passwords have."""
-    if not DIGIT.search(text, start, start + 64):
+    line = text.find("\n", start, start + _NEAR)
+    end = line if line >= 0 else start + _NEAR
+    if not ODD.search(text, start, end):
         return None
-    end = text.find("\n", start, start + 64)
-    for match in _NEARBY.finditer(text, start, end if end >= 0 else start + 64):
+    for match in _NEARBY.finditer(text, start, end):
         value = match[1].rstrip(".")
         if (
             DIGIT.search(value)
             and LETTER.search(value)
             and ODD.search(value, 1)
             and not _VERSION.fullmatch(value)
-            and not PLACEHOLDER.fullmatch(value)
+            and not placeholder(value)
             and not _SHOWN.search(text, max(0, match.start() - 16), match.start() + 1)
         ):
             return Found(match.start(1), match.start(1) + len(value), "password")

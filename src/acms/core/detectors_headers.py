@@ -7,7 +7,7 @@ from binascii import Error as BinasciiError
 from binascii import a2b_base64
 
 from acms.core.detectors import Found
-from acms.core.detectors_values import DIGIT, EXPRESSION, LETTER, PLACEHOLDER, rest_of
+from acms.core.detectors_values import DIGIT, EXPRESSION, LETTER, placeholder, rest_of
 
 _AUTH = re.compile(
     r"""["'`\]]{0,2}(?:,[ \t\n]{0,16}["']?value["']?)?[ \t]{0,4}[:=,]?[ \t]{0,4}(?:[frb]?["'`])?"""
@@ -35,7 +35,7 @@ def header(text: str, name: re.Match[str]) -> Found | None:
     """Return the credential of a header whose name was found."""
     if name.lastgroup == "cookie":
         match = _COOKIE.match(text, name.end())
-        if match and not PLACEHOLDER.fullmatch(match["value"]):
+        if match and not placeholder(match["value"]):
             return Found(match.start("value"), match.end("value"), "token")
         return None
     match = _AUTH.match(text, name.end())
@@ -47,7 +47,7 @@ def header(text: str, name: re.Match[str]) -> Found | None:
             return None
         scheme = "bearer"
     telling = DIGIT.search(value) is not None and LETTER.search(value) is not None
-    if PLACEHOLDER.fullmatch(value) or EXPRESSION.fullmatch(value):
+    if placeholder(value) or EXPRESSION.fullmatch(value):
         return None
     if scheme == "basic" and len(value) >= 8 and _is_pair(value):
         return Found(match.start("value"), rest_of(text, match.start("value") + len(value)), "password")

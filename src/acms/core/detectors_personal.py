@@ -40,13 +40,12 @@ _RELEASE = re.compile(r"@v?\d+\.\d")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24,64}", re.IGNORECASE)
 _COPY = re.compile(r"\b(?:scp|rsync)[ \t]")
 _SHELL = re.compile(
-    r"\b(?:ssh|mosh|sftp|sshfs|ssh-copy-id|scp|rsync)"
+    r"(?:s(?<!\ws)(?:sh(?:fs|-copy-id)?|ftp|cp)|m(?<!\wm)osh|r(?<!\wr)sync)"
     r"(?:[ \t]{1,4}-[A-Za-z]\S{0,24}(?:[ \t]{1,4}[\w./:~-]{1,40}+)?){0,4}[ \t]{1,4}$"
 )
 _MESSAGE = re.compile(
     r"(?:message-id|in-reply-to|references|content-id|msgid)[ \t]{0,2}[:=][ \t]{0,2}"
-    r"(?:<[^<>\s]{1,120}+>[,\s]{1,4}){0,3}<?[^<>\s@]{0,60}$",
-    re.IGNORECASE,
+    r"(?:<[^<>\s]{1,120}+>[,\s]{1,4}){0,3}<?[^<>\s@]{0,60}$"
 )
 
 

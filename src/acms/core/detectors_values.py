@@ -30,16 +30,39 @@ NOT_VALUES = frozenset(
     filtered omitted scrubbed elided snip suppressed unchanged kennwort contraseña senha wachtwoord passord lösenord
     hasło şifre heslo parola jelszó salasana adgangskode clave пароль 密码 密碼 パスワード 비밀번호 암호""".split()
 )
-PLACEHOLDER = re.compile(
-    r"(?i)[<\[{(}].*|.*[>\]})]$|\$\$?[{(][^\s]*|(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|"
-    r"%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|\*+|x+|\.{2,}|…|_+|-+|#+|\?+|"
-    r"[•●·]+|0+|@\w+@|(?:my|some|the|a|an)[\s_.-]\D*|"
-    r"(?:your|insert|enter|replace|change|put|example|sample|dummy|fake|placeholder)[\s_.-].*|"
-    r"your\w*|change_?me\w*|replace_?me\w*|.*placeholder.*|.*(?:[_-]here|_goes_here)|redacted.*|[\w/+=.-]*example[\w/+=.-]*|"
-    r"(?:required|nullable|sometimes|string|confirmed|min:\d+)\|.*|to[_-]?do|tbd|n/a|env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
-    r"/[\w.-]+(?:/[\w.-]+)+|(?-i:[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,})|"
-    r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|\.{0,2}/[\w./-]+|https?://\S+|\[redacted.*"
+#: What stands in the place of a value, in lower case. Each alternative begins with a character or a set of them.
+_STAND_IN = re.compile(
+    r"\$\$?[{(][^\s]*|%\w{1,40}%|%\(\w{1,40}\)s|%[sdrv]|"
+    r"[*x._\-#?•●·0…](?:(?<=\*)\**|(?<=x)x*|(?<=\.)\.+|(?<=_)_*|(?<=-)-*|(?<=#)#*|(?<=\?)\?*|(?<=[•●·])[•●·]*|(?<=0)0*|(?<=…))|"
+    r"@\w+@|my[\s_.-]\D*|some[\s_.-]\D*|the[\s_.-]\D*|a[\s_.-]\D*|an[\s_.-]\D*|your(?:[\s_.-].*|\w*)|"
+    r"insert[\s_.-].*|enter[\s_.-].*|replace(?:[\s_.-].*|_?me\w*)|change(?:[\s_.-].*|_?me\w*)|put[\s_.-].*|"
+    r"sample[\s_.-].*|dummy[\s_.-].*|fake[\s_.-].*|"
+    r"redacted.*|required\|.*|nullable\|.*|sometimes\|.*|string\|.*|confirmed\|.*|min:\d+\|.*|to[_-]?do|tbd|n/a|"
+    r"env:\w+|vault:\S+|ref:\S+|op://\S+|secret[s]?[/.:]\S+|file:\S+|arn:\S+|"
+    r"!(?:vault|ref|sub|secret|env|getatt)\b.*|enc\[.*|https?://\S+"
 )
+_SHOWS = re.compile(r"example[\s_.-].*|[\w/+=.-]*")
+_PATH = re.compile(r"/[\w.-]+(?:/[\w.-]+)+|[a-z0-9_.-]+(?:/[a-z0-9_.-]+){2,}|\.{0,2}/[\w./-]+")
+_VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+)")
+_OPENED = frozenset("<[{(}")
+_CLOSED = frozenset(">]})")
+
+
+def placeholder(value: str) -> bool:
+    """Tell whether a value is none: a variable, a path, dots, or words for what should stand there."""
+    if value[:1] in _OPENED or value[-1:] in _CLOSED:
+        return True
+    low = value.lower()
+    return (
+        _STAND_IN.fullmatch(low) is not None
+        or low.endswith(("_here", "-here"))
+        or "placeholder" in low
+        or ("example" in low and _SHOWS.fullmatch(low) is not None)
+        or ("/" in value and _PATH.fullmatch(value) is not None)
+        or (value[:1] == "$" and _VARIABLE.fullmatch(value) is not None)
+    )
+
+
 #: Code rather than a value: an attribute, a call, a name in one of the usual cases.
 EXPRESSION = re.compile(
     r"[A-Za-z_]\w*+(?:(?:\.|::|->|\?\.)[A-Za-z_]\w*+)++(?:[([].*)?|[A-Za-z_][\w.]*+[(\[].*|!?[A-Za-z_][\w.]*+[)};]++|"
@@ -58,26 +81,35 @@ _TECHNICAL = re.compile(
 
 def credential(value: str) -> bool:
     """Tell whether an unquoted value looks made up: two kinds of characters at least, or several words in a row."""
-    if _TECHNICAL.fullmatch(value):
-        return False
-    if DIGIT.search(value):
-        return True
+    return (DIGIT.search(value) is not None or _varied(value)) and not _TECHNICAL.fullmatch(value)
+
+
+def _varied(value: str) -> bool:
+    """Tell whether a value without a digit has letters and what words have not: signs, capitals inside, hyphens."""
     inner = value.strip("!?.,:;*~")
     if not inner.isascii() or not LETTER.search(inner):
         return False
-    low, up = any(map(str.islower, inner)), any(map(str.isupper, inner[1:]))
     return (
         ODD.search(inner) is not None
-        or (low and up and inner.isalnum())
+        or (inner.isalnum() and inner != inner.upper() and inner[1:] != inner[1:].lower())
         or (inner.count("-") >= 3 and inner.replace("-", "").isalpha())
     )
+
+
+#: What a character adds that occurs so often: the logarithms are most of the cost.
+_TERMS = (0.0, *(count * log2(count) for count in range(1, 257)))
 
 
 def entropy(text: str) -> float:
     """Return Shannon's entropy in bits per character."""
     size = len(text)
-    counts = [text.count(char) for char in set(text)]
-    return log2(size) - sum(count * log2(count) for count in counts) / size if size else 0.0
+    if not size:
+        return 0.0
+    counts = map(text.count, set(text))
+    parts = (
+        map(_TERMS.__getitem__, counts) if size < len(_TERMS) else (count * log2(count) for count in counts)
+    )
+    return log2(size) - sum(parts) / size
 
 
 #: Words for a secret, alone or with what it is of: `password`, `db_pass`, `myToken2`.
@@ -90,10 +122,10 @@ _NAMED = re.compile(
 
 def names_itself(value: str) -> bool:
     """Tell whether a value says what should stand there, as in `user:password@host`."""
-    return PLACEHOLDER.fullmatch(value) is not None or _NAMED.fullmatch(value) is not None
+    return placeholder(value) or _NAMED.fullmatch(value) is not None
 
 
-_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+_CHANGE = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
 _HEX = re.compile(r"[0-9a-f]{24,128}|[0-9A-F]{24,128}")
 
 
@@ -101,8 +133,11 @@ def opaque(value: str) -> bool:
     """Tell whether a value was drawn at random: digits of base 16, or letters and digits that change as no words do."""
     if _HEX.fullmatch(value):
         return entropy(value) > 2.8 and LETTER.search(value) is not None
-    changes = sum(1 for _ in _CHANGE.finditer(value))
-    return changes * 25 >= len(value) * 7 and DIGIT.search(value) is not None and entropy(value) > 3
+    return (
+        DIGIT.search(value) is not None
+        and len(_CHANGE.findall(value)) * 25 >= len(value) * 7
+        and entropy(value) > 3
+    )
 
 
 #: What ends a value without quotes: a comma before a space, the next parameter, an escape.
@@ -170,12 +205,15 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
             return False
         if _OURS.search(low):
             return False
+        equal = op in _EQUAL and value.isalpha()
+        if kind == "password" and not quoted and not equal and not _varied(value):
+            return False  # a word that nothing calls equal to the name
     if (
         size < 4
         or _AMOUNT.fullmatch(low)
         or low in NOT_VALUES
         or low.rstrip("?!.") in NOT_VALUES
-        or PLACEHOLDER.fullmatch(value)
+        or placeholder(value)
     ):
         return False
     if kind != "password" and (names_itself(value) or (not op and size < 12)):

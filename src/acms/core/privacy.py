@@ -29,6 +29,8 @@ _MARK = re.compile(rf"\[REDACTED: (?:{'|'.join(KINDS)})\]")
 #: Digits enough for a telephone number, with what may stand between them.
 _DIGITS = re.compile(r"[0-9](?:[^0-9]{0,4}+[0-9]){6}")
 _ROUNDS = 4
+_SHORT = 256
+"""Characters of a stretch that is remembered, once searched."""
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
 _REACH = 64_000
@@ -76,21 +78,22 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     made to need more rounds than four loses the stretches in question whole.
     """
     found: list[Sensitive] = []
-    clean: set[str] = (
-        set()
-    )  # short stretches in which nothing was found: lists have the same ones again and again
-    waiting = _between(text) if "[REDACTED: " in text else [(0, len(text))]
+    #: What was found in short stretches: lists have the same ones again and again.
+    seen: dict[str, list[Found]] = {}
+    waiting = _between(text) if "[REDACTED: " in text else [_Stretch(0, len(text))]
     names = detectors_assigned.named(text)
     words = _Words(names, detectors_commands.groups(text, names))
     for turn in range(_ROUNDS):
-        left: list[tuple[int, int]] = []
-        for start, end in waiting:
+        left: list[_Stretch] = []
+        for stretch in waiting:
+            start, end = stretch.start, stretch.end
             part = text if end - start == len(text) else text[start:end]
-            if part in clean:
-                continue
-            here = _merged(_detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words), start)
-            if not here and len(part) < 64:
-                clean.add(part)
+            raw = seen.get(part)
+            if raw is None:
+                raw = _detect(part, mode, words) if turn == 0 else _at_ends(part, mode, words, stretch)
+                if len(part) < _SHORT:
+                    seen[part] = raw
+            here = _merged(raw, start) if raw else []
             if here and turn == _ROUNDS - 1:
                 here = [Sensitive(start, end, here[0].kind, clear=True)]
             if here:
@@ -98,10 +101,10 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
                 at = start
                 for one in here:
                     if one.start - at >= _LEAST:
-                        left.append((at, one.start))
+                        left.append(_Stretch(at, one.start, at > start, True))
                     at = one.end
                 if end - at >= _LEAST:
-                    left.append((at, end))
+                    left.append(_Stretch(at, end, True, False))
         waiting = left
         if not waiting:
             break
@@ -131,6 +134,17 @@ def redact(text: str, mode: Privacy) -> Redacted:
 def safe_key(key: str) -> bool:
     """Tell whether a key, an id or an entity may be shown as it is: nothing sensitive was found in it."""
     return not spans(key)
+
+
+class _Stretch(NamedTuple):
+    """A part of a text that is to be searched."""
+
+    start: int
+    end: int
+    #: Whether something that stood before it was taken out since it was searched last.
+    after: bool = True
+    #: Whether something that stood behind it was.
+    before: bool = True
 
 
 class _Words(NamedTuple):
@@ -170,14 +184,18 @@ def _detect(text: str, mode: Privacy, words: _Words) -> list[Found]:
     return found
 
 
-def _at_ends(text: str, mode: Privacy, words: _Words) -> list[Found]:
-    """Return what is sensitive in what was searched already beside something that is gone now: at its ends only."""
+def _at_ends(text: str, mode: Privacy, words: _Words, stretch: _Stretch) -> list[Found]:
+    """Return what is sensitive in what was searched already beside something that is gone now: at its new ends only."""
     far = len(text) - 2 * _REACH
     if far <= 2 * _REACH:
         return _detect(text, mode, words)
     # What is found beside the cuts made here is none: it was not found when they were not there.
-    first = [one for one in _detect(text[: 2 * _REACH], mode, words) if one.start < _REACH]
-    last = [one for one in _detect(text[far:], mode, words) if one.end > _REACH]
+    first: list[Found] = []
+    last: list[Found] = []
+    if stretch.after:
+        first = [one for one in _detect(text[: 2 * _REACH], mode, words) if one.start < _REACH]
+    if stretch.before:
+        last = [one for one in _detect(text[far:], mode, words) if one.end > _REACH]
     if any(one.end > _REACH for one in first) or any(one.start < _REACH for one in last):
         return _detect(text, mode, words)
     return first + [Found(far + one.start, far + one.end, one.kind) for one in last]
@@ -198,14 +216,14 @@ def _merged(found: Sequence[Found], offset: int) -> list[Sensitive]:
     return merged
 
 
-def _between(text: str) -> list[tuple[int, int]]:
+def _between(text: str) -> list[_Stretch]:
     """Return what lies between the marks of an earlier redaction."""
-    parts: list[tuple[int, int]] = []
+    parts: list[_Stretch] = []
     start, end = 0, len(text)
     for one in _MARK.finditer(text):
         if one.start() - start >= _LEAST:
-            parts.append((start, one.start()))
+            parts.append(_Stretch(start, one.start()))
         start = one.end()
     if end - start >= _LEAST:
-        parts.append((start, end))
+        parts.append(_Stretch(start, end))
     return parts
