@@ -522,7 +522,7 @@ def plan_recall(
         return share(offered.past, offered.current, limit, asked.floor)
 
     items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
-    left_out = sum(1 for choice in choices if not choice.included and choice.candidate.markers)
+    left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
     return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)

@@ -106,6 +106,21 @@ def test_an_entry_without_content_may_come_first() -> None:
     assert np.isnan(found.best).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("copies", [BLOCK - 2, BLOCK - 1, BLOCK])
+def test_a_question_that_is_a_candidate_itself_answers_alike_wherever_its_vectors_lie(copies: int) -> None:
+    """Also across the end of a block: it is compared once, for itself and for the reply to it."""
+    log = [entry(1, "hello"), entry(2, "which cat do you like?"), entry(3, "the red one")]
+    rest = [(2, 0, half([0.8, 0.6])), (2, 1, half([0.6, 0.8])), (3, 0, half([0.6, -0.8]))]
+    asked = Question.of("zebra", "s", np.array([1, 0], np.float32))
+    near, far = (
+        rank(field_of(log, [*((1, part, half([0, 1])) for part in range(count)), *rest]), asked)
+        for count in (1, copies)
+    )
+    every = np.arange(3)
+    assert far.meaning(every).tolist() == near.meaning(every).tolist()
+    assert near.meaning(every)[1] > 0
+
+
 def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment = built(packed([entry(1, "x")]))
     segment.add_vectors("s", [(1, 0, half([1, 0]))])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from acms.core.field import AFTER, BEFORE, Field
 from acms.core.index import DAY
 from acms.core.markers import boost
-from acms.core.rank import TERMS, Question, Ranking, alike, by_words, rank, unnamed
+from acms.core.rank import TERMS, Question, Ranking, alike, by_words, largest, rank, unnamed
 from acms.core.terms import day_terms, terms, words
 from acms.core.weights import WEIGHTS, Weights
 from acms.model import Entry, Role
@@ -469,3 +469,20 @@ def test_of_equals_the_marked_one_comes_first() -> None:
     texts = ["orders database postgres", *["lunch"] * 9, "orders database postgres", *["lunch"] * 9]
     found = rank(field_of(said(*texts)), Question.of("orders database postgres friday"))
     assert found.score(10, boost(("decision",))) > found.score(0)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 6_000),
+    st.sampled_from((1, 7, 64, 256)),
+    st.sampled_from((2, 50, 1 << 30)),
+    st.integers(0, 999),
+)
+def test_the_largest_values_are_found_in_any_order_and_where_many_are_equal(
+    count: int, size: int, levels: int, seed: int
+) -> None:
+    shuffled = np.random.default_rng(seed).integers(0, levels, count).astype(np.float32)
+    for values in (shuffled, np.sort(shuffled), np.sort(shuffled)[::-1]):
+        places = largest(values, size)
+        assert len(set(places.tolist())) == len(places)
+        assert sorted(values[places].tolist()) == sorted(values.tolist())[-size:]

@@ -135,6 +135,8 @@ def _rows(
     own, slots = slots_of(documents, segment, count, vectors, size)
     order = np.argsort(slots)  # so that memory is gone through in one direction
     own, slots = own[order], slots[order]
+    if int(vectors.begin[size]) == size:  # one each
+        return own, slots, np.arange(len(slots))
     rows = vectors.begin[slots]
     sizes = vectors.begin[slots + 1] - rows
     starts = np.cumsum(sizes) - sizes
@@ -152,9 +154,9 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
     """Return which of some documents have vectors in a segment, and their places among those that have."""
     slot = vectors.slot
     end = segment.base + min(count, len(slot))
-    if len(documents) and documents.min() >= segment.base and documents.max() < end:
+    if len(documents) and documents.min() >= segment.base and (last := documents.max()) < end:
         own = np.arange(len(documents))
-        if vectors.straight and documents.max() < segment.base + size:
+        if vectors.straight and last < segment.base + size:
             return own, documents - segment.base
     else:
         own = np.flatnonzero((documents >= segment.base) & (documents < end))

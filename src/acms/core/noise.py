@@ -53,14 +53,14 @@ SELF = "user"
 
 def stop(offered: Offer) -> Offer:
     """Leave out what answers too badly beside the best answer to be worth its room."""
-    best = max((unmarked(one) for one in offered.past), default=0.0)
+    best = max([unmarked(one) for one in offered.past], default=0.0)
     floor = FLOOR * best * best
-    if all(one.score >= floor for one in offered.past):
+    noise = [one for one in offered.past if one.score < floor]
+    if not noise:
         return offered
     reason = f"a score below {floor:.2f} is noise beside one of {best:.2f}"
-    noise = [Choice(one, False, "noise", reason) for one in offered.past if one.score < floor]
-    past = [one for one in offered.past if one.score >= floor]
-    return replace(offered, past=past, rejected=[*offered.rejected, *noise])
+    rejected = [*offered.rejected, *(Choice(one, False, "noise", reason) for one in noise)]
+    return replace(offered, past=[one for one in offered.past if one.score >= floor], rejected=rejected)
 
 
 def unmarked(one: Candidate) -> float:

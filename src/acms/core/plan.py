@@ -264,8 +264,8 @@ def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[C
             chosen[index] = _chosen((one, True, "score", why, 0))
             left -= tokens
             continue
-        excerpt = min(left, max(budget // 3, LEAST))
-        if rank < EXCERPTS and tokens > budget * EXCERPT and excerpt >= LEAST and len(one.costs) == 1:
+        if rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
+            excerpt = min(left, max(budget // 3, LEAST))
             why = f"an excerpt of {tokens} tokens, relevant to the query"
             chosen[index] = Choice(one, True, "excerpt", why, excerpt)
             left -= excerpt

@@ -378,6 +378,10 @@ def _scored(lexical: Floats, meant: Floats | None, factor: Floats, places: Ints,
 def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     """Rank the entries in force; `size` of them become candidates."""
     weights = field.weights
+    found: Meaning | None = None
+    if asked.vector is not None and asked.space is not None:
+        # First: it goes through so much memory that nothing stays at hand of what was made before it.
+        found = by_meaning(field, asked.space, asked.vector)
     said = by_words(field, asked.terms)
     if asked.when:
         time = np.float32(weights.then) * nearness(asked.when, field.column("minute"))
@@ -391,11 +395,10 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     level: Usual | None = None
     coverage = 1.0
     dimension = 0
-    if asked.vector is None or asked.space is None:
-        places = _best(lexical * factor, size)
+    if found is None or asked.vector is None or asked.space is None:
+        places = largest(lexical * factor, size)
     else:
         dimension = len(asked.vector)
-        found = by_meaning(field, asked.space, asked.vector)
         coverage = min(1.0, found.known / field.texts) if field.texts else 1.0
         level = usual(field, asked.space, asked.vector, found)
         whole = risen(found.whole, level.whole)
@@ -407,9 +410,11 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         both = np.multiply(meant, np.float32(weights.meaning), out=spare)
         both += lexical
         both *= factor
-        places = _best(both, size if found.exact else max(size, _rescored(found)))
+        places = largest(both, size if found.exact else max(size, _rescored(found)))
         before = places[asks[places] > 0] - 1  # what they answer
-        more = np.concatenate([places, before])
+        there = np.zeros(len(field), bool)
+        there[places] = True
+        more = np.concatenate([places, before[~there[before]]])  # each once: their vectors have to ascend
         exact = cosines(field, asked.space, asked.vector, more)
         whole[more] = risen(exact.whole, level.whole)
         meant[places] = answered(
@@ -427,7 +432,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         near = said.fields["window"][others] > 0
         others = others[near if meant is None else near | (meant[others] > 0)]
         score = _scored(lexical[others], None if meant is None else meant[others], factor, others, weights)
-        top = _best(score, MARKED)
+        top = largest(score, MARKED)
         others, score = others[top], score[top]
         places = np.concatenate([places, others[np.lexsort((others, -score))]])
     return Ranking(
@@ -531,8 +536,18 @@ def _name(actor: str) -> frozenset[int]:
     return frozenset(found_by(actor))
 
 
-def _best(values: Floats, size: int) -> Ints:
+def largest(values: Floats, size: int) -> Ints:
     """Return the places of the largest values, in no order."""
     if len(values) <= size:
         return np.arange(len(values))
+    if (
+        len(values) > 4 * size
+    ):  # a sixteenth of them tells about where those begin: few have to be put in order
+        rank = size // 8 + 1
+        likely = np.flatnonzero(values >= np.partition(values[::16], -rank)[-rank])
+        if size < len(likely) < 8 * size:
+            near = values[likely]
+            best = likely[near >= np.partition(near, -size)[-size]]
+            if len(best) == size:  # no other one is as large as the last of them
+                return best
     return np.argpartition(-values, size - 1)[:size]

@@ -114,7 +114,7 @@ class CachedStorage(WrapperStorage):
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
         places = {id: place for id in ids if (place := locate(id)) is not None}
-        often = Counter(owner for owner, _ in places.values())
+        often = Counter([owner for owner, _ in places.values()])
         lines: dict[str, _Line] = {}
         for owner, times in often.items():
             if times > 1 or owner in self._lines:  # one entry costs no more than one head
