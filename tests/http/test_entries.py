@@ -108,6 +108,7 @@ def test_what_is_erased_is_gone_at_every_version_and_in_every_fork(service: Serv
     assert reply.status_code == 200
     data = reply.json()["data"]
     assert (data["ids"], data["verified"], data["residue"]) == ([first.rpartition("/")[2]], True, [])
+    assert any("pinned values" in place for place in data["unreached"])
     assert data["contexts"] == [context]
     entry = service.get(first)["data"]
     assert (entry["state"], entry["content"]) == ("erased", "")

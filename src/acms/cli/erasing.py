@@ -18,13 +18,6 @@ from acms.projections import Erasure
 from acms.protocols import StorageBackend
 from acms.transfer import Progress
 
-UNREACHED = (
-    "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
-    "vectors in Chroma: acms reindex --embedder local --chroma PATH",
-    "backups, exports, other stores, and what a model provider has kept",
-)
-"""What an erasure leaves: it knows logs and what was made from them in the same store."""
-
 
 @app.command(epilog="Example:  acms erase user_123 --message ID --verify")
 def erase(
@@ -113,7 +106,7 @@ async def _erase(
             screen.line(f"still there: {left}", "red")
         if done.verified and not done.residue:
             screen.line("nothing of it is left in the store", "green")
-        for place in UNREACHED:
+        for place in done.unreached:
             screen.line(f"not reached: {place}")
 
     value: dict[str, Json] = {
@@ -123,7 +116,7 @@ async def _erase(
         "contexts": done.contexts,
         "verified": done.verified,
         "residue": done.residue,
-        "unreached": UNREACHED,
+        "unreached": done.unreached,
     }
     screen.show(value, draw)
     return 1 if done.residue else 0

@@ -131,6 +131,8 @@ class ErasureShape(Shape):
     #: What was still found of it, as far as it was looked for.
     residue: list[str]
     verified: bool
+    #: Where no erasure reaches, and what to do there.
+    unreached: list[str]
 
 
 class OneErasure(Shape):
