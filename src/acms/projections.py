@@ -577,14 +577,6 @@ class Compaction:
     in_force: bool = True
 
 
-UNREACHED = (
-    "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
-    "vectors in Chroma: acms reindex --embedder local --chroma PATH",
-    "backups, exports, other stores, and what a model provider has kept",
-)
-"""What an erasure leaves: it knows logs and what was made from them in the same store."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """What an erasure took away, and what was checked afterwards."""
@@ -599,5 +591,9 @@ class Erasure:
     residue: tuple[str, ...] = ()
     #: Whether it was looked for.
     verified: bool = False
-    #: Where no erasure reaches, and what to do there.
-    unreached: tuple[str, ...] = UNREACHED
+    #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
+    unreached: tuple[str, ...] = (
+        "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
+        "vectors in Chroma: acms reindex --embedder local --chroma PATH",
+        "backups, exports, other stores, and what a model provider has kept",
+    )
