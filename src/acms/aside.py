@@ -28,7 +28,7 @@ EACH = 4
 """Characters that an entry counts for of which the text is not read."""
 BREATH, PAUSE = 0.002, 0.0001
 """Seconds of work after which a thread pauses, and for how long."""
-LONGEST = 1.0
+LONGEST = 2.0
 """Seconds for which a render keeps the garbage collector off, at most."""
 MANY = 20_000
 """New objects that the garbage collector shall not look at in one go: about 3 ms."""
