@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from zlib import crc32
 
 from acms.core.chain import micros
 from acms.core.facts import address, has_address
-from acms.core.terms import OURS_BY, TOLD_BY, changes, found_by, names, terms, words
+from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, changes, found_by, names, tally, terms, words
 from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 
 SPACE = "cards2"
@@ -54,6 +54,8 @@ _TIMES = frozenset(
     """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
     weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
 )
+#: All words that one of the flags or the signature asks for: few words of a text, so they are looked for at once.
+_TELLING = _EXACT | _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
 
 
 class Label(NamedTuple):
@@ -72,7 +74,7 @@ def write(draft: Draft, nonce: str) -> bytes:
     group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
     content = "" if draft.privacy is Privacy.BLOCK else draft.content
     said = words(content)
-    counts: dict[int, int] = Counter(terms(said))
+    counts = tally(said)
     if fact and draft.privacy is not Privacy.BLOCK:
         for number in terms(words(named(draft))):
             counts.setdefault(number, 1)
@@ -87,17 +89,21 @@ def write(draft: Draft, nonce: str) -> bytes:
     if len(counts) > _MOST:
         counts = dict(Counter(counts).most_common(_MOST))
     repeated = sorted([number for number, count in counts.items() if count != 1])
-    single = sorted(counts.keys() - repeated if repeated else counts)
-    exact = [word for word in set(said) if word in _EXACT or not word.isalpha()]
+    single = sorted([number for number, count in counts.items() if count == 1])
+    once = set(said)
+    telling = once & _TELLING
+    exact = telling & _EXACT
+    if not "".join(once).isalpha():
+        exact.update([word for word in once if not word.isalpha()])
     flags = (
         (REPLACES if draft.replaces else 0)
         | (QUESTION if content.rstrip().endswith("?") else 0)
         | (0 if draft.content else EMPTY)
-        | (CHANGES if changes(said) else 0)
-        | (0 if OURS_BY.isdisjoint(said) else OURS)
-        | (0 if TOLD_BY.isdisjoint(said) else TOLD)
-        | (ADDRESSED if sum(map(_HEARER.__contains__, said)) > sum(map(_SPEAKER.__contains__, said)) else 0)
-        | (0 if _TIMES.isdisjoint(said) else TIMED)
+        | (CHANGES if changes(telling) else 0)
+        | (0 if OURS_BY.isdisjoint(telling) else OURS)
+        | (0 if TOLD_BY.isdisjoint(telling) else TOLD)
+        | (ADDRESSED if _often(telling & _HEARER, said) > _often(telling & _SPEAKER, said) else 0)
+        | (0 if _TIMES.isdisjoint(telling) else TIMED)
     )
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
@@ -113,7 +119,14 @@ def write(draft: Draft, nonce: str) -> bytes:
     )
     packed = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
     del packed[3::4]  # terms have 24 bits
-    return header + label + group + packed + bytes([min(counts[number], 255) for number in repeated])
+    often = [counts[number] for number in repeated]
+    if often and max(often) > 255:
+        often = [min(count, 255) for count in often]
+    return header + label + group + packed + bytes(often)
+
+
+def _often(of: Iterable[str], said: Sequence[str]) -> int:
+    return sum([said.count(word) for word in of])
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,8 @@ made of, so a text that was indexed by words alone is still found by them (decis
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import log
 from typing import Any, NamedTuple
@@ -95,11 +96,25 @@ def _stemmer() -> Callable[[], Any]:
     return EnglishStemmer
 
 
-@lru_cache(maxsize=131_072)
+class _Terms(dict[str, int]):
+    """Terms of the words seen: a dict is asked for a message's words in half the time of a cache that keeps an order."""
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= _KNOWN:
+            self.clear()
+        # One stemmer a word: it keeps the word in hand, and recalls in threads stem beside the event loop.
+        number = 0 if word in _STOP else _number(_stemmer()().stemWord(_FORMS.get(word, word)))
+        self[word] = number
+        return number
+
+
+_KNOWN = 131_072
+_terms = _Terms()
+
+
 def term(word: str) -> int:
     """Return the term of a word in lower case; 0 for a stop word."""
-    # One stemmer a word: it keeps the word in hand, and recalls in threads stem beside the event loop.
-    return 0 if word in _STOP else _number(_stemmer()().stemWord(_FORMS.get(word, word)))
+    return _terms[word]
 
 
 def _number(word: str) -> int:
@@ -115,7 +130,13 @@ def words(text: str) -> list[str]:
 
 def terms(said: Sequence[str]) -> list[int]:
     """Return the terms of some words in order, without stop words; of all words when there are no others."""
-    return list(filter(None, map(term, said))) or [_number(word) for word in said]
+    return list(filter(None, map(_terms.__getitem__, said))) or [_number(word) for word in said]
+
+
+def tally(said: Sequence[str]) -> dict[int, int]:
+    """Return how often some words hold each of their terms, in the order in which they come."""
+    found = Counter(map(_terms.__getitem__, said))
+    return found if not found.pop(0, 0) or found else Counter(map(_number, said))
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +163,6 @@ _CASED = bytes(
     97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit() else 32
     for byte in range(128)
 ) * 2  # fmt: skip
-_SIGNS = ((b"a.a", b"a+"), (b"aA", b"AAa", b"0a", b"0A"))
 #: Letters with accents, signs that are no letters to `re`, and scripts in which words are not told apart by spaces.
 _ODD = re.compile(
     "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u0900-\u0fff\u1000-\u109f"
@@ -188,29 +208,28 @@ def names(text: str) -> list[Name]:
     """Return the names in a text."""
     data = text.encode("ascii", "replace")
     joined, cased = data.translate(_JOINED), data.translate(_CASED)
+    # Most texts have none; one byte is found four times faster than two.
+    signs = [(joined, b"a.a")] if b"." in joined else []
+    if "+" in text or "#" in text:
+        signs.append((joined, b"a+"))
+    if capitals := b"A" in cased:
+        signs += (cased, b"aA"), (cased, b"AAa")
+    if b"0" in cased:
+        signs += ((cased, b"0a"), (cased, b"0A")) if capitals else ((cased, b"0a"),)
+    pieces: dict[int, int] = {}
+    for shape, sign in signs:
+        at = shape.find(sign)
+        while at >= 0:
+            first = joined.rfind(b" ", 0, at) + 1
+            last = joined.find(b" ", at)
+            pieces[first] = last = last if last >= 0 else len(joined)
+            at = shape.find(sign, last)
     found: list[Name] = []
-    if (  # most texts have none
-        b"a.a" in joined or b"aA" in cased or b"AAa" in cased or b"0" in cased or "+" in text or "#" in text
-    ):
-        for first, last in _pieces(joined, cased).items():
-            found += _compounds(text[first:last])
+    for first in sorted(pieces):
+        found += _compounds(text[first : pieces[first]])
     if not text.isascii() and _ODD.search(text):
         found += _foreign(text)
     return found
-
-
-def _pieces(joined: bytes, cased: bytes) -> dict[int, int]:
-    """Return where that stands which may be a name, in order: first characters with what comes after the last ones."""
-    found: dict[int, int] = {}
-    for shape, signs in zip((joined, cased), _SIGNS, strict=True):
-        for sign in signs:
-            at = shape.find(sign)
-            while at >= 0:
-                first = joined.rfind(b" ", 0, at) + 1
-                last = joined.find(b" ", at)
-                found[first] = last = last if last >= 0 else len(joined)
-                at = shape.find(sign, last)
-    return dict(sorted(found.items()))
 
 
 @lru_cache(maxsize=32_768)
@@ -307,6 +326,6 @@ def rarity(size: int, often: int) -> float:
     return log(1 + (size - often + 0.5) / (often + 0.5))
 
 
-def changes(said: Sequence[str]) -> bool:
+def changes(said: Iterable[str]) -> bool:
     """Return whether some words may announce that something has changed."""
     return not CHANGES_BY.isdisjoint(said)
