@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.core.chain import micros
-from acms.core.terms import BITS, LONGEST, day_terms, found_by, names, term, terms, words
+from acms.core.terms import BITS, LONGEST, Terms, day_terms, found_by, names, tally, term, terms, words
 
 
 def of(text: str) -> list[int]:
@@ -95,18 +96,23 @@ def test_days_that_no_calendar_has_do_not_fail(day: int) -> None:
     assert len(day_terms(day)) == 3
 
 
+@given(st.lists(st.sampled_from("the of to boat boats garden gardening 40 é".split()), max_size=40))
+def test_a_tally_counts_the_terms_in_the_order_of_the_words(said: list[str]) -> None:
+    assert list(tally(said).items()) == list(Counter(terms(said)).items())
+
+
 def test_threads_stem_side_by_side() -> None:
     """A recall in a thread reads words while the event loop writes cards."""
     stems = [
         f"{head}{tail}" for head in ("relat", "nationaliz", "hop", "gener") for tail in ("ing", "ational")
     ]
     everything = [f"{stem}{number}ing" for number in range(60) for stem in stems]
-    expected = [term.__wrapped__(word) for word in everything]
+    expected = list(map(Terms().__getitem__, everything))
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda _: [term.__wrapped__(word) for word in everything], range(4)))
+            found = list(pool.map(lambda _: list(map(Terms().__getitem__, everything)), range(4)))
     finally:
         sys.setswitchinterval(before)
     assert all(one == expected for one in found)

@@ -96,8 +96,8 @@ def _stemmer() -> Callable[[], Any]:
     return EnglishStemmer
 
 
-class _Terms(dict[str, int]):
-    """Terms of the words seen: a dict is asked for a message's words in half the time of a cache that keeps an order."""
+class Terms(dict[str, int]):
+    """Terms of the words seen; a dict answers in half the time of a cache that remembers an order."""
 
     def __missing__(self, word: str) -> int:
         if len(self) >= _KNOWN:
@@ -109,7 +109,7 @@ class _Terms(dict[str, int]):
 
 
 _KNOWN = 131_072
-_terms = _Terms()
+_terms = Terms()
 
 
 def term(word: str) -> int:
