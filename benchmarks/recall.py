@@ -11,7 +11,8 @@ questions are drawn by Zipf's law. `--beam` is a folder of BEAM chats, for the m
 `--vectors` is a folder of real embeddings, `<set>/<conversation>.npz`, and `--chats` holds the conversations they were
 made of, `<set>/<conversation>.json` or `<set>/<conversation>/chat.json`. Arrays: `turn` (a vector per message), `part`
 and `owner` (vectors of sentences, and the message each is of), `query` (a vector per question, in file order). All of
-them become one log; sign bits with exact rescoring must pack what exact cosines for every vector pack.
+them become one log; sign bits with exact rescoring must pack what exact cosines for every vector pack: once with the
+vectors of the messages only, once with all of them.
 
 The embedder is not measured: a stand-in returns clustered vectors that depend on the text. Every figure is a recall
 through the public API with a budget of 4,000 tokens, in milliseconds. Tiers: "none" without a model, "one" vector per
@@ -42,7 +43,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,7 +124,7 @@ class Talk:
             yield {
                 "role": "user" if number % 2 == 0 else "assistant",
                 "actor_id": actor,
-                "content": text if sentences else re.sub(r"[.!?]+(?=[\"')\]]*\s|$)|\n+", ",", text),
+                "content": text if sentences else joined(text),
                 "created_at": start + timedelta(days=number // 50, minutes=number % 50 * 8),
             }
 
@@ -141,6 +142,11 @@ class Talk:
         word = match.group()
         swap = word.lower() in self._rare and self._rng.random() < 0.25
         return self._words.draw(1)[0] if swap else word
+
+
+def joined(text: str) -> str:
+    """Return a text without sentence ends: it is embedded as a whole only."""
+    return re.sub(r"[.!?]+(?=[\"')\]]*\s|$)|\n+", ",", text)
 
 
 def _joined(turns: list[Turn]) -> list[tuple[str, str]]:
@@ -206,10 +212,9 @@ def opened(path: Path, tier: str, embedder: Clustered | None = None) -> ACMS:
 
 async def fill(session: ACMS, turns: Iterator[Turn], size: int) -> None:
     """Write a conversation."""
-    for _ in range(0, size, 1000):
-        batch = [turn for turn, _ in zip(turns, range(1000), strict=False)]
-        if batch:
-            await session.ingest_many(batch)
+    turns = islice(turns, size)
+    while batch := list(islice(turns, 1000)):
+        await session.ingest_many(batch)
 
 
 async def settled(session: ACMS, question: str) -> None:
@@ -594,8 +599,11 @@ async def gleanr(folder: Path, turns: list[Turn], embedder: Clustered) -> Ask:
 # ── agreement and memory ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[str]]:
-    """Read all conversations that have vectors as one log, their vectors by text, and the questions."""
+def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dict[str, Any], list[str]]:
+    """Read all conversations that have vectors as one log, their vectors by text, and the questions.
+
+    Without sentences the vector of each message as a whole is all there is.
+    """
     from acms.evaluation import load
 
     turns: list[Turn] = []
@@ -615,6 +623,8 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
             parts[owner].append(vector)
         for number, turn in enumerate(own):
             turn.pop("key", None)
+            if not sentences:
+                turn["content"] = joined(turn["content"])
             said = SimpleNamespace(
                 content=turn["content"],
                 actor=turn.get("actor_id"),
@@ -637,17 +647,18 @@ def real(folder: Path, chats: Path) -> tuple[list[Turn], dict[str, Any], list[st
     return turns, known, list(questions)
 
 
-async def agreement(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+async def agreement(folder: Path, options: argparse.Namespace, *, sentences: bool) -> dict[str, Any]:
     """Compare what is packed by sign bits and exact rescoring with what exact cosines pack."""
     import acms.core.meaning as meaning
 
-    turns, known, questions = real(options.vectors, options.chats)
+    turns, known, questions = real(options.vectors, options.chats, sentences=sentences)
     if not turns:
         return {"vectors": "no conversation was found"}
     random.Random(2).shuffle(questions)
     questions = questions[: options.questions * 4]
     embedder = Given(known, len(next(iter(known.values()))))
-    async with ACMS("real", open_storage(f"sqlite:///{folder}/real.db"), embedder, config=CONFIG) as session:
+    path = folder / f"real-{sentences}.db"
+    async with ACMS("real", open_storage(f"sqlite:///{path}"), embedder, config=CONFIG) as session:
         await fill(session, iter(turns), len(turns))
         await settled(session, questions[0])
         count = _vectors(session)["count"]
@@ -764,8 +775,12 @@ async def main() -> None:
                 place.mkdir()
                 report[f"{size} messages, beside others"] = await beside(place, talk, size, options)
         if "agreement" in wanted:
-            title = "agreement of sign bits with exact cosines"
-            report[title] = await agreement(folder, options) if options.vectors else "no --vectors, left out"
+            for name, sentences in (("one", False), ("several", True)):
+                report[f"agreement of sign bits with exact cosines, {name}"] = (
+                    await agreement(folder, options, sentences=sentences)
+                    if options.vectors
+                    else "no --vectors, left out"
+                )
         if "memory" in wanted:
             report["BEAM chats"] = (
                 await memory(folder, options.beam, 4 if options.quick else 20)

@@ -155,13 +155,20 @@ def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, 
     check(log, random.randint(0, log.version), random, (), Question.of(query), query)
 
 
+@pytest.mark.parametrize("exact", [0, 1 << 30])
 @settings(max_examples=40)
 @given(randoms, st.integers(1, 40), st.sampled_from(QUERIES))
-def test_also_with_vectors_that_come_late_and_out_of_order(random: Random, steps: int, query: str) -> None:
+def test_also_with_vectors_that_come_late_and_out_of_order(
+    exact: int, random: Random, steps: int, query: str
+) -> None:
+    """Also where sign bits choose what is compared."""
     log = told(random, steps)
     vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
     question = Question.of(query, SPACE, vector)
-    check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.core.meaning.EXACT", exact)
+        patch.setattr("acms.core.vectors.SUMMED", 4)
+        check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
 
 
 # ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -323,6 +323,54 @@ def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.Monke
     assert by_meaning(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
 
 
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 40))
+def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random: Random, steps: int) -> None:
+    log = told(random, steps)
+    field = field_of(log.entries, embedded(random, log, 64))
+    query = unit(drawn(random.getrandbits(30), 64))
+    levels = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.core.vectors.SUMMED", 4)
+        for limit in (0, 1 << 30):
+            patch.setattr(meaning, "EXACT", limit)
+            levels.append(usual(field, "s", query, by_meaning(field, "s", query)))
+    rough, exact = levels
+    assert rough.whole == pytest.approx(exact.whole, abs=0.0011)  # both are rounded
+    assert rough.best == pytest.approx(exact.best, abs=0.0011)  # so few entries are all in the sample
+
+
+@given(randoms, st.integers(1, 30))
+def test_the_sum_of_some_vectors_is_the_sum(random: Random, count: int) -> None:
+    """Whatever is in it: sums are kept of a few at a time, and what is out of most of these is taken away again."""
+    drawing = np.random.default_rng(random.getrandbits(32))
+    vectors = Vectors(12)
+    expected = []
+    for document in range(count):
+        rows = [half(drawing.normal(size=12)) for _ in range(random.randint(1, 3))]
+        vectors.extend([(document, part, row) for part, row in enumerate(rows)])
+        expected.append(unit(np.frombuffer(rows[0], "<f2").astype(np.float32)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.core.vectors.SUMMED", 4)
+        for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+            size = random.randint(0, count)
+            inside = drawing.random(size) < share
+            wanted = sum((expected[place] for place in np.flatnonzero(inside)), np.zeros(12))
+            assert vectors.total(inside) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_of_short_entries_more_are_compared_than_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meaning, "EXACT", 0)
+    monkeypatch.setattr("acms.core.rank.RESCORED", range(10, 31))
+    compared: list[int] = []
+    monkeypatch.setattr("acms.core.rank.cosines", lambda *of: compared.append(len(of[-1])) or cosines(*of))
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 60, 16), 1)]
+    for tokens in (5, 16, 4000):
+        entries = [entry(n, f"x{n}", tokens=tokens) for n in range(1, 61)]
+        rank(field_of(entries, rows), Question.of("y", "s", unit(drawn(9, 16))), 2)
+    assert compared == [30, 20, 10]
+
+
 # ── saying the same ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

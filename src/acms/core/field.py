@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from acms.core.cards import ADDRESSED, EMPTY, ONE, QUESTION, REPLACES, TIMED, Label
 from acms.core.history import Cover, anchor
 from acms.core.index import DAY, Snapshot
-from acms.core.vectors import Floats, Ints
+from acms.core.vectors import Floats, Ints, Sums
 from acms.core.weights import WEIGHTS, Weights
 from acms.model import Entry, Kind, Role, State
 
@@ -27,8 +27,12 @@ LONGEST = 1024
 
 
 class Sample(NamedTuple):
-    """Entries that stand for all, with their vectors in one space."""
+    """What the vectors of one space say on average: their sum, and entries that stand for all."""
 
+    #: Of the first vectors of all entries, and how many these are.
+    total: Sums
+    known: int
+    #: Entries, evenly spread; none where each has one vector, for then the sum says it all.
     places: Ints
     #: Of each segment: which of them have vectors there, these vectors, and where those of each begin.
     held: tuple[tuple[Ints, Floats, Ints], ...]
@@ -141,6 +145,11 @@ class Field:
     def texts(self) -> int:
         """Return how many entries have content."""
         return int(np.count_nonzero((self.column("flags") & EMPTY) == 0))
+
+    @cached_property
+    def tokens(self) -> float:
+        """Return how many tokens an entry has on average."""
+        return float(self.column("tokens").mean()) if len(self) else 0.0
 
     @cached_property
     def newest(self) -> datetime | None:
@@ -271,9 +280,6 @@ class Facts(Field):
             for document, _ in found[:-1]
         ]
         super()._keep(order[~np.isin(order, older)] if older else order)
-
-
-Sums: TypeAlias = NDArray[np.float64]
 
 
 class Measures(NamedTuple):

@@ -20,10 +20,10 @@ from acms.core.index import Segment
 from acms.core.vectors import Floats, Ints, Vectors, signs
 from acms.core.weights import Weights
 
-EXACT = 20_000
+EXACT = 4_096
 """Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
 SAMPLED = 256
-"""Entries, evenly spread, whose exact cosines tell how far sign bits are off on average."""
+"""Entries, evenly spread, whose exact cosines tell how far sign bits are off for the best of several vectors."""
 BELIEF = 20
 """Entries that the usual cosine believed beforehand counts as."""
 
@@ -170,13 +170,13 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
 
 def usual(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
     """Return the cosines of a question with entries that have nothing to do with it: the mean, for most have not."""
-    off = Usual(0.0, 0.0) if found.exact else _off(field, space, query, found)
     weights = field.weights
-    whole = _sum(found.whole)
-    best = whole if found.best is found.whole else _sum(found.best)
-    return Usual(
-        _mean(*whole, off.whole, weights.unrelated_whole), _mean(*best, off.best, weights.unrelated_part)
-    )
+    if found.exact:
+        whole = _sum(found.whole)
+        best = whole if found.best is found.whole else _sum(found.best)
+    else:
+        whole, best = _sums(field, space, query, found)
+    return Usual(_mean(*whole, weights.unrelated_whole), _mean(*best, weights.unrelated_part))
 
 
 def _sum(cosine: Floats) -> tuple[float, int]:
@@ -188,37 +188,56 @@ def _sum(cosine: Floats) -> tuple[float, int]:
     return total, len(cosine)
 
 
-def _mean(total: float, count: int, off: float, believed: float) -> float:
-    """Return the mean of cosines, which are too low by `off`; with few of them what was believed before."""
-    total += off * count
+def _mean(total: float, count: int, believed: float) -> float:
+    """Return the mean of cosines; with few of them what was believed before."""
     return min(0.95, round((total + BELIEF * believed) / (count + BELIEF), 3))
 
 
-def _off(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
-    """Return how much higher cosines are on average than what sign bits say; most for the best of several vectors."""
+def _sums(
+    field: Field, space: str, query: Floats, found: Meaning
+) -> tuple[tuple[float, int], tuple[float, int]]:
+    """Return the sums of exact cosines where sign bits stand for them, and their numbers.
+
+    The sum of the products is the product with the sum of the vectors. Of the best of several there is no such sum: it
+    is that of the sign bits, mended by how far these are off in a sample, beyond what they are off for the whole.
+    """
     sample = field.sampled(space, len(query), partial(_sample, field, space, len(query)))
-    whole, best = (np.full(len(sample.places), np.nan, np.float32) for _ in range(2))
+    total = float(np.vecdot(sample.total, query)) if sample.known else 0.0
+    whole = total, sample.known
+    if found.best is found.whole:
+        return whole, whole
+    exact, best = (np.full(len(sample.places), np.nan, np.float32) for _ in range(2))
     for own, rows, starts in sample.held:
-        products = np.einsum("ij,j->i", rows, query)
-        whole[own], best[own] = products[starts], _greatest(products, starts)
-    return Usual(_mean_off(whole - found.whole[sample.places]), _mean_off(best - found.best[sample.places]))
-
-
-def _mean_off(off: Floats) -> float:
+        products = np.vecdot(rows, query)
+        exact[own], best[own] = products[starts], _greatest(products, starts)
+    off = (best - found.best[sample.places]) - (exact - found.whole[sample.places])
     off = off[~np.isnan(off)]
-    return float(off.mean(dtype=np.float64)) if len(off) else 0.0
+    more = float(off.mean(dtype=np.float64)) if len(off) else 0.0
+    rough, count = _sum(found.best)
+    return whole, (rough + total - _sum(found.whole)[0] + more * count, count)
 
 
 def _sample(field: Field, space: str, dimension: int) -> Sample:
-    """Return entries, evenly spread, with their vectors: each recall compares them all."""
+    """Return what the vectors of all entries sum up to, and entries, evenly spread, with theirs."""
+    total = np.zeros(dimension, np.float64)
+    known = 0
+    held = field.snapshot.vectors(space, dimension)
+    for segment, count, vectors, size in held:
+        inside = vectors.documents[:size] < count
+        if field.place is not None:
+            inside &= field.place[segment.base + np.minimum(vectors.documents[:size], count - 1)] >= 0
+        total += vectors.total(inside)
+        known += int(np.count_nonzero(inside))
+    if all(int(vectors.begin[size]) == size for _, _, vectors, size in held):
+        return Sample(total, known, np.zeros(0, np.int64), ())
     places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
     documents = field.documents(places)
-    held: list[tuple[Ints, Floats, Ints]] = []
-    for one in field.snapshot.vectors(space, dimension):
-        own, rows, starts = _rows(documents, *one)
+    rows: list[tuple[Ints, Floats, Ints]] = []
+    for one in held:
+        own, of, starts = _rows(documents, *one)
         if len(own):
-            held.append((own, one[2].rows(rows), starts))
-    return Sample(places, tuple(held))
+            rows.append((own, one[2].rows(of), starts))
+    return Sample(total, known, places, tuple(rows))
 
 
 def risen(cosine: Floats, usual: float) -> Floats:

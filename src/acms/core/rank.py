@@ -33,10 +33,14 @@ from acms.core.when import Span, nearness, spans
 
 TERMS = 16
 """Terms of a query that count: the rarest ones."""
-RESCORED = 1_500
-"""Entries whose cosines are computed exactly when sign bits chose, at most."""
+DEEP = 10
+"""Entries whose cosines are computed exactly when sign bits chose, for each one that the budget holds."""
+RESCORED = range(1_000, 2_001)
+"""How many these are, at least and at most: what is packed then agrees to 0.99 with what exact cosines pack."""
 VECTORS = 7_000
 """Vectors that these have together, about, at most: fewer entries where each has many."""
+SHORT = 16
+"""Tokens of entries so short that as many candidates of them as there are fill a budget."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
@@ -410,7 +414,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         both = np.multiply(meant, np.float32(weights.meaning), out=spare)
         both += lexical
         both *= factor
-        places = largest(both, size if found.exact else max(size, _rescored(found)))
+        places = largest(both, size if found.exact else max(size, _rescored(field, found, size)))
         before = places[asks[places] > 0] - 1  # what they answer
         there = np.zeros(len(field), bool)
         there[places] = True
@@ -424,6 +428,9 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
             weights,
         )
     score = _scored(lexical[places], None if meant is None else meant[places], factor, places, weights)
+    if len(places) > size:  # few have to be put in order
+        top = score >= np.partition(score, -size)[-size]
+        places, score = places[top], score[top]
     places = places[np.lexsort((places, -score))][:size]
     marked = field.marked()
     if marked is not None and len(places) < len(field):
@@ -451,9 +458,11 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     )
 
 
-def _rescored(found: Meaning) -> int:
+def _rescored(field: Field, found: Meaning, size: int) -> int:
     """Return how many entries are compared exactly, of those that sign bits rank first."""
-    return min(RESCORED, VECTORS * found.known // max(1, found.vectors))
+    least, most = RESCORED[0], RESCORED[-1]
+    deep = int(DEEP * SHORT * size / max(1.0, field.tokens))
+    return min(max(least, min(most, deep)), VECTORS * found.known // max(1, found.vectors))
 
 
 ALIKE = 0.95

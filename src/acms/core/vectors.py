@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
+Sums: TypeAlias = NDArray[np.float64]
 
 BLOCK = 4096
 """Vectors in one block of memory; blocks are filled and never moved."""
 SLAB = 32
 """Blocks of signs in one piece of memory, once there are many: they are gone through twice as fast."""
+SUMMED = 256
+"""Documents whose sum is kept: what is above or between is added."""
 AT_HAND = 256
 """Vectors that are brought in at a time."""
 THREE = 3
@@ -54,6 +57,8 @@ class Vectors:
         #: Whether every document up to the last one has vectors, in order.
         self.straight = True
         self._runs: _Runs | None = None
+        #: Of each `SUMMED` documents the sum of their first vectors, as far as somebody asked.
+        self._sums: Sums = np.zeros((0, dimension), np.float64)
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
@@ -118,7 +123,37 @@ class Vectors:
         """Return the inner products of another vector with those at ascending places, one by one the same."""
         found = np.empty(len(places), np.float32)
         for low, high, rows in self._taken(places):
-            found[low:high] = np.einsum("ij,j->i", rows, query)
+            np.vecdot(rows, query, out=found[low:high])
+        return found
+
+    def total(self, inside: NDArray[np.bool_]) -> Sums:
+        """Return the sum of the first vectors of some of the first documents."""
+        whole = len(inside) // SUMMED
+        sums = self._sums
+        if len(sums) < whole:
+            more = [
+                self._summed(np.arange(first, first + SUMMED))
+                for first in range(len(sums) * SUMMED, whole * SUMMED, SUMMED)
+            ]
+            sums = self._sums = np.concatenate(
+                [sums, more]
+            )  # recalls in threads may do this beside each other
+        kept = inside[: whole * SUMMED].reshape(whole, SUMMED).sum(axis=1) > SUMMED // 2
+        found = np.asarray(sums[:whole][kept].sum(axis=0), np.float64)
+        # Of a group that is in by more than half the others are taken away again.
+        mostly = np.zeros(len(inside), bool)
+        mostly[: whole * SUMMED] = np.repeat(kept, SUMMED)
+        for taken, sign in ((inside & ~mostly, 1), (mostly & ~inside, -1)):
+            places = np.flatnonzero(taken)
+            for low in range(0, len(places), SUMMED):
+                found += sign * self._summed(places[low : low + SUMMED])
+        return found
+
+    def _summed(self, slots: Ints) -> Sums:
+        """Return the sum of the first vectors of a few documents, by their ascending places among all that have any."""
+        found = np.zeros(self.dimension, np.float64)
+        for _, _, rows in self._taken(self.begin[slots]):
+            found += rows.sum(axis=0)
         return found
 
     def _taken(self, places: Ints) -> Iterator[tuple[int, int, Floats]]:
@@ -188,7 +223,7 @@ class Vectors:
         """What it takes in memory."""
         held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
         runs = 0 if self._runs is None else self._runs.first.nbytes + self._runs.last.nbytes
-        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes + runs
+        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes + self._sums.nbytes + runs
 
 
 def _divided(begin: Ints) -> _Runs:
