@@ -398,10 +398,10 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
 
 async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
     """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
-    from acms.core.rank import CANDIDATES
+    from acms.core.rank import CANDIDATES, SHORT
     from acms.sources import beside
 
-    size = max(CANDIDATES, asked.budget // 16) + len(asked.exclude)
+    size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
         found = await ranked(reader, context, at, asked.query, size, asked.weights)
         others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []

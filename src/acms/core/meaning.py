@@ -8,7 +8,7 @@ of the meaning of the question.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from math import isnan
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
     best = np.full(len(field), np.nan, np.float32)
     whole = best if one else np.full(len(field), np.nan, np.float32)
     code = signs(query[None, :])[:, 0]
-    by_signs = np.cos(np.arange(64 * len(code) + 1, dtype=np.float32) * np.float32(np.pi / len(query)))
+    by_signs = _by_signs(len(query))
     known = 0
     for segment, count, vectors, size in held:
         found = _scored(vectors, query, size) if exact else _rough(vectors, code, by_signs, size)
@@ -98,6 +98,13 @@ def _scored(vectors: Vectors, query: Floats, size: int) -> Cosines:
     if len(scored) == size:
         return Cosines(scored, scored)
     return Cosines(scored.take(begin[:-1]), np.maximum.reduceat(scored, begin[:-1]))
+
+
+@lru_cache(maxsize=16)
+def _by_signs(dimension: int) -> Floats:
+    """Return the cosine that each number of signs that differ stands for."""
+    padded = -(-dimension // 64) * 64
+    return np.cos(np.arange(padded + 1, dtype=np.float32) * np.float32(np.pi / dimension))
 
 
 def _rough(vectors: Vectors, code: NDArray[np.uint64], by_signs: Floats, size: int) -> Cosines:

@@ -36,11 +36,11 @@ TERMS = 16
 DEEP = 10
 """Entries whose cosines are computed exactly when sign bits chose, for each one that the budget holds."""
 RESCORED = range(1_000, 2_001)
-"""How many these are, at least and at most: what is packed then agrees to 0.99 with what exact cosines pack."""
-VECTORS = 7_000
+"""How many these are, at least and at most: what is packed agrees to 0.99 with what exact cosines pack."""
+VECTORS = 5_000
 """Vectors that these have together, about, at most: fewer entries where each has many."""
 SHORT = 16
-"""Tokens of entries so short that as many candidates of them as there are fill a budget."""
+"""Tokens of a short entry: a budget has one candidate for each so many."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
