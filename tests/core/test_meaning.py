@@ -359,6 +359,15 @@ def test_the_sum_of_some_vectors_is_the_sum(random: Random, count: int) -> None:
             assert vectors.total(inside) == pytest.approx(wanted, abs=1e-5)
 
 
+def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meaning, "EXACT", 0)
+    segment = built(packed([entry(1, "x"), entry(2, "y")]))
+    segment.add_vectors("s", [(n, part, half([1, part])) for n in (1, 2) for part in (0, 1)])
+    segment.blanked.update((0, 1))
+    found = rank(Field(snapshot(segment), Cover([])), Question.of("x", "s", np.array([1, 0], np.float32)))
+    assert len(found.places) == 0
+
+
 def test_of_short_entries_more_are_compared_than_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meaning, "EXACT", 0)
     monkeypatch.setattr("acms.core.rank.RESCORED", range(10, 31))

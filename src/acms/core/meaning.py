@@ -235,7 +235,7 @@ def _sample(field: Field, space: str, dimension: int) -> Sample:
             inside &= field.place[segment.base + np.minimum(vectors.documents[:size], count - 1)] >= 0
         total += vectors.total(inside)
         known += int(np.count_nonzero(inside))
-    if all(int(vectors.begin[size]) == size for _, _, vectors, size in held):
+    if not len(field) or all(int(vectors.begin[size]) == size for _, _, vectors, size in held):
         return Sample(total, known, np.zeros(0, np.int64), ())
     places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
     documents = field.documents(places)
