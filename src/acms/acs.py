@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
 from importlib import import_module
+from itertools import chain, filterfalse
+from operator import attrgetter
 from time import perf_counter
 from typing import Literal, NamedTuple
 
@@ -40,7 +42,7 @@ from acms.core.entities import entities, gaze
 from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
-from acms.core.renditions import let_go
+from acms.core.renditions import Counts, let_go
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
 from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
@@ -49,7 +51,7 @@ from acms.memories import Memory
 from acms.model import Json, Privacy
 from acms.projections import Ledger
 from acms.protocols import TokenCounter
-from acms.providers.tokens import default_counter
+from acms.providers.tokens import BPETokenCounter, default_counter
 from acms.view import View
 
 __all__ = ["ACS"]
@@ -173,6 +175,7 @@ class ACS:
             else default_counter()
         )
         self._count = counter.count
+        self._counts: Counts | None = counter.counts if type(counter) is BPETokenCounter else None
         self._clock = clock
         self._timer = timer
         _load()
@@ -506,13 +509,15 @@ class ACS:
 
         def work() -> tuple[Admitted, Ledger]:
             candidates, beyond = replying.candidates(pile, request.experience_top_k)
-            names = {name for one in candidates for name in one.entities if not name.isalnum()}
+            named = chain.from_iterable(map(attrgetter("entities"), candidates))
+            names = set(filterfalse(str.isalnum, named))
             terms = Terms(
                 mode=now.mode,
                 gaze=gaze(request, known=names),
                 tokens_max=request.tokens_max,
                 now=moment,
                 count=self._count,
+                counts=self._counts,
                 profile=self._profile,
                 order=self._order,
                 risk=request.risk,

@@ -15,7 +15,7 @@ from typing import Literal
 from acms.contract import Candidate, KVPolicy, RiskLevel, Variant
 from acms.core.kv_policy import Held, policy
 from acms.core.privacy import Redacted, effective, redact, safe_key
-from acms.core.renditions import let_go
+from acms.core.renditions import Counts, let_go
 from acms.core.selection import Profile, Selection, select
 from acms.core.windows import Windows
 from acms.model import Privacy
@@ -39,6 +39,8 @@ class Terms:
     tokens_max: int
     now: datetime
     count: Callable[[str], int]
+    #: The same for many texts, where that is faster.
+    counts: Counts | None = None
     profile: Profile = "quality"
     order: Literal["selection", "lod"] = "selection"
     risk: RiskLevel = RiskLevel.MEDIUM
@@ -69,10 +71,11 @@ class Admitted:
 def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose what enters a reply. The order in which candidates come does not matter."""
     withheld = 0
+    under = {mode: effective(terms.mode, mode) for mode in Privacy}
     pool: list[Candidate] = []
     hidden: list[Candidate] = []
     for one in candidates:
-        (hidden if effective(terms.mode, one.privacy) is Privacy.BLOCK else pool).append(one)
+        (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
     texts = Windows((*(text for one in hidden for text in _texts(one)), *terms.unread))
     for one in hidden:
         found = _referred(one, texts)
@@ -91,6 +94,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             tokens_max=terms.tokens_max,
             now=terms.now,
             count=terms.count,
+            counts=terms.counts,
             profile=terms.profile,
             risk=terms.risk,
             order=terms.order,
@@ -104,8 +108,11 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         kept: list[Candidate] = []
         changed = False
         for one in pool:
-            mode = effective(terms.mode, one.privacy)
-            found = _cleaned(one, mode, asked, tells[mode]) if one.id in fresh else one
+            if one.id not in fresh:
+                kept.append(one)
+                continue
+            mode = under[one.privacy]
+            found = _cleaned(one, mode, asked, tells[mode])
             if found is None:
                 withheld += 1
             else:
@@ -129,9 +136,7 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
             capacity=terms.capacity,
         ),
         candidates=by_id,
-        blocked=sum(
-            1 for one in selection.fragments if effective(terms.mode, by_id[one.id].privacy) is Privacy.BLOCK
-        ),
+        blocked=sum(1 for one in selection.fragments if under[by_id[one.id].privacy] is Privacy.BLOCK),
         redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
         withheld=withheld,
     )

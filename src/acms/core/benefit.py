@@ -15,6 +15,7 @@ OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
 """Weights of the published benefit."""
 FADES = 168.0
 """Hours in which recency falls to 1/e."""
+_FADES = -3600 * FADES
 DIGITS = 9
 """Decimals that count when two scores are compared."""
 JUDGED = 0.8
@@ -28,7 +29,7 @@ def recency(timestamp: datetime | None, now: datetime) -> float:
 
 def fresh(seconds: float) -> float:
     """Return the recency of an age in seconds."""
-    return exp(seconds / (-3600 * FADES)) if seconds > 0 else 1.0
+    return exp(seconds / _FADES) if seconds > 0 else 1.0
 
 
 def citation(candidate: Candidate, risk: RiskLevel) -> float:
@@ -39,7 +40,9 @@ def citation(candidate: Candidate, risk: RiskLevel) -> float:
 def judged(candidate: Candidate) -> float | None:
     """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
     relevance = candidate.relevance
-    return None if relevance is None else min(1.0, max(0.0, relevance))
+    if relevance is None or 0.0 < relevance < 1.0:
+        return relevance
+    return min(1.0, max(0.0, relevance))
 
 
 def benefit(overlap: float, recency: float, citation: float) -> float:

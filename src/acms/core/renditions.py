@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 from acms.contract import Candidate, Lod
 
@@ -14,15 +14,18 @@ SHOWN = 0.7
 PIECE = 250
 """Objects that are let go of at a time."""
 
-_NONE: frozenset[int] = frozenset()
+Counts: TypeAlias = Callable[[Sequence[str]], Iterable[int]]
+"""Counts the tokens of many texts, in their order."""
+
+_NONE: frozenset[str] = frozenset()
 
 
 class Item:
     """A candidate that may be chosen; what is said of its renditions is in the same order, the shortest first."""
 
     __slots__ = (
-        "candidate", "costs", "key", "lods", "offered", "overlap", "own", "rank", "score", "shown", "stamp", "static",
-        "texts", "weight",
+        "candidate", "cited", "claimed", "costs", "fresh", "key", "lods", "most", "offered", "overlap", "own", "rank",
+        "score", "shown", "stamp", "static", "texts", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -48,28 +51,42 @@ class Item:
         self.key = -self.stamp, -len(candidate.citations), costs[offered], candidate.id
         #: Place in that order.
         self.rank = 0
-        #: Numbers of the gaze entities it covers, and their share.
+        #: The gaze entities it covers, and their share.
         self.own = _NONE
         self.overlap = 0.0
+        #: Its recency, what citations earn, the relevance that is claimed for it.
+        self.fresh = 0.0
+        self.cited = 0.0
+        self.claimed: float | None = None
         #: Benefit beside coverage, and what an entity of the gaze adds to it.
         self.static = 0.0
         self.weight = 0.0
-        #: Before anything is chosen.
+        #: Its benefit and its score before anything is chosen.
+        self.most = 0.0
         self.score = 0.0
 
 
 def normalised(
-    candidates: Iterable[Candidate], count: Callable[[str], int], prefer: Lod | None, *, upwards: bool
+    candidates: Iterable[Candidate], counts: Counts, prefer: Lod | None, *, upwards: bool
 ) -> tuple[list[Item], list[Item]]:
     """Return the candidates with costs that can be relied on, and those whose id came again.
 
     A cost is what is claimed or what is counted, whichever is more. Renditions more detailed than the one that was
     offered count only `upwards`. Of two with the same id the fresher is kept, then the cheaper.
     """
+    pile = list(candidates)
+    texts: list[str] = []
+    for candidate in pile:
+        if candidate.text is not None:
+            texts.append(candidate.text)
+            for variant in candidate.variants:
+                texts.append(variant.text)
+    counted = iter(counts(texts))
+    del texts
     best: dict[str, Item] = {}
     doubles: list[Item] = []
-    for candidate in candidates:
-        item = _item(candidate, count, prefer, upwards)
+    for candidate in pile:
+        item = _item(candidate, counted, prefer, upwards)
         other = best.setdefault(candidate.id, item)
         if other is item:
             continue
@@ -88,51 +105,69 @@ def _before(item: Item, other: Item) -> bool:
     return repr(item.candidate) < repr(other.candidate)  # whichever, as long as it is always the same
 
 
-def _item(candidate: Candidate, count: Callable[[str], int], prefer: Lod | None, upwards: bool) -> Item:
+def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwards: bool) -> Item:
     """Return an item with the renditions that are wanted, without those that say less than a cheaper one."""
     text, lod, cost = candidate.text, candidate.lod, candidate.cost_tokens
-    if text is not None and (counted := count(text)) > cost:
-        cost = counted
+    if text is not None and (spent := next(counted)) > cost:
+        cost = spent
+    if cost < 0:
+        cost = 0
     if text is None or not candidate.variants:
-        return Item(candidate, (lod,), (text,), (cost if cost > 0 else 0,))
+        return Item(candidate, _LODS_AT[1 << _RANK[lod]], (text,), (cost,))
     own = _RANK[lod]
-    by_rank: list[tuple[int, str] | None] = [None, None, None]
+    costs_at: list[int | None] = [None, None, None]
+    texts_at = ["", "", ""]
     for variant in candidate.variants:
-        rank, spent = _RANK[variant.lod], count(variant.text)
-        found = spent if spent > variant.cost_tokens else variant.cost_tokens, variant.text
-        known = by_rank[rank]
-        if known is None or found < known:
-            by_rank[rank] = found
-    by_rank[own] = cost if cost > 0 else 0, text
+        rank, spent = _RANK[variant.lod], next(counted)
+        if variant.cost_tokens > spent:
+            spent = variant.cost_tokens
+        known = costs_at[rank]
+        if known is None or spent < known or (spent == known and variant.text < texts_at[rank]):
+            costs_at[rank] = spent
+            texts_at[rank] = variant.text
+    costs_at[own] = cost
+    texts_at[own] = text
+    most = 2 if upwards else own
     if prefer is not None:
-        most = _RANK[prefer]
-        if not any(by_rank[: most + 1]):
-            most = next(rank for rank in range(3) if by_rank[rank])
-        by_rank[most + 1 :] = [None] * (2 - most)
-        own = min(own, most)
-    ranks: list[int] = []
+        wanted = _RANK[prefer]
+        while wanted < 2 and costs_at[wanted] is None and costs_at[:wanted] == [None] * wanted:
+            wanted += 1
+        own, most = min(own, wanted), min(most, wanted)
     costs: list[int] = []
-    texts: list[str | None] = []
-    for rank in (2, 1, 0) if upwards else range(own, -1, -1):
-        level = by_rank[rank]
-        if level is not None and (not costs or level[0] < costs[-1]):
-            ranks.append(rank)
-            costs.append(level[0])
-            texts.append(level[1])
+    texts: list[str] = []
+    shown: list[float] = []
+    present = longest = 0
+    offered = -1
+    for rank in _DOWN[most]:
+        spent = costs_at[rank]
+        if spent is None or (costs and spent >= costs[-1]):
+            continue
+        if rank == own:
+            offered = len(costs)
+        if not costs:
+            longest = spent
+        present |= 1 << rank
+        costs.append(spent)
+        texts.append(texts_at[rank])
+        shown.append(1.0 if spent >= longest else (spent / longest) ** SHOWN)
     costs.reverse()
-    longest = costs[-1]
+    texts.reverse()
+    shown.reverse()
     return Item(
         candidate,
-        tuple([_LODS[rank] for rank in reversed(ranks)]),
-        tuple(reversed(texts)),
+        _LODS_AT[present],
+        tuple(texts),
         tuple(costs),
-        tuple([1.0 if one >= longest else (one / longest) ** SHOWN for one in costs]),
-        len(ranks) - 1 - ranks.index(own) if own in ranks else len(ranks) - 1,
+        tuple(shown),
+        len(costs) - 1 - max(0, offered),
     )
 
 
 _LODS = tuple(Lod)
 _RANK = {lod: lod.rank for lod in Lod}
+#: Levels of detail by the set of their ranks, as bits; ranks from one down.
+_LODS_AT = tuple(tuple(lod for lod in _LODS if present >> lod.rank & 1) for present in range(8))
+_DOWN = ((0,), (1, 0), (2, 1, 0))
 
 
 def let_go(pile: list[Any]) -> None:

@@ -13,9 +13,11 @@ item by item, and of several ways to fill the room the best one is kept. Both ar
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import nan
 from operator import attrgetter
@@ -23,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from acms.contract import Candidate, Fragment, Lod, RiskLevel
 from acms.core.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
-from acms.core.renditions import Item, let_go, normalised
+from acms.core.renditions import Counts, Item, let_go, normalised
 from acms.core.weighed import BUDGET, DUPLICATE, IRRELEVANT, LAYER, LOD, SHOWN, Rejected, Weighed
 
 Profile: TypeAlias = Literal["published", "quality"]
@@ -79,6 +81,7 @@ def select(
     tokens_max: int,
     now: datetime,
     count: Callable[[str], int],
+    counts: Counts | None = None,
     profile: Profile = "quality",
     risk: RiskLevel = RiskLevel.MEDIUM,
     prefer: Lod | None = None,
@@ -87,50 +90,60 @@ def select(
 ) -> Selection:
     """Choose what enters a reply; the tokens of all fragments together never exceed `tokens_max`.
 
-    `count` is the engine's tokenizer: a text costs what is claimed or what is counted, whichever is more. `prefer` is
-    the most detail that is wanted; an item that has only more is taken as short as it comes. `lod_mix` names the share
-    of the tokens that each level should have, softly; profile `quality` only. The order in which candidates come does
-    not matter. Of two with the same id the fresher counts, then the cheaper.
+    `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs what is
+    claimed or what is counted, whichever is more. `prefer` is the most detail that is wanted; an item that has only
+    more is taken as short as it comes. `lod_mix` names the share of the tokens that each level should have, softly;
+    profile `quality` only. The order in which candidates come does not matter. Of two with the same id the fresher
+    counts, then the cheaper.
     """
-    asked = {name: number for number, name in enumerate(dict.fromkeys(one.strip().lower() for one in gaze))}
-    items, doubles = normalised(candidates, count, prefer, upwards=profile == "quality")
+    asked = frozenset([one.strip().lower() for one in gaze])
+    items, doubles = normalised(
+        candidates, partial(map, count) if counts is None else counts, prefer, upwards=profile == "quality"
+    )
     items.sort(key=attrgetter("key"))
-    moment = now.timestamp()
-    weighed = Weighed(asked=len(asked), quality=profile == "quality")
-    for rank, item in enumerate(items):
-        item.rank = rank
-        one = item.candidate
-        if asked and one.entities:
-            own = frozenset([asked[name] for name in map(str.lower, one.entities) if name in asked])
-            if own:
-                item.own = own
-                item.overlap = len(own) / len(asked)
-        since, cited = fresh(moment - item.stamp), citation(one, risk)
-        item.static = RECENCY * since + CITATION * cited
-        weighed.fresh.append(since)
-        weighed.cited.append(cited)
-        weighed.benefits.append(OVERLAP * item.overlap + item.static)
+    _read(items, asked, now.timestamp(), risk)
+    benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
     if profile == "published":
-        run = _published(items, weighed.benefits, tokens_max)
+        run = _published(items, benefits, tokens_max)
     else:
-        run = _quality(items, len(asked), tokens_max, risk, lod_mix)
+        run = _quality(items, len(asked), tokens_max, lod_mix)
     taken = run.taken
     if order == "lod":
         taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
     fragments = tuple(_fragment(item, level) for item, level in taken)
-    covered: set[int] = set()
+    covered: set[str] = set()
     for item, _ in taken:
         covered |= item.own
     used = sum(fragment.cost_tokens for fragment in fragments)
-    selection = Selection(
+    weighed = replace(
+        _weighed(items, doubles, run),
+        benefits=benefits,
+        asked=len(asked),
+        room=max(0, tokens_max - used),
+        quality=profile == "quality",
+    )
+    let_go(items)
+    return Selection(
         fragments=fragments,
         used_tokens=used,
         coverage=len(covered) / len(asked) if asked else None,
-        weighed=replace(weighed, room=max(0, tokens_max - used)),
+        weighed=weighed,
     )
-    _write(items, doubles, run, weighed)
-    let_go(items)
-    return selection
+
+
+def _read(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
+    """Read off the candidates, in the order of their rank, what they are worth by themselves."""
+    covers, lower, size = asked.intersection, str.lower, len(asked)
+    for rank, item in enumerate(items):
+        item.rank = rank
+        one = item.candidate
+        if size and one.entities and (own := covers(map(lower, one.entities))):
+            item.own = own
+            item.overlap = len(own) / size
+        item.fresh = since = fresh(moment - item.stamp)
+        item.cited = cited = citation(one, risk)
+        item.claimed = judged(one)
+        item.static = RECENCY * since + CITATION * cited
 
 
 _Chosen: TypeAlias = tuple[Item, int]
@@ -142,8 +155,8 @@ class _Run(NamedTuple):
 
     #: Items with the number of their rendition, in the order in which they were chosen.
     taken: list[_Chosen]
-    #: Ids of those below the floor.
-    floored: frozenset[str] = frozenset()
+    #: Ranks of those below the floor.
+    floored: Sequence[int] = ()
 
 
 def _fragment(item: Item, number: int) -> Fragment:
@@ -158,30 +171,38 @@ def _fragment(item: Item, number: int) -> Fragment:
     )
 
 
-def _write(items: Sequence[Item], doubles: Sequence[Item], run: _Run, weighed: Weighed) -> None:
-    """Write down what became of every candidate."""
-    shown = {item.rank: number for item, number in run.taken}
-    scores = {item.candidate.id: item.score for item in items} if doubles else {}
-    again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
-    for rank, item in enumerate((*items, *again)):
-        one = item.candidate
-        number = 0
-        if rank >= len(items):
-            rule = DUPLICATE
-            item.score = scores[one.id]
-        elif rank in shown:
-            rule, number = SHOWN, shown[rank]
-        else:
-            rule = IRRELEVANT if one.id in run.floored else BUDGET
-        weighed.ids.append(one.id)
-        weighed.rules.append(rule)
-        weighed.lods.append(LOD[item.lods[number]])
-        weighed.layers.append(LAYER[one.source])
-        weighed.costs.append(item.costs[number])
-        weighed.scores.append(item.score)
-        weighed.own.append(len(item.own))
-        claimed = judged(one)
-        weighed.judged.append(nan if claimed is None else claimed)
+def _weighed(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
+    """Return what became of every candidate."""
+    if doubles:
+        scores = {item.candidate.id: item.score for item in items}
+        again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
+        for item in again:
+            item.score = scores[item.candidate.id]
+            item.claimed = judged(item.candidate)
+        rows = [*items, *again]
+    else:
+        rows = items
+    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(doubles)
+    lods = bytearray([LOD[item.lods[0]] for item in rows])
+    costs = [item.costs[0] for item in rows]
+    for rank in run.floored:
+        rules[rank] = IRRELEVANT
+    for item, number in run.taken:
+        rules[item.rank] = SHOWN
+        lods[item.rank] = LOD[item.lods[number]]
+        costs[item.rank] = item.costs[number]
+    return Weighed(
+        ids=[item.candidate.id for item in rows],
+        rules=rules,
+        lods=lods,
+        layers=bytearray([LAYER[item.candidate.source] for item in rows]),
+        costs=costs,
+        scores=array("d", [item.score for item in rows]),
+        own=array("d", [len(item.own) for item in rows]),
+        fresh=array("d", [item.fresh for item in items]),
+        cited=array("d", [item.cited for item in items]),
+        judged=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
+    )
 
 
 # ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,12 +229,9 @@ def _quality(
     items: Sequence[Item],
     size: int,
     tokens_max: int,
-    risk: RiskLevel,
     lod_mix: Mapping[Lod, float] | None,
 ) -> _Run:
-    first, second, floored = _tiers(items, size, risk)
-    for item in items:
-        item.score = score(item.static + item.weight * len(item.own), item.costs[-1])
+    first, second, floored = _tiers(items, size)
     taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
     left = tokens_max - sum(item.costs[number] for item, number in taken)
     if second and left >= 0:
@@ -221,38 +239,38 @@ def _quality(
     return _Run(taken, floored)
 
 
-def _tiers(
-    items: Sequence[Item], size: int, risk: RiskLevel
-) -> tuple[list[Item], list[Item], frozenset[str]]:
-    """Weigh the items; return those that answer, those that may fill what is left, and the ids of the rest."""
-    best = max((judged(item.candidate) or 0.0 for item in items), default=0.0)
+def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[int]]:
+    """Weigh the items; return those that answer, those that may fill what is left, and the ranks of the rest."""
+    best = max([item.claimed or 0.0 for item in items], default=0.0)
     floor = FLOOR * best * best
+    unjudged = OVERLAP / size if size else 0.0
+    share = JUDGED if size else 1.0
+    beside = (1 - CITATION) * (1 - share) / size if size else 0.0
     first: list[Item] = []
     second: list[Item] = []
-    floored: list[str] = []
+    floored: list[int] = []
     for item in items:
-        one = item.candidate
-        claimed = judged(one)
+        claimed, own = item.claimed, item.own
         if claimed is None:
-            item.weight = OVERLAP / size if size else 0.0
+            item.weight = unjudged
             # What is fresh and cited is worth that much only as far as it answers.
-            if item.own:
+            if own:
                 item.static *= item.overlap
-            (first if item.own or not size else second).append(item)
-            continue
-        cited = CITATION * citation(one, risk)
-        share = JUDGED if size else 1.0
-        # Whoever judged relevance knew the time: it is not added once more (decision 0007).
-        item.static = claimed * ((1 - CITATION) * share + cited)
-        item.weight = (1 - CITATION) * (1 - share) / size if size else 0.0
-        if size and not item.own and claimed < floor:
-            floored.append(one.id)
+            (first if own or not size else second).append(item)
         else:
-            first.append(item)
-    return first, second, frozenset(floored)
+            # Whoever judged relevance knew the time: it is not added once more (decision 0007).
+            item.static = claimed * ((1 - CITATION) * share + CITATION * item.cited)
+            item.weight = beside
+            if size and not own and claimed < floor:
+                floored.append(item.rank)
+            else:
+                first.append(item)
+        item.most = most = item.static + item.weight * len(own) if own else item.static
+        item.score = score(most, item.costs[-1])
+    return first, second, floored
 
 
-def _benefit(item: Item, covered: set[int]) -> float:
+def _benefit(item: Item, covered: set[str]) -> float:
     """Return what an item adds to what is covered already."""
     if not item.own:
         return item.static
@@ -274,7 +292,7 @@ def _best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
 
 def _worth(taken: Sequence[_Chosen]) -> float:
     """Return the worth of a set, best score first."""
-    known: set[int] = set()
+    known: set[str] = set()
     total = 0.0
     for item, number in taken:
         total += _benefit(item, known) ** POWER * item.shown[number]
@@ -287,7 +305,7 @@ def _single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     for item in items:
         if item.costs[0] <= tokens_max:
             number = _fitting(item.costs, tokens_max)
-            worth = (item.static + item.weight * len(item.own)) ** POWER * item.shown[number]
+            worth = item.most**POWER * item.shown[number]
             if best is None or worth > best[0]:
                 best = worth, item, number
     return [] if best is None else [best[1:]]
@@ -299,7 +317,7 @@ def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
     again is the best of all (lazy evaluation: Minoux 1978).
     """
-    known: set[int] = set()
+    known: set[str] = set()
     heap = [(-item.score, item.rank, item) for item in items]
     heapify(heap)
     least = min((item.costs[0] for item in items), default=0)
@@ -332,7 +350,7 @@ def _fitting(costs: Sequence[int], left: int) -> int:
 
 def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
     """Return what was chosen with the best score first."""
-    known: set[int] = set()
+    known: set[str] = set()
     heap = [(-item.score, item.rank, item, number) for item, number in taken]
     heapify(heap)
     found: list[_Chosen] = []
@@ -349,15 +367,11 @@ def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
 
 def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
     """Take what is worth most per token again and again: an item, or more detail of one that is in."""
-    known: set[int] = set()
+    known: set[str] = set()
     left = tokens_max
-    worth = [0.0] * (1 + max((item.rank for item in items), default=0))
-    heap: list[tuple[float, int, int, Item]] = []
-    for item in items:
-        worth[item.rank] = (item.static + item.weight * len(item.own)) ** POWER
-        step = _step(item, -1, left, worth[item.rank])
-        if step is not None:
-            heap.append(step)
+    #: By rank, where something is covered already.
+    worths: dict[int, float] = {}
+    heap = [step for item in items if (step := _first_step(item, left)) is not None]
     heapify(heap)
     least = min((item.costs[0] for item in items), default=0)
     taken: dict[int, _Chosen] = {}
@@ -368,8 +382,11 @@ def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
             if left < least:
                 continue
             if item.own and not known.isdisjoint(item.own):
-                worth[rank] = _benefit(item, known) ** POWER
-        step = _step(item, here, left, worth[rank])
+                worths[rank] = _benefit(item, known) ** POWER
+        worth = worths.get(rank)
+        if worth is None:
+            worth = item.most**POWER
+        step = _step(item, here, left, worth)
         if step is None:
             continue
         if step[0] > was or step[2] != number:
@@ -378,10 +395,26 @@ def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
         left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
         known |= item.own
         taken[rank] = item, number
-        more = _step(item, number, left, worth[rank])
+        more = _step(item, number, left, worth)
         if more is not None:
             heappush(heap, more)
     return list(taken.values())
+
+
+def _first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
+    """Return `_step` of an item that is not in, in short: every candidate comes by here."""
+    costs, shown, worth = item.costs, item.shown, item.most**POWER
+    if len(costs) == 1:
+        cost = costs[0]
+        return None if cost > left else (-round(1000 * worth / (cost + FRAME), DIGITS), item.rank, 0, item)
+    best, chosen = 0.0, -1
+    for number, cost in enumerate(costs):
+        if cost > left:
+            break
+        gain = worth * shown[number] / (cost + FRAME)
+        if gain >= best:
+            best, chosen = gain, number
+    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
 
 
 def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
@@ -409,7 +442,7 @@ def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float])
 
     What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
     """
-    known: set[int] = set()
+    known: set[str] = set()
     left = tokens_max
     heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
     for item in items:
@@ -442,7 +475,7 @@ def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float])
 
 
 def _settle(
-    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[int], left: int
+    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[str], left: int
 ) -> None:
     """Bring to the top of a heap what is really the best in it and can be taken."""
     while heap:

@@ -7,7 +7,7 @@ first count.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from acms.aside import breathe
@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 _ENCODINGS = ("o200k_base", "cl100k_base")
+_BATCH = 256
+"""Texts that are handed over at a time: a batch takes 10 µs to set up, and taking hold of the texts excludes others."""
 
 
 class BPETokenCounter:
@@ -63,6 +65,17 @@ class BPETokenCounter:
             raise ValidationError(f"lone surrogate at character {error.start}", field="text") from error
         breathe()
         return found
+
+    def counts(self, texts: Sequence[str]) -> Iterator[int]:
+        """Yield the number of tokens of each text, as `count` does, faster: others run meanwhile."""
+        import toktok
+
+        for at in range(0, len(texts), _BATCH):
+            part = texts[at : at + _BATCH]
+            try:
+                yield from toktok.batch_count(part, self.name, 1)
+            except UnicodeEncodeError:
+                yield from map(self.count, part)
 
 
 class HeuristicTokenCounter:
