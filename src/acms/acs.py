@@ -42,7 +42,7 @@ from acms.core.entities import entities, gaze
 from acms.core.kv_policy import Held, Holds, known
 from acms.core.privacy import effective, redact
 from acms.core.recovery import Outcome, Situation
-from acms.core.renditions import Counts, let_go
+from acms.core.renditions import let_go
 from acms.core.selection import Profile
 from acms.errors import ConfigurationError
 from acms.layers import Answer, Call, Desk, KnowledgeSource, ask, providers
@@ -51,7 +51,7 @@ from acms.memories import Memory
 from acms.model import Json, Privacy
 from acms.projections import Ledger
 from acms.protocols import TokenCounter
-from acms.providers.tokens import BPETokenCounter, default_counter
+from acms.providers.tokens import batches, default_counter
 from acms.view import View
 
 __all__ = ["ACS"]
@@ -175,7 +175,7 @@ class ACS:
             else default_counter()
         )
         self._count = counter.count
-        self._counts: Counts | None = counter.counts if type(counter) is BPETokenCounter else None
+        self._counts = batches(counter)
         self._clock = clock
         self._timer = timer
         _load()

@@ -231,6 +231,14 @@ def test_keys_with_something_sensitive_are_not_safe_to_show() -> None:
     assert not safe_key(f"frag:ghp_{made(34)}")
 
 
+def test_a_short_name_holds_no_secret_and_the_shortest_that_does_is_found() -> None:
+    names = ["rootpw12", "password", "psk12345", "AKIAIOSF", "DE891234", "token", "a1", "", "İiİiİ"]
+    assert [name for name in names if spans(name)] == []
+    (found,) = spans("rootpwx1y")
+    assert (found.start, found.kind) == (6, "password")
+    assert [one.kind for one in spans("01701234")] == [one.kind for one in spans("01701234 ")]
+
+
 def test_lower_case_keeps_offsets_for_every_character() -> None:
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x11000)]))
     low = _lower(text)

@@ -33,6 +33,9 @@ _SHORT = 256
 """Characters of a stretch that is remembered, once searched."""
 _LEAST = 6
 """Characters of the shortest stretch that a rule can find something in."""
+_NAME = 9
+"""Characters of the shortest text of letters and digits alone, fewer than seven of these in a row or nearly so, that a
+rule finds something in: `rootpw` and a value."""
 _REACH = 64_000
 """Characters that one find can depend on at most: those of the longest token and what is read around it."""
 
@@ -77,6 +80,8 @@ def spans(text: str, mode: Privacy = Privacy.REDACT) -> list[Sensitive]:
     Taking something out changes what stands beside it, so what is left is searched again until nothing is found. A text
     made to need more rounds than four loses the stretches in question whole.
     """
+    if len(text) < _NAME and text.isalnum() and text.isascii() and not _DIGITS.search(text):
+        return []  # most names are a word, and a reply looks at hundreds
     found: list[Sensitive] = []
     #: What was found in short stretches: lists have the same ones again and again.
     seen: dict[str, list[Found]] = {}

@@ -7,7 +7,8 @@ first count.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from acms.aside import breathe
@@ -65,17 +66,6 @@ class BPETokenCounter:
             raise ValidationError(f"lone surrogate at character {error.start}", field="text") from error
         breathe()
         return found
-
-    def counts(self, texts: Sequence[str]) -> Iterator[int]:
-        """Yield the number of tokens of each text, as `count` does, faster: others run meanwhile."""
-        import toktok
-
-        for at in range(0, len(texts), _BATCH):
-            part = texts[at : at + _BATCH]
-            try:
-                yield from toktok.batch_count(part, self.name, 1)
-            except UnicodeEncodeError:
-                yield from map(self.count, part)
 
 
 class HeuristicTokenCounter:
@@ -213,6 +203,24 @@ def token_counter(name: str) -> TokenCounter:
         return _COUNTERS[name]()
     except KeyError:
         raise ConfigurationError(f"unknown token counter {name!r}; known: {', '.join(_COUNTERS)}") from None
+
+
+def batches(counter: TokenCounter) -> Callable[[Sequence[str]], Iterable[int]]:
+    """Return what counts many texts as `counter.count` does, and faster where that is ours: others run meanwhile."""
+    if type(counter) is not BPETokenCounter:
+        return partial(map, counter.count)
+
+    def counts(texts: Sequence[str]) -> Iterator[int]:
+        import toktok
+
+        for at in range(0, len(texts), _BATCH):
+            part = texts[at : at + _BATCH]
+            try:
+                yield from toktok.batch_count(part, counter.name, 1)
+            except UnicodeEncodeError:
+                yield from map(counter.count, part)  # which says where
+
+    return counts
 
 
 def default_counter() -> BPETokenCounter:
