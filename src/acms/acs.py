@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache as once
 from importlib import import_module
-from itertools import chain, filterfalse
-from operator import attrgetter
 from time import perf_counter
 from typing import Literal, NamedTuple
 
@@ -509,8 +507,7 @@ class ACS:
 
         def work() -> tuple[Admitted, Ledger]:
             candidates, beyond = replying.candidates(pile, request.experience_top_k)
-            named = chain.from_iterable(map(attrgetter("entities"), candidates))
-            names = set(filterfalse(str.isalnum, named))
+            names = {name for one in candidates for name in one.entities if not name.isalnum()}
             terms = Terms(
                 mode=now.mode,
                 gaze=gaze(request, known=names),
