@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ SHOWN = 0.7
 PIECE = 250
 """Objects that are let go of at a time."""
 
-Counts: TypeAlias = Callable[[Sequence[str]], Iterable[int]]
+Counts: TypeAlias = Callable[[Iterable[str]], Iterable[int]]
 """Counts the tokens of many texts, in their order."""
 
 _NONE: frozenset[str] = frozenset()
@@ -75,14 +75,7 @@ def normalised(
     offered count only `upwards`. Of two with the same id the fresher is kept, then the cheaper.
     """
     pile = list(candidates)
-    texts: list[str] = []
-    for candidate in pile:
-        if candidate.text is not None:
-            texts.append(candidate.text)
-            for variant in candidate.variants:
-                texts.append(variant.text)
-    counted = iter(counts(texts))
-    del texts
+    counted = iter(counts(_counted(pile)))
     best: dict[str, Item] = {}
     doubles: list[Item] = []
     for candidate in pile:
@@ -95,6 +88,15 @@ def normalised(
             item = other
         doubles.append(item)
     return list(best.values()), doubles
+
+
+def _counted(candidates: Iterable[Candidate]) -> Iterator[str]:
+    """Yield the texts of which the tokens are counted, in the order in which `_item` takes the numbers."""
+    for one in candidates:
+        if one.text is not None:
+            yield one.text
+            for variant in one.variants:
+                yield variant.text
 
 
 def _before(item: Item, other: Item) -> bool:

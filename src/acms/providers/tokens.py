@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from acms.aside import breathe
@@ -205,16 +206,16 @@ def token_counter(name: str) -> TokenCounter:
         raise ConfigurationError(f"unknown token counter {name!r}; known: {', '.join(_COUNTERS)}") from None
 
 
-def batches(counter: TokenCounter) -> Callable[[Sequence[str]], Iterable[int]]:
+def batches(counter: TokenCounter) -> Callable[[Iterable[str]], Iterable[int]]:
     """Return what counts many texts as `counter.count` does, and faster where that is ours: others run meanwhile."""
     if type(counter) is not BPETokenCounter:
         return partial(map, counter.count)
 
-    def counts(texts: Sequence[str]) -> Iterator[int]:
+    def counts(texts: Iterable[str]) -> Iterator[int]:
         import toktok
 
-        for at in range(0, len(texts), _BATCH):
-            part = texts[at : at + _BATCH]
+        waiting = iter(texts)
+        while part := list(islice(waiting, _BATCH)):
             try:
                 yield from toktok.batch_count(part, counter.name, 1)
             except UnicodeEncodeError:
