@@ -376,6 +376,7 @@ async def ranked(
 
 async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
     from acms.core.rank import Question, rank, unnamed
+    from acms.indexing import related
 
     embedding = reader.embedding
     version, field, stale, made = await _caught_up(reader, context, at)
@@ -387,6 +388,7 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
         warnings = ("the embedder did not answer: ranked by words alone",)
     space = None if vector is None or embedding is None else embedding.space
     question = Question.of(query, space, vector, field.newest).within(field.snapshot)
+    question = question.lending(field.snapshot, related())
     if len(field) > THREAD_ABOVE:
         found = await asyncio.to_thread(rank, field, question, size)
     else:

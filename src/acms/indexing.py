@@ -12,6 +12,8 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -20,6 +22,7 @@ from acms.core.chain import locate
 from acms.core.field import Field
 from acms.core.history import Cover
 from acms.core.index import Segment, Snapshot
+from acms.core.related import Related
 from acms.core.stale import NONE, Stale, stale
 from acms.errors import ACMSError, VectorsUnavailableError
 from acms.logs import log
@@ -48,6 +51,12 @@ LEARNED = 1_024
 
 COVERS = 256
 """Logs of which it is kept what is out of force."""
+
+
+@cache
+def related() -> Related:
+    """Return the table of related terms, read once, by the first recall."""
+    return Related((files("acms") / "data" / "related.bin").read_bytes())
 
 
 class InForce(NamedTuple):

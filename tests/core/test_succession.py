@@ -218,6 +218,25 @@ def test_where_we_is_asked_for_what_speaks_of_us_goes_before_hearsay() -> None:
     assert found.score(10) < plain.score(10)
 
 
+@pytest.mark.parametrize("query", ["What is the cache called?", "Which cache do I ask for?"])
+def test_so_it_does_where_nobody_is_asked_about(query: str) -> None:
+    log = said("Decision: we call the cache Redis.", "I heard a cache called Memcached.")
+    plain = rank(field_of(log), Question.of(query))
+    found = ranked(query, log)
+    assert found.score(10) < plain.score(10)
+    assert found.places[0] == 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["What is your cache called?", "What was the cache called?", "What is the cache of Bob called?"],
+)
+def test_but_not_where_somebody_else_is_asked_about_or_what_was(query: str) -> None:
+    log = said("Decision: we call the cache Redis.", "I heard a cache called Memcached.", actor="Bob")
+    plain = rank(field_of(log), Question.of(query))
+    assert ranked(query, log).score(10) == plain.score(10)
+
+
 def test_nothing_is_read_where_nothing_was_said() -> None:
     assert not list(
         succeed(rank(field_of([]), Question.of("launch")), "launch", Question.of("launch"), WEIGHTS)

@@ -26,6 +26,7 @@ from acms.core.aim import of_replies, subject
 from acms.core.field import AFTER, BEFORE, Field, sum_around
 from acms.core.index import Snapshot
 from acms.core.meaning import Meaning, Usual, answered, by_meaning, cosines, risen, slots_of, usual
+from acms.core.related import NUMBERS, Related
 from acms.core.terms import found_by, names, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import Weights
@@ -41,6 +42,8 @@ VECTORS = 5_000
 """Vectors that these have together, about, at most: fewer entries where each has many."""
 SHORT = 16
 """Tokens of a short entry: a budget has one candidate for each so many."""
+COMMON = 0.1
+"""Share of the entries that hold a related term, at most."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
@@ -60,32 +63,35 @@ class Words(NamedTuple):
     """How well every entry in force answers by words: each field, weighted, over the most a text could reach."""
 
     fields: Mapping[str, Floats]
-    #: Query terms that occur anywhere.
+    #: Query terms that occur anywhere, by themselves or by related ones.
     known: int
     #: How many entries hold each query term.
     often: Mapping[int, int]
 
 
-def by_words(field: Field, query: Sequence[int]) -> Words:
-    """Score by words."""
+def by_words(field: Field, query: Sequence[int], lent: Sequence[Sequence[int]] = ()) -> Words:
+    """Score by words; each group of `lent` stands for one that is asked and that nobody has said."""
     size = len(field)
     message, window = np.zeros(size, np.float32), np.zeros(size, np.float32)
     held = [(number, *field.postings(number)) for number in dict.fromkeys(query)]
     found = sorted((one for one in held if len(one[1])), key=lambda one: (len(one[1]), one[0]))[:TERMS]
     often = {number: len(places) for number, places, _ in held}
-    if not found:
+    weights = field.weights
+    weighed = [(rarity(size, len(places)), places, counts) for _, places, counts in found]
+    # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
+    best = sum(weight for weight, _, _ in weighed)
+    best += rarity(size, 0) * sum(1 for one in held if not len(one[1]))
+    for places, counts in filter(None, (_lent(field, group) for group in lent)):
+        weighed.append((weights.related * rarity(size, len(places)), places, counts))
+    if not weighed:
         return Words(dict.fromkeys(("message", "window", "day", "question"), message), 0, often)
     own, around, by_day, codes, question = field.measures[:5]
     day = np.zeros(len(by_day), np.float32)
     wide = np.zeros(size + 2 * _MARGIN, np.float32)
     spread = wide[_MARGIN:-_MARGIN]
     sums, part = np.empty(size, np.float32), np.empty(size, np.float32)
-    # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
-    best = rarity(size, 0) * sum(1 for one in held if not len(one[1]))
-    for _, places, counts in found:
-        weight = rarity(size, len(places))
+    for weight, places, counts in weighed:
         gain = np.float32(weight)
-        best += weight
         spread[places] = counts
         if len(places) * 8 < size:
             message[places] += gain * counts / (counts + own[places])
@@ -108,7 +114,6 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
             window += part
         in_day = np.bincount(codes[places], counts, len(by_day)).astype(np.float32)
         day += gain * in_day / (in_day + by_day)
-    weights = field.weights
     scale = 1 / (best * weights.words)
     before = np.zeros(size, np.float32)
     np.multiply(message[:-1], question[1:], out=before[1:])
@@ -119,8 +124,20 @@ def by_words(field: Field, query: Sequence[int]) -> Words:
     day *= np.float32(scale * weights.day)
     before *= np.float32(scale * weights.question)
     return Words(
-        {"message": message, "window": window, "day": day.take(codes), "question": before}, len(found), often
+        {"message": message, "window": window, "day": day.take(codes), "question": before},
+        len(weighed),
+        often,
     )
+
+
+def _lent(field: Field, group: Sequence[int]) -> tuple[Ints, Floats] | None:
+    """Return where any term of a group is, and how often; None where none is. What is everywhere tells nothing."""
+    found = [one for one in map(field.postings, group) if 0 < len(one[0]) <= COMMON * len(field)]
+    if not found:
+        return None
+    places, of = np.unique(np.concatenate([places for places, _ in found]), return_inverse=True)
+    counts = np.bincount(of, np.concatenate([counts for _, counts in found]))
+    return places, counts.astype(np.float32)
 
 
 _SHIFTS = np.arange(-AFTER, BEFORE + 1)[:, None]
@@ -165,6 +182,8 @@ class Question:
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
     #: Whether it asks for what the assistant said: "what did you recommend?".
     replies: bool = False
+    #: Terms that stand for one of it that nobody has said: groups, each as good as any of its terms.
+    lent: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(
@@ -204,6 +223,18 @@ class Question:
                         del asked[number]
                 asked.update(dict.fromkeys(known))
         return replace(self, terms=tuple(asked), names=())
+
+    def lending(self, snapshot: Snapshot, related: Related) -> Question:
+        """Return it with terms related to those that nobody has said, and with numbers where it asks how many."""
+        asked = frozenset(self.terms)
+        unsaid = [number for number in self.terms if not len(snapshot.postings(number))]
+        groups = [tuple(one for one in related.of(number) if one not in asked) for number in unsaid]
+        if _MANY in asked:
+            groups.append(NUMBERS)
+        return replace(self, lent=tuple(filter(None, groups))) if any(groups) else self
+
+
+_MANY = term("many")
 
 
 _PERIODS = frozenset("date day month time week year".split())
@@ -253,7 +284,7 @@ class Ranking:
         self.places = places
         #: Share of the entries that have a vector in the space of the query; 1 when nobody asked by meaning.
         self.coverage = coverage
-        #: Terms of the query that occur anywhere.
+        #: Terms of the query that occur anywhere, by themselves or by related ones.
         self.known = known
         #: How many entries hold each of its terms.
         self.often = often
@@ -386,7 +417,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     if asked.vector is not None and asked.space is not None:
         # First: it goes through so much memory that nothing stays at hand of what was made before it.
         found = by_meaning(field, asked.space, asked.vector)
-    said = by_words(field, asked.terms)
+    said = by_words(field, asked.terms, asked.lent)
     if asked.when:
         time = np.float32(weights.then) * nearness(asked.when, field.column("minute"))
         said = said._replace(fields={**said.fields, "time": time})
@@ -520,6 +551,11 @@ def _named(field: Field, query: Sequence[int]) -> frozenset[str]:
     actors = field.speakers
     named = {actor for actor in actors if not asked.isdisjoint(_name(actor))}
     return frozenset() if len(named) == len(actors) else frozenset(named)
+
+
+def speaks_of(actor: str, said: Iterable[str]) -> bool:
+    """Return whether some words name a speaker."""
+    return not _name(actor).isdisjoint(map(term, said))
 
 
 def unnamed(query: str, speakers: Iterable[str]) -> str:

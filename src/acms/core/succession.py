@@ -24,7 +24,7 @@ from acms.core.history import Doc
 from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
-from acms.core.rank import Question, Raised, Ranking, pairs, raise_score
+from acms.core.rank import Question, Raised, Ranking, pairs, raise_score, speaks_of
 from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
@@ -59,7 +59,7 @@ SOME = 0.15
 SAME = 0.7
 """Share of all words of a marked statement that a later one with the same marker has, where no change is announced."""
 OWN, HEARSAY = 1.25, 0.7
-"""Factors of what speaks of "us", and of what tells of others, where a query asks for what "we" do."""
+"""Factors of what speaks of "us", and of what tells of others, where a query asks for what is so here."""
 ABOVE = 1e-4
 """How much more than its predecessor a successor is worth."""
 
@@ -131,6 +131,10 @@ _HISTORY = re.compile(
     re.I,
 )
 """How a question asks for what happened, and not for what is so."""
+_ELSEWHERE = frozenset(
+    "you your yours he him his she her hers they them their theirs did had said told was were".split()
+)
+"""Words of a question about somebody else than the one who asks, or about what was."""
 _TALKS = frozenset("chat chats conversation conversations discuss discussed talk talked".split())
 """Words of a question about what was talked of: there "we" are not those who decide."""
 _GIVEN_UP = (
@@ -340,10 +344,9 @@ class _Looked:
 
 
 def _ours(ranking: Ranking, query: str) -> None:
-    """Where a query asks for what "we" do, prefer what speaks of "us" or carries a marker to what tells of others."""
-    asked = words(query)
+    """Where a query asks for what is so here, prefer what speaks of "us" or is marked to what tells of others."""
     places = ranking.places
-    if OURS_BY.isdisjoint(asked) or not (TOLD_BY | _TALKS).isdisjoint(asked) or not len(places):
+    if not len(places) or not _of_here(ranking.field, query):
         return
     snapshot, documents = ranking.field.snapshot, ranking.field.documents(places)
     short = snapshot.column("length")[documents] <= STATEMENT
@@ -353,6 +356,18 @@ def _ours(ranking: Ranking, query: str) -> None:
     factor = np.where(said | ((flags & OURS) != 0), np.float32(OWN), np.float32(1))
     factor[~said & ((flags & TOLD) != 0)] *= np.float32(HEARSAY)
     ranking.adjust(factor)
+
+
+def _of_here(field: Field, query: str) -> bool:
+    """Whether a query asks for what "we" do, or for what is so and for nobody else: "what is the project called?"."""
+    asked = words(query)
+    if not (TOLD_BY | _TALKS).isdisjoint(asked):
+        return False
+    if not OURS_BY.isdisjoint(asked):
+        return True
+    if not _ELSEWHERE.isdisjoint(asked) or _HISTORY.search(query):
+        return False
+    return not any(speaks_of(actor, asked) for actor in field.speakers)
 
 
 def _held(field: Field, query: Sequence[int], documents: Ints) -> tuple[Ints, Floats]:

@@ -23,6 +23,8 @@ class Weights:
     window: float = 1.0
     day: float = 0.4
     question: float = 0.4
+    #: A term that is related to one nobody has said, against a term that was asked.
+    related: float = 0.3
     #: A full answer by meaning, against a full one by words: of the whole message, of its best part, and of the
     #: question it follows.
     whole: float = 0.5

@@ -1,0 +1,45 @@
+"""Related: which terms mean nearly what another one does, for words of a question that nobody has said.
+
+"What is this undertaking called?" is asked, "the project is called Dunlin" was said. The table is made of WordNet 3.0
+(synonyms, derived words, the next broader and narrower ones, of the two most frequent senses of a word) by
+`python -m tests.house.related`. It is English; a term of another language has none.
+
+    count       of the terms that have related ones, 4 bytes
+    terms       ascending, 4 bytes each
+    starts      where the related ones of each begin among all of them, and the end of the last; 4 bytes each
+    related     places of terms, 2 bytes each
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acms.core.terms import term
+
+NUMBERS = tuple(
+    map(
+        term,
+        """two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+        eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million dozen couple
+        several twice""".split(),
+    )
+)
+"""What "how many" asks for. Only words: the numbers of its date are terms of every message."""
+
+
+class Related:
+    """Related terms by term, looked up in a table as it lies in a file."""
+
+    def __init__(self, data: bytes) -> None:
+        size = int(np.frombuffer(data, "<u4", 1)[0])
+        self._terms = np.frombuffer(data, "<u4", size, 4)
+        self._starts = np.frombuffer(data, "<u4", size + 1, 4 + 4 * size)
+        self._places = np.frombuffer(data, "<u2", -1, 8 + 8 * size)
+
+    def of(self, number: int) -> tuple[int, ...]:
+        """Return the terms related to one, ascending."""
+        at = int(self._terms.searchsorted(number))
+        if at == len(self._terms) or int(self._terms[at]) != number:
+            return ()
+        found = self._places[self._starts[at] : self._starts[at + 1]]
+        return tuple(self._terms[found].tolist())
