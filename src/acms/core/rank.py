@@ -132,12 +132,15 @@ def by_words(field: Field, query: Sequence[int], lent: Sequence[Sequence[int]] =
 
 def _lent(field: Field, group: Sequence[int]) -> tuple[Ints, Floats] | None:
     """Return where any term of a group is, and how often; None where none is. What is everywhere tells nothing."""
-    found = [one for one in map(field.postings, group) if 0 < len(one[0]) <= COMMON * len(field)]
+    most = COMMON * len(field)
+    known = [number for number in group if len(field.snapshot.postings(number))]
+    found = [one for one in map(field.postings, known) if 0 < len(one[0]) <= most]
     if not found:
         return None
-    places, of = np.unique(np.concatenate([places for places, _ in found]), return_inverse=True)
-    counts = np.bincount(of, np.concatenate([counts for _, counts in found]))
-    return places, counts.astype(np.float32)
+    where = np.concatenate([places for places, _ in found])
+    sums = np.bincount(where, np.concatenate([counts for _, counts in found]))
+    places = np.flatnonzero(sums)
+    return places, sums[places].astype(np.float32)
 
 
 _SHIFTS = np.arange(-AFTER, BEFORE + 1)[:, None]

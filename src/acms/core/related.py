@@ -38,7 +38,7 @@ class Related:
 
     def of(self, number: int) -> tuple[int, ...]:
         """Return the terms related to one, ascending."""
-        at = int(self._terms.searchsorted(number))
+        at = int(self._terms.searchsorted(np.uint32(number)))  # of the same type, or all would be converted
         if at == len(self._terms) or int(self._terms[at]) != number:
             return ()
         found = self._places[self._starts[at] : self._starts[at + 1]]
