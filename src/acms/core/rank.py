@@ -26,7 +26,7 @@ from acms.core.aim import of_replies, subject
 from acms.core.field import AFTER, BEFORE, Field, sum_around
 from acms.core.index import Snapshot
 from acms.core.meaning import Meaning, Usual, answered, by_meaning, cosines, risen, slots_of, usual
-from acms.core.related import NUMBERS, Related
+from acms.core.related import NUMBERS, Related, lent_by
 from acms.core.terms import found_by, names, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.core.weights import Weights
@@ -42,8 +42,6 @@ VECTORS = 5_000
 """Vectors that these have together, about, at most: fewer entries where each has many."""
 SHORT = 16
 """Tokens of a short entry: a budget has one candidate for each so many."""
-COMMON = 0.1
-"""Share of the entries that hold a related term, at most."""
 CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
@@ -81,7 +79,7 @@ def by_words(field: Field, query: Sequence[int], lent: Sequence[Sequence[int]] =
     # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
     best = sum(weight for weight, _, _ in weighed)
     best += rarity(size, 0) * sum(1 for one in held if not len(one[1]))
-    for places, counts in filter(None, (_lent(field, group) for group in lent)):
+    for places, counts in filter(None, (lent_by(field, group) for group in lent)):
         weighed.append((weights.related * rarity(size, len(places)), places, counts))
     if not weighed:
         return Words(dict.fromkeys(("message", "window", "day", "question"), message), 0, often)
@@ -128,19 +126,6 @@ def by_words(field: Field, query: Sequence[int], lent: Sequence[Sequence[int]] =
         len(weighed),
         often,
     )
-
-
-def _lent(field: Field, group: Sequence[int]) -> tuple[Ints, Floats] | None:
-    """Return where any term of a group is, and how often; None where none is. What is everywhere tells nothing."""
-    most = COMMON * len(field)
-    known = [number for number in group if len(field.snapshot.postings(number))]
-    found = [one for one in map(field.postings, known) if 0 < len(one[0]) <= most]
-    if not found:
-        return None
-    where = np.concatenate([places for places, _ in found])
-    sums = np.bincount(where, np.concatenate([counts for _, counts in found]))
-    places = np.flatnonzero(sums)
-    return places, sums[places].astype(np.float32)
 
 
 _SHIFTS = np.arange(-AFTER, BEFORE + 1)[:, None]

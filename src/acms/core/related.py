@@ -12,9 +12,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from acms.core.field import Field
 from acms.core.terms import term
+from acms.core.vectors import Floats, Ints
 
 NUMBERS = tuple(
     map(
@@ -25,6 +29,10 @@ NUMBERS = tuple(
     )
 )
 """What "how many" asks for. Only words: the numbers of its date are terms of every message."""
+
+
+COMMON = 0.1
+"""Share of the entries that hold a related term, at most."""
 
 
 class Related:
@@ -43,3 +51,16 @@ class Related:
             return ()
         found = self._places[self._starts[at] : self._starts[at + 1]]
         return tuple(self._terms[found].tolist())
+
+
+def lent_by(field: Field, group: Sequence[int]) -> tuple[Ints, Floats] | None:
+    """Return where any term of a group is, and how often; None where none is. What is everywhere tells nothing."""
+    most = COMMON * len(field)
+    known = [number for number in group if len(field.snapshot.postings(number))]
+    found = [one for one in map(field.postings, known) if 0 < len(one[0]) <= most]
+    if not found:
+        return None
+    where = np.concatenate([places for places, _ in found])
+    sums = np.bincount(where, np.concatenate([counts for _, counts in found]))
+    places = np.flatnonzero(sums)
+    return places, sums[places].astype(np.float32)
