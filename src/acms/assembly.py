@@ -368,7 +368,8 @@ async def ranked(
     while True:
         found = await _ranked(reader, context, at, query, size)
         try:
-            await fetched(succeed(found.ranking, query, found.question, weights), reader)
+            judged = reader.reranking is not None
+            await fetched(succeed(found.ranking, query, found.question, weights, judged=judged), reader)
             return found
         except Gone as gone:
             reader.indexes.blank(found.context, found.field, gone.ids)

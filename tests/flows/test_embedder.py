@@ -109,8 +109,8 @@ async def test_an_embedder_as_the_seed_has_it_is_accepted(storage: Storage, conf
 
 
 def synonyms(texts: list[str]) -> list[list[float]]:
-    """An embedder that knows that a feline is a cat."""
-    return [vector(text.lower().replace("feline", "cat sleeps all day")) for text in texts]
+    """An embedder that knows that a mog is a cat, which no table of words does."""
+    return [vector(text.lower().replace("mog", "cat sleeps all day")) for text in texts]
 
 
 async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSConfig) -> None:
@@ -120,7 +120,7 @@ async def test_meaning_finds_what_words_do_not(storage: Storage, config: ACMSCon
         await fill(session, *ABOUT, *(f"chatter {n} of m{n}" for n in range(20)), close=True)
         await fill(session, "now")
         await session.wait_pending()
-        items = await session.recall("feline")
+        items = await session.recall("mog")
         best = max(items[:-1], key=lambda item: item.score)
         assert best.content == "the cat sleeps all day"
         assert items.ledger.why(best.id).parts.keys() == {"meaning"}

@@ -280,6 +280,8 @@ class Ranking:
         self.usual = usual
         #: By place, what is worth more than its own words and meaning say.
         self.raised: dict[int, Raised] = {}
+        #: By place, the version that it takes the place of and is better than by itself, where another may judge again.
+        self.above: dict[int, int] = {}
         #: Space and dimension of the query's vector; None when nobody asked by meaning.
         self.space = space
         self.dimension = dimension

@@ -41,9 +41,10 @@ def successions(rankings: Iterable[Ranking]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for ranking in rankings:
         field = ranking.field
-        for place, one in sorted(ranking.raised.items(), key=lambda item: item[1].after):
+        heirs = {**ranking.above, **{place: one.after for place, one in ranking.raised.items()}}
+        for place, version in sorted(heirs.items(), key=lambda item: item[1]):
             heir = field.snapshot.doc(field.document(place))
-            found.append((heir.id, field.snapshot.doc(one.after - 1).id))
+            found.append((heir.id, field.snapshot.doc(version - 1).id))
     return found
 
 

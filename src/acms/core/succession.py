@@ -152,16 +152,19 @@ class Said(NamedTuple):
     others: bool
 
 
-def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str, float]) -> Steps[None]:
+def succeed(
+    ranking: Ranking, query: str, asked: Question, weights: Mapping[str, float], *, judged: bool = False
+) -> Steps[None]:
     """Raise successors among the entries in force above what they take the place of; asks for a few texts.
 
-    `weights` are those of markers: a successor stands above its predecessor whatever markers either carries.
+    `weights` are those of markers: a successor stands above its predecessor whatever markers either carries. Where the
+    best are `judged` again, by a reranker, those that stand above theirs already are told too.
     """
     _ours(ranking, query)
     if _HISTORY.search(query):
         return
     field = ranking.field
-    looked = _Looked(ranking, weights)
+    looked = _Looked(ranking, weights, judged)
     likely = looked.pairs(asked)
     named = looked.leaders(asked)
     wanted = dict.fromkeys([*named, *(index for pair in likely for index in pair[:2])])
@@ -204,7 +207,8 @@ def succeed(ranking: Ranking, query: str, asked: Question, weights: Mapping[str,
 class _Looked:
     """The candidates that may take part, best first."""
 
-    def __init__(self, ranking: Ranking, weights: Mapping[str, float]) -> None:
+    def __init__(self, ranking: Ranking, weights: Mapping[str, float], judged: bool) -> None:
+        self._judged = judged
         self.ranking = ranking
         self.field = ranking.field
         codes, labels = self.field.labels
@@ -241,7 +245,7 @@ class _Looked:
         return documents, label, states, states & ((flags & CHANGES) != 0)
 
     def pairs(self, asked: Question) -> list[tuple[int, int, float]]:
-        """Return which candidates may be followed by which later ones that are ranked lower, and how close they are."""
+        """Return which candidates may be followed by which later ones, all or those ranked lower, and how close."""
         size = len(self.places)
         if size < 2:
             return []
@@ -252,7 +256,9 @@ class _Looked:
         may &= states[first, None] & (self._speaker[label][None, :] == self._speaker[label][first, None])
         marked = self._marked[label] & states
         may &= changing[None, :] | (marked[None, :] & marked[first, None])
-        may &= np.arange(size)[None, :] > np.arange(size)[first, None]
+        lower = np.arange(size)[None, :] > np.arange(size)[first, None]
+        if not self._judged:
+            may &= lower
         if not may.any():
             return []
         held, weights = _held(self.field, asked.terms, documents)
@@ -272,7 +278,7 @@ class _Looked:
         may &= about | (close[first] >= CLOSE)
         kept: list[tuple[int, int, float]] = []
         texts: set[int] = set()
-        for earlier, after in np.argwhere(may).tolist():
+        for earlier, after in [*np.argwhere(may & lower).tolist(), *np.argwhere(may & ~lower).tolist()]:
             if len(texts | {earlier, after}) <= TEXTS:
                 texts |= {earlier, after}
                 kept.append((earlier, after, float(close[earlier, after])))
@@ -308,6 +314,8 @@ class _Looked:
         own, less = self._of(after)
         need = (worth + ABOVE) * (1 + self._gain(before, worth))
         if need <= less * (1 + self._gain(after, less)):
+            if self._judged:
+                self.ranking.above[after] = self.field.document(earlier) + 1
             return
         self._worth[after] = (max(own, relevance), need / (1 + self._boosts[self._codes[after]]))
         self._latest[earlier] = after
