@@ -50,7 +50,6 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     def run() -> None:
         _busy.until = perf_counter() + BREATH
-        _turns.begin()
         try:
             end = partial(done.set_result, context.run(work))
         except BaseException as error:
@@ -63,8 +62,13 @@ async def in_thread(work: Callable[[], T]) -> T:
     around = of_reply.get()
     quiet = around or Quiet()
     quiet.begin()
+    _turns.begin()  # here: begun in the thread, the loop may wait for its first turn as long as before
     try:
-        start_new_thread(run, ())  # Thread.start would wait here until the thread runs
+        try:
+            start_new_thread(run, ())  # Thread.start would wait here until the thread runs
+        except BaseException:
+            _turns.end()
+            raise
         return await done
     finally:
         if around is None:
