@@ -411,7 +411,13 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
 
 async def open_cold(path: Path, name: str, question: str, started: float) -> Figures:
     """Run in a process of its own: open a file and recall once; print the times."""
-    for module in ("acms.core.offer", "acms.embedding", "acms.indexing", "snowballstemmer"):
+    for module in (
+        "acms.core.offer",
+        "acms.core.succession",
+        "acms.embedding",
+        "acms.indexing",
+        "snowballstemmer",
+    ):
         import_module(module)
     ready, imported = time.time(), time.perf_counter()
     default_counter().count("load the vocabulary")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from acms.aside import Quiet
 from acms.core import cards
 from acms.core.chain import locate
 from acms.core.field import Field
@@ -69,6 +70,24 @@ class InForce(NamedTuple):
 NOTHING = InForce(Cover((), searchable=True), NONE)
 
 
+class _Building(asyncio.Lock):
+    """Who builds; held until what runs in a thread has ended, also when nobody waits for it any more."""
+
+    _running: asyncio.Future[None] | None = None
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        """Do something long in a thread."""
+        self._running = asyncio.ensure_future(asyncio.to_thread(work))
+        await asyncio.shield(self._running)
+
+    def release(self) -> None:
+        """Let the next one build, once the thread has ended."""
+        if self._running is None or self._running.done():
+            super().release()
+        else:
+            self._running.add_done_callback(lambda _: super(_Building, self).release())
+
+
 class _Part(Segment):
     """A segment under one epoch, known to the sights that share it."""
 
@@ -99,7 +118,7 @@ class Indexes:
         self._parts: WeakValueDictionary[str, _Part] = WeakValueDictionary()
         self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {}
         #: One builds, the others wait: by root of the fork tree.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, _Building] = WeakValueDictionary()
         #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
         self._written: deque[tuple[str, int, int, str, Draft]] = deque()
         #: Cards that no index has taken yet, with the epoch they were written under, and those not yet stored.
@@ -219,17 +238,22 @@ class Indexes:
         if self.due:
             await self.flush(everything=False)
         root, inherited = await self._lineage(context)
-        lock = self._locks.setdefault(root, asyncio.Lock())
+        lock = self._locks.setdefault(root, _Building())
         async with lock:
             sight = self._sights.get(context)
             small = head.messages < SMALL
+            quiet = Quiet()
             if sight is None or sight.epoch != head.epoch:
                 self._builds += 1
                 sight = self._sight(context, inherited, head.epoch, small)
+                quiet.begin()
             else:
                 self._hits += 1
             made = (version, head.rewrites)
-            fresh = await self._catch_up(context, sight, head, spaces)
+            try:
+                fresh = await self._catch_up(context, sight, head, spaces, lock)
+            finally:
+                quiet.end()
             if not small:
                 self._sights[context] = sight
                 self._sights.move_to_end(context)
@@ -270,21 +294,32 @@ class Indexes:
             first = (last or 0) + 1
         return _Sight(epoch, tuple(lineage), parts)
 
-    async def _catch_up(self, context: str, sight: _Sight, head: Head, spaces: Sequence[str]) -> bool:
+    async def _catch_up(
+        self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: _Building
+    ) -> bool:
         """Read what came since; return whether anything did."""
-        await self._extend(context, sight, head)
+        behind = [space for space in spaces if sight.seen.get(space, 0) < head.derived]
+        extending = self._extend(context, sight, head, lock)
+        found: list[list[Derived] | BaseException] = []
+        if behind:  # their vectors are read while cards are sorted
+            reading = [
+                self.storage.derived(context, space, after=sight.seen.get(space, 0)) for space in behind
+            ]
+            failed, *found = await asyncio.gather(extending, *reading, return_exceptions=True)
+            if failed is not None:
+                raise failed
+        else:
+            await extending
         came = False
-        for space in spaces:
-            after = sight.seen.get(space, 0)
-            if after < head.derived:
-                try:
-                    rows = await self.storage.derived(context, space, after=after)
-                except VectorsUnavailableError:  # words must do until they can be had
-                    continue
-                sight.seen[space] = head.derived
-                if rows:
-                    came = True
-                    await self._add(sight, space, rows, head.version)
+        for space, rows in zip(behind, found, strict=True):
+            if isinstance(rows, VectorsUnavailableError):  # words must do until they can be had
+                continue
+            if isinstance(rows, BaseException):
+                raise rows
+            sight.seen[space] = head.derived
+            if rows:
+                came = True
+                await self._add(sight, space, rows, head.version, lock)
         epoch, learned = self._learned.get(context, (0, []))
         if learned and epoch == head.epoch:
             if head.messages >= SMALL:  # the segment keeps them
@@ -292,10 +327,12 @@ class Indexes:
             for space in spaces:
                 rows = [row for row in learned if row.space == space]
                 came = came or bool(rows)
-                await self._add(sight, space, rows, head.version)
+                await self._add(sight, space, rows, head.version, lock)
         return came
 
-    async def _add(self, sight: _Sight, space: str, rows: Sequence[Derived], version: int) -> None:
+    async def _add(
+        self, sight: _Sight, space: str, rows: Sequence[Derived], version: int, lock: _Building
+    ) -> None:
         def add() -> None:
             for (_, first, last), part in zip(sight.lineage, sight.parts, strict=True):
                 end = min(last or version, version)
@@ -304,11 +341,11 @@ class Indexes:
                 )
 
         if len(rows) > THREAD_ABOVE:
-            await asyncio.to_thread(add)
+            await lock.aside(add)
         else:
             add()
 
-    async def _extend(self, context: str, sight: _Sight, head: Head) -> None:
+    async def _extend(self, context: str, sight: _Sight, head: Head, lock: _Building) -> None:
         wanted: list[tuple[str, _Part, int, int]] = []
         for (owner, _, last), part in zip(sight.lineage, sight.parts, strict=True):
             end = min(last or head.version, head.version)
@@ -337,7 +374,7 @@ class Indexes:
             certain = [start + number in sure for number in range(len(own))]
             await self._heal(context, owner, head.epoch, part, start, own, certain)
             if len(own) > THREAD_ABOVE:
-                await asyncio.to_thread(part.extend, own)
+                await lock.aside(partial(part.extend, own))
             else:
                 part.extend(own)
         sight.seen[cards.SPACE] = head.derived

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, open_storage
 from acms.core import cards
+from acms.core.index import Segment
 from acms.model import ContextDraft, State
 from acms.storage import MemoryStorage
 from acms.view import View
@@ -365,6 +367,43 @@ async def test_twenty_first_recalls_at_once_build_one_index(storage: Storage, co
         found = await asyncio.gather(*(session.recall("which host runs orders?") for _ in range(20)))
         assert all(described(items) == described(found[0]) for items in found)
         assert (session.index.builds, session.index.hits) == (1, 19)
+
+
+async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_before_another_is_begun(
+    storage: Storage, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend = Segment.extend
+    begun, go_on = threading.Event(), threading.Event()
+    at_once: list[int] = []
+    building = 0
+
+    def slowly(segment: Segment, cards: Sequence[bytes | None]) -> None:
+        nonlocal building
+        building += 1
+        at_once.append(building)
+        begun.set()
+        go_on.wait(10)
+        extend(segment, cards)
+        building -= 1
+
+    monkeypatch.setattr("acms.indexing.THREAD_ABOVE", 100)
+    async with session_on(storage, embedder=FakeEmbedder(), config=config) as session:
+        await session.ingest_many(told(0, 400))
+        await session.wait_pending()
+        expected = await answers(session)
+        session._shared.indexes._sights.clear()
+        session._shared.indexes._parts.clear()
+        monkeypatch.setattr(Segment, "extend", slowly)
+        first = asyncio.create_task(session.recall(QUERIES[0], token_budget=400))
+        await asyncio.to_thread(begun.wait, 10)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(answers(session))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        assert await second == expected
+        assert set(at_once) == {1}
 
 
 async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
