@@ -298,28 +298,19 @@ class Indexes:
         self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: _Building
     ) -> bool:
         """Read what came since; return whether anything did."""
-        behind = [space for space in spaces if sight.seen.get(space, 0) < head.derived]
-        extending = self._extend(context, sight, head, lock)
-        found: list[list[Derived] | BaseException] = []
-        if behind:  # their vectors are read while cards are sorted
-            reading = [
-                self.storage.derived(context, space, after=sight.seen.get(space, 0)) for space in behind
-            ]
-            failed, *found = await asyncio.gather(extending, *reading, return_exceptions=True)
-            if failed is not None:
-                raise failed
-        else:
-            await extending
+        await self._extend(context, sight, head, lock)
         came = False
-        for space, rows in zip(behind, found, strict=True):
-            if isinstance(rows, VectorsUnavailableError):  # words must do until they can be had
-                continue
-            if isinstance(rows, BaseException):
-                raise rows
-            sight.seen[space] = head.derived
-            if rows:
-                came = True
-                await self._add(sight, space, rows, head.version, lock)
+        for space in spaces:
+            after = sight.seen.get(space, 0)
+            if after < head.derived:
+                try:
+                    rows = await self.storage.derived(context, space, after=after)
+                except VectorsUnavailableError:  # words must do until they can be had
+                    continue
+                sight.seen[space] = head.derived
+                if rows:
+                    came = True
+                    await self._add(sight, space, rows, head.version, lock)
         epoch, learned = self._learned.get(context, (0, []))
         if learned and epoch == head.epoch:
             if head.messages >= SMALL:  # the segment keeps them
