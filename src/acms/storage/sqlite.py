@@ -312,7 +312,8 @@ class SQLiteStorage(SQLiteAppends):
                 found += read_derived(rows, space)
             return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
 
-        return await self._read(work, large=True)
+        few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
+        return await self._read(work, large=not few)
 
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
