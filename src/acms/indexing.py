@@ -246,7 +246,8 @@ class Indexes:
             if sight is None or sight.epoch != head.epoch:
                 self._builds += 1
                 sight = self._sight(context, inherited, head.epoch, small)
-                quiet.begin()
+                if not small:
+                    quiet.begin()
             else:
                 self._hits += 1
             made = (version, head.rewrites)
