@@ -195,7 +195,8 @@ def execute(url, statement):
 def backends(url, wanted):
     """Count the connections of others to a database; those that were closed take a moment to go."""
     query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"  # not autovacuum
+        " AND datname = current_database() AND pid <> pg_backend_pid()"
     )
     for _ in range(500):
         found = execute(url, query)[0][0]
@@ -243,7 +244,9 @@ async def test_the_calls_of_a_handle_that_is_being_opened_open_it_once(postgres_
     async with PostgresKV(postgres_url) as store:
         await asyncio.gather(*(store.set(f"k{n}", n) for n in range(20)))
         (backends,) = execute(
-            postgres_url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            postgres_url,
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND datname = current_database()",
         )[0]
         assert backends <= 1 + 4, "this one, and the pool"
 
