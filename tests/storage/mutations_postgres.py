@@ -212,7 +212,20 @@ async def _handles(home: str) -> None:
                 assert (entry.content, entry.batch) == (f"{number}.{n}", receipt.versions[0])
 
         await asyncio.gather(*(write(number) for number in range(9)))
-        assert len(await sound(stores[0], context.id)) == 72
+        # A handle sends what follows an append of its own as one group, whether the head still is where it left it
+        # or not.
+        for last in (0, 1):
+            await put(stores[0], context, said("known"), tail={"by": 0})
+            await put(stores[last], context, said("last"), tail={"by": last})
+            ops = [
+                Append(context=context.id, drafts=(said(f"together {n}"),), tail={"by": n}) for n in range(3)
+            ]
+            for result in await stores[0].append(ops):
+                assert isinstance(result, Receipt)
+                (entry,) = await stores[1].get(result.ids)
+                assert entry is not None
+                assert entry.batch == result.versions[0]
+        assert len(await sound(stores[0], context.id)) == 82
 
 
 async def _wire(home: str) -> None:
