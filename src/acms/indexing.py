@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
@@ -92,6 +92,8 @@ class _Part(Segment):
     """A segment under one epoch, known to the sights that share it."""
 
     epoch = 0
+    #: What it took in memory when it was used last.
+    counted = 0
 
 
 @dataclass(slots=True)
@@ -135,6 +137,8 @@ class Indexes:
         #: By log, with the count of rewrites and the epoch it was made under.
         self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
         self._hits = self._builds = self._healed = 0
+        #: What all parts took when each was used last; those that are gone since are still in it.
+        self._counted = 0
 
     @property
     def stats(self) -> IndexStats:
@@ -252,14 +256,14 @@ class Indexes:
                 self._hits += 1
             made = (version, head.rewrites)
             try:
-                fresh = await self._catch_up(context, sight, head, spaces, lock)
+                grown = await self._catch_up(context, sight, head, spaces, lock)
             finally:
                 quiet.end()
             if not small:
                 self._sights[context] = sight
                 self._sights.move_to_end(context)
-                self._evict()
-            if sight.made is None or sight.made[0] != made or fresh:
+                self._evict(sight)
+            if sight.made is None or sight.made[0] != made or grown:
                 pieces = [
                     (owner, part, min(last or version, version) - part.base)
                     for (owner, first, last), part in zip(sight.lineage, sight.parts, strict=True)
@@ -299,8 +303,7 @@ class Indexes:
         self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: _Building
     ) -> bool:
         """Read what came since; return whether anything did."""
-        await self._extend(context, sight, head, lock)
-        came = False
+        came = await self._extend(context, sight, head, lock)
         for space in spaces:
             after = sight.seen.get(space, 0)
             if after < head.derived:
@@ -337,14 +340,14 @@ class Indexes:
         else:
             add()
 
-    async def _extend(self, context: str, sight: _Sight, head: Head, lock: _Building) -> None:
+    async def _extend(self, context: str, sight: _Sight, head: Head, lock: _Building) -> bool:
         wanted: list[tuple[str, _Part, int, int]] = []
         for (owner, _, last), part in zip(sight.lineage, sight.parts, strict=True):
             end = min(last or head.version, head.version)
             if part.base + part.count < end:
                 wanted.append((owner, part, part.base + part.count + 1, end))
         if not wanted:
-            return
+            return False
         found: dict[int, bytes] = {}
         live: set[int] = set()
         kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
@@ -370,6 +373,7 @@ class Indexes:
             else:
                 part.extend(own)
         sight.seen[cards.SPACE] = head.derived
+        return True
 
     async def _heal(
         self,
@@ -401,9 +405,20 @@ class Indexes:
                     self._healed += 1
             at = end
 
-    def _evict(self) -> None:
-        while len(self._sights) > 1 and self.stats.bytes > self.max_bytes:
-            self._sights.popitem(last=False)
+    def _evict(self, used: _Sight) -> None:
+        """Let the least recently used ones go; all are counted only when there may be too many bytes."""
+        self._count(used.parts)
+        while len(self._sights) > 1 and self._counted > self.max_bytes:
+            self._counted = sum(part.counted for part in self._parts.values())
+            self._count(self._parts.values())
+            if self._counted > self.max_bytes:
+                self._sights.popitem(last=False)
+
+    def _count(self, parts: Iterable[_Part]) -> None:
+        for part in parts:
+            size = part.bytes
+            self._counted += size - part.counted
+            part.counted = size
 
     def blank(self, context: str, field: Field, ids: Sequence[str]) -> None:
         """Take entries out whose content was found to be gone: expired, or erased while it was being read."""

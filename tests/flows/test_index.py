@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -432,6 +433,27 @@ async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
         assert first.index.builds == builds  # both are still there
         assert [await answers(session) for session in sessions] == before
         assert first.index.builds > builds
+
+
+async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Segment] = []
+    size = Segment.bytes.fget
+    assert size is not None
+
+    def counting(segment: Segment) -> int:
+        counted.append(segment)
+        return int(size(segment))
+
+    storage = MemoryStorage()
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(session_on(storage, str(number))) for number in range(12)]
+        for session in sessions:
+            await session.ingest_many(told(0, 300))
+            await session.recall("orders")
+        monkeypatch.setattr(Segment, "bytes", property(counting))
+        await sessions[0].recall("orders")
+        assert len(counted) == 1  # with thousands of sessions a recall is as fast as with one
+        assert sessions[0].index.contexts == len(sessions)
 
 
 async def test_forks_share_the_index_of_what_they_inherit(storage: Storage, config: ACMSConfig) -> None:

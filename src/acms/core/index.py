@@ -36,6 +36,8 @@ DOC_BYTES = 500
 """What each of them takes."""
 DAY = 1440
 """Minutes of a day."""
+ASKED = 64
+"""Terms whose postings a snapshot keeps at hand."""
 
 _HEADER = np.dtype(
     [
@@ -385,6 +387,7 @@ class Snapshot:
             for _, segment, _ in pieces
         ]
         self._columns: dict[str, NDArray[Any]] = {}
+        self._postings: dict[int, NDArray[np.uint32]] = {}
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a field of all documents."""
@@ -424,7 +427,15 @@ class Snapshot:
         return found
 
     def postings(self, number: int) -> NDArray[np.uint32]:
-        """Return the postings of a term."""
+        """Return the postings of a term; those of a question are asked for several times."""
+        known = self._postings.get(number)
+        if known is None:
+            if len(self._postings) >= ASKED:
+                self._postings = {}  # recalls in threads read it beside each other
+            known = self._postings[number] = self._posted(number)
+        return known
+
+    def _posted(self, number: int) -> NDArray[np.uint32]:
         found: list[NDArray[np.uint32]] = []
         for _, segment, count in self.pieces:
             own = segment.postings(number, count)

@@ -140,8 +140,9 @@ def _rows(
     The places ascend.
     """
     own, slots = slots_of(documents, segment, count, vectors, size)
-    order = np.argsort(slots)  # so that memory is gone through in one direction
-    own, slots = own[order], slots[order]
+    if np.count_nonzero(slots[1:] < slots[:-1]):  # memory is gone through in one direction
+        order = np.argsort(slots)
+        own, slots = own[order], slots[order]
     if int(vectors.begin[size]) == size:  # one each
         return own, slots, np.arange(len(slots))
     rows = vectors.begin[slots]

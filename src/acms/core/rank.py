@@ -36,7 +36,7 @@ TERMS = 16
 """Terms of a query that count: the rarest ones."""
 DEEP = 10
 """Entries whose cosines are computed exactly when sign bits chose, for each one that the budget holds."""
-RESCORED = range(1_000, 2_001)
+RESCORED = range(640, 2_001)
 """How many these are, at least and at most: what is packed agrees to 0.99 with what exact cosines pack."""
 VECTORS = 5_000
 """Vectors that these have together, about, at most: fewer entries where each has many."""
@@ -436,17 +436,16 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         both += lexical
         both *= factor
         places = largest(both, size if found.exact else max(size, _rescored(field, found, size)))
-        before = places[asks[places] > 0] - 1  # what they answer
-        there = np.zeros(len(field), bool)
-        there[places] = True
-        more = np.concatenate([places, before[~there[before]]])  # each once: their vectors have to ascend
+        there = np.zeros(len(field), np.uint8)
+        there[places[asks[places] > 0] - 1] = 1  # what they answer
+        there[places] = 2
+        more = np.flatnonzero(there)
+        own = np.flatnonzero(there[more] == 2)
+        places = more[own]
         exact = cosines(field, asked.space, asked.vector, more)
         whole[more] = risen(exact.whole, level.whole)
         meant[places] = answered(
-            whole[places],
-            risen(exact.best[: len(places)], level.best),
-            whole[places - 1] * asks[places],
-            weights,
+            whole[places], risen(exact.best[own], level.best), whole[places - 1] * asks[places], weights
         )
     score = _scored(lexical[places], None if meant is None else meant[places], factor, places, weights)
     if len(places) > size:  # few have to be put in order
@@ -520,19 +519,20 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
 
 def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
     """Return which documents have almost the same vector as which other ones."""
-    same = np.asarray(pairs(field, space, dimension, documents) >= ALIKE)
+    rows = wholes(field, space, dimension, documents)
+    same = np.asarray(rows @ rows.T >= ALIKE)
     np.fill_diagonal(same, False)
     return same
 
 
-def pairs(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
-    """Return the cosine of every document and every other one, as wholes; 0 for one without a vector."""
+def wholes(field: Field, space: str, dimension: int, documents: Ints) -> Floats:
+    """Return the vectors of documents, as wholes, a row each; zeros for one without a vector."""
     rows = np.zeros((len(documents), dimension), np.float32)
     for held in field.snapshot.vectors(space, dimension):
         vectors = held[2]
         own, slots = slots_of(documents, *held)
         vectors.fill(rows, own, vectors.begin[slots])
-    return np.asarray(rows @ rows.T, np.float32)
+    return rows
 
 
 def _named(field: Field, query: Sequence[int]) -> frozenset[str]:

@@ -24,7 +24,7 @@ from acms.core.history import Doc
 from acms.core.markers import WORDS, boost, line_start
 from acms.core.passages import spans
 from acms.core.plan import Steps
-from acms.core.rank import Question, Raised, Ranking, pairs, raise_score, speaks_of
+from acms.core.rank import Question, Raised, Ranking, raise_score, speaks_of, wholes
 from acms.core.terms import CHANGES_BY, OURS_BY, TOLD_BY, rarity, term, terms, words
 from acms.core.vectors import Floats, Ints
 from acms.model import Entry, Kind
@@ -262,20 +262,26 @@ class _Looked:
         if not may.any():
             return []
         held, weights = _held(self.field, asked.terms, documents)
-        shared = (held * weights) @ held.T.astype(np.float32)
-        own = shared.diagonal()[first, None]
+        shared = (held[first] * weights) @ held.T.astype(np.float32)
+        own = shared.diagonal()[:, None]
         least = np.where(marked[None, :] & marked[first, None], np.float32(SOME), np.float32(FOCUS))
         most = float(weights[held.any(axis=0)].sum())
-        about = (own >= PART * most) & (own > 0) & (shared[first] >= least * own)
+        about = (own >= PART * most) & (own > 0) & (shared >= least * own)
         answers = own > 0
-        close = np.zeros((size, size), np.float32)
+        close = np.zeros(may.shape, np.float32)
         if self.ranking.space is not None:
-            close = pairs(self.field, self.ranking.space, self.ranking.dimension, documents)
             meaning = self.ranking.meaning(places)
-            close[meaning[None, :] < ANSWERS * meaning[:, None]] = 0
             answers |= meaning[first, None] >= LEAST
+            near = may & answers & (meaning[None, :] >= ANSWERS * meaning[first, None])
+            rows, columns = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+            some, others = (
+                wholes(self.field, self.ranking.space, self.ranking.dimension, documents[these])
+                for these in (rows, columns)
+            )
+            close[rows[:, None], columns] = some @ others.T
+            close[~near] = 0
         may &= answers
-        may &= about | (close[first] >= CLOSE)
+        may &= about | (close >= CLOSE)
         kept: list[tuple[int, int, float]] = []
         texts: set[int] = set()
         for earlier, after in [*np.argwhere(may & lower).tolist(), *np.argwhere(may & ~lower).tolist()]:
