@@ -109,8 +109,8 @@ def _by_signs(dimension: int) -> Floats:
 
 def _rough(vectors: Vectors, code: NDArray[np.uint64], by_signs: Floats, size: int) -> Cosines:
     whole, least = vectors.apart(code, size)
-    best = by_signs.take(least)
-    return Cosines(best if whole is least else by_signs.take(whole), best)
+    best = by_signs.take(least.astype(np.int64))  # left to it, that takes longer
+    return Cosines(best if whole is least else by_signs.take(whole.astype(np.int64)), best)
 
 
 def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:

@@ -427,7 +427,8 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         coverage = min(1.0, found.known / field.texts) if field.texts else 1.0
         level = usual(field, asked.space, asked.vector, found)
         whole = risen(found.whole, level.whole)
-        best = risen(found.best, level.best)
+        same = found.best is found.whole and level.best == level.whole
+        best = whole.copy() if same else risen(found.best, level.best)
         asks = field.measures.question
         spare = np.zeros_like(whole)
         np.multiply(whole[:-1], asks[1:], out=spare[1:])
@@ -436,11 +437,12 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         both += lexical
         both *= factor
         places = largest(both, size if found.exact else max(size, _rescored(field, found, size)))
-        there = np.zeros(len(field), np.uint8)
-        there[places[asks[places] > 0] - 1] = 1  # what they answer
-        there[places] = 2
+        there = np.zeros(len(field), bool)
+        there[places] = there[places[asks[places] > 0] - 1] = True  # also what they answer
         more = np.flatnonzero(there)
-        own = np.flatnonzero(there[more] == 2)
+        there[more] = False
+        there[places] = True
+        own = np.flatnonzero(there[more])
         places = more[own]
         exact = cosines(field, asked.space, asked.vector, more)
         whole[more] = risen(exact.whole, level.whole)
