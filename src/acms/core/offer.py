@@ -173,7 +173,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(
                 one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"
             )
-        elif other is not None and single and _marked_alike(field, version, other):
+        elif other is not None and single and _marked_alike(field, one, other):
             reject(one, "duplicate", f"says the same as v{other}")
         else:
             stands.setdefault(family, version)
@@ -274,9 +274,9 @@ class Parts(Mapping[str, float]):
         return len(self._ranking.parts(self._place))
 
 
-def _marked_alike(field: Field, version: int, other: int) -> bool:
+def _marked_alike(field: Field, one: Candidate, other: int) -> bool:
     """Whether an entry carries no marker that another one lacks."""
-    return set(field.snapshot.doc(version - 1).markers) <= set(field.snapshot.doc(other - 1).markers)
+    return not one.markers or set(one.markers) <= set(field.snapshot.doc(other - 1).markers)
 
 
 def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:

@@ -71,7 +71,7 @@ class Vectors:
         of = np.fromiter((row[0] for row in kept), np.int64, len(kept))
         order = np.lexsort((np.fromiter((row[1] for row in kept), np.int64, len(kept)), of))
         owners = of[order]
-        first = np.flatnonzero(np.diff(owners, prepend=-1))
+        first = np.append(0, np.flatnonzero(owners[1:] != owners[:-1]) + 1)
         documents = owners[first]
         count = self.count + len(documents)
         while len(self.documents) < count:
