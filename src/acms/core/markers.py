@@ -68,4 +68,4 @@ def detect(content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DE
 
 def boost(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:
     """Return the sum of the weights of some markers."""
-    return sum(weights.get(marker, CUSTOM_WEIGHT) for marker in markers)
+    return sum([weights.get(marker, CUSTOM_WEIGHT) for marker in markers]) if markers else 0

@@ -61,15 +61,16 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
     held = field.snapshot.vectors(space, len(query))
     seen = sum(_seen(*one) for one in held)
     exact = seen <= EXACT
-    if len(held) == 1 and exact and field.place is None:
+    code = signs(query[None, :])[:, 0]
+    by_signs = _by_signs(len(query))
+    if len(held) == 1 and field.place is None:
         _, count, vectors, size = held[0]
-        if vectors.straight and count == len(field) and size >= count:
-            return Meaning(*_scored(vectors, query, count), True, count, seen)
+        if vectors.straight and count == len(field) and (size == count or (exact and size > count)):
+            found = _scored(vectors, query, count) if exact else _rough(vectors, code, by_signs, count)
+            return Meaning(*found, exact, count, seen)
     one = all(int(vectors.begin[size]) == size for _, _, vectors, size in held)
     best = np.full(len(field), np.nan, np.float32)
     whole = best if one else np.full(len(field), np.nan, np.float32)
-    code = signs(query[None, :])[:, 0]
-    by_signs = _by_signs(len(query))
     known = 0
     for segment, count, vectors, size in held:
         found = _scored(vectors, query, size) if exact else _rough(vectors, code, by_signs, size)

@@ -53,7 +53,7 @@ SELF = "user"
 
 def stop(offered: Offer) -> Offer:
     """Leave out what answers too badly beside the best answer to be worth its room."""
-    best = max([unmarked(one) for one in offered.past], default=0.0)
+    best = max([unmarked(one) if one.boost else one.score for one in offered.past], default=0.0)
     floor = FLOOR * best * best
     noise = [one for one in offered.past if one.score < floor]
     if not noise:

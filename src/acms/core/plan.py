@@ -253,9 +253,9 @@ def best_first(one: Candidate) -> tuple[float, float, int]:
 
 def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
     """Choose what of the past fits into what is left of a budget, by score; return what is left then."""
-    keys = [(-one.score, -one.relevance, one.unit.version) for one in past]
+    order = sorted([(-one.score, -one.relevance, one.unit.version, index) for index, one in enumerate(past)])
     chosen: dict[int, Choice] = {}
-    for rank, index in enumerate(sorted(range(len(past)), key=keys.__getitem__)):
+    for rank, (*_, index) in enumerate(order):
         one = past[index]
         tokens = one.tokens
         if tokens <= left:

@@ -502,10 +502,12 @@ def alike(field: Field, ranking: Ranking) -> list[int]:
     documents = field.documents(ranking.places)
     prints = field.snapshot.column("print")[documents].tolist()
     exact = field.snapshot.column("exact")[documents].tolist()
-    first: dict[tuple[int, int], int] = {}
-    found: list[int] = []
-    for index, key in enumerate(zip(prints, exact, strict=True)):
-        found.append(first.setdefault(key, index) if key[0] else index)
+    found = list(range(len(prints)))
+    if len(set(prints)) < len(prints):
+        first: dict[tuple[int, int], int] = {}
+        for index, key in enumerate(zip(prints, exact, strict=True)):
+            if key[0]:
+                found[index] = first.setdefault(key, index)
     if ranking.space is not None:
         same = _coincide(field, ranking.space, ranking.dimension, documents[:COMPARED])
         for index, other in np.argwhere(same).tolist() if same.any() else ():
@@ -557,7 +559,7 @@ def unnamed(query: str, speakers: Iterable[str]) -> str:
     that a speaker is named counts already.
     """
     query = subject(query)
-    named = frozenset[int]().union(*map(_name, speakers))
+    named = _said_of(frozenset(speakers))
     if not any(term(said.lower()) in named for said in _WORDS.findall(query)):
         return query
     rest = _WORD.sub(lambda found: "" if term(found[1].lower()) in named else found[0], query)
@@ -566,6 +568,12 @@ def unnamed(query: str, speakers: Iterable[str]) -> str:
 
 _WORDS = re.compile(r"\w+")
 _WORD = re.compile(r"(\w+)(?:['\u2019]s\b)?")
+
+
+@lru_cache(maxsize=64)
+def _said_of(speakers: frozenset[str]) -> frozenset[int]:
+    """Return the terms that name any of some speakers."""
+    return frozenset[int]().union(*map(_name, speakers))
 
 
 @lru_cache(maxsize=1024)
