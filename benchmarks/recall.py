@@ -41,7 +41,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from itertools import accumulate, islice
@@ -64,6 +64,8 @@ from acms.providers.tokens import EstimatingTokenCounter, default_counter
 DIMENSION = 384
 BUDGET = 4000
 TIERS = ("none", "one", "several")
+CROWD, EACH = 400, 300
+"""Sessions on one handle, and messages of each: enough to be indexed."""
 FLOOR = "floor: numpy exact, 64 best"
 #: All indexes of this run stay in memory: several vectors each for 100,000 messages are more than the default allows.
 CONFIG = ACMSConfig(cache=CacheConfig(index_bytes=1 << 33))
@@ -428,6 +430,33 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
     return {stage: statistics.median(found) for stage, found in samples.items()}
 
 
+# ── many sessions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def crowd(path: Path, talk: Talk, options: argparse.Namespace) -> dict[str, Any]:
+    """Time recall of one session while the same handle holds the indexes of others."""
+    questions = talk.questions[: options.questions]
+    found: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        handle = await stack.enter_async_context(open_storage(f"sqlite:///{path}"))
+        turns = list(talk.messages(CROWD * EACH, sentences=False))
+        for number in range(CROWD):
+            session = ACMS(f"session {number}", handle, config=CONFIG)
+            await stack.enter_async_context(session)
+            await fill(session, iter(turns[number * EACH : (number + 1) * EACH]), EACH)
+            await session.recall(questions[0], token_budget=BUDGET)
+            if number == 0:
+                first = session
+
+                async def ask(question: str, session: ACMS = first) -> None:
+                    await session.recall(question, token_budget=BUDGET)
+
+            if number + 1 in (1, CROWD // 8, CROWD):
+                systems: dict[str, tuple[Ask, int]] = {"": (ask, len(questions))}
+                found[f"{number + 1} sessions"] = (await timed(systems, questions, options.rounds))[""]
+    return found
+
+
 # ── cold ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -752,7 +781,9 @@ async def main() -> None:
     parser.add_argument("--sizes", type=lambda text: tuple(map(int, text.split(","))), default=None)
     parser.add_argument("--tiers", type=lambda text: tuple(text.split(",")), default=TIERS)
     parser.add_argument(
-        "--only", type=lambda text: set(text.split(",")), help="of tiers, cold, beside, agreement, memory"
+        "--only",
+        type=lambda text: set(text.split(",")),
+        help="of tiers, cold, beside, crowd, agreement, memory",
     )
     parser.add_argument(
         "--dir", default=None, help="folder on the disk to measure; default: the temporary folder"
@@ -772,7 +803,7 @@ async def main() -> None:
         parser.error("--vectors needs --chats")
     options.questions, options.rounds = (20, 3) if options.quick else (50, 7)
     options.sizes = options.sizes or ((1_000, 10_000) if options.quick else (1_000, 10_000, 100_000))
-    wanted = options.only or {"tiers", "cold", "beside", "agreement", "memory"}
+    wanted = options.only or {"tiers", "cold", "beside", "crowd", "agreement", "memory"}
     talk = Talk(options.data)
     report: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -802,6 +833,11 @@ async def main() -> None:
                 place = folder / f"beside-{size}"
                 place.mkdir()
                 report[f"{size} messages, beside others"] = await beside(place, talk, size, options)
+        if "crowd" in wanted:
+            say(f"{CROWD} sessions")
+            report[f"one of many sessions of {EACH} messages"] = await crowd(
+                folder / "crowd.db", talk, options
+            )
         if "agreement" in wanted:
             for name, sentences in (("one", False), ("several", True)):
                 report[f"agreement of sign bits with exact cosines, {name}"] = (
