@@ -61,19 +61,21 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
     held = field.snapshot.vectors(space, len(query))
     seen = sum(_seen(*one) for one in held)
     exact = seen <= EXACT
-    code = signs(query[None, :])[:, 0]
-    by_signs = _by_signs(len(query))
+    code = None if exact else signs(query[None, :])[:, 0]
+
+    def compared(vectors: Vectors, size: int) -> Cosines:
+        return _scored(vectors, query, size) if code is None else _rough(vectors, code, len(query), size)
+
     if len(held) == 1 and field.place is None:
         _, count, vectors, size = held[0]
         if vectors.straight and count == len(field) and (size == count or (exact and size > count)):
-            found = _scored(vectors, query, count) if exact else _rough(vectors, code, by_signs, count)
-            return Meaning(*found, exact, count, seen)
+            return Meaning(*compared(vectors, count), exact, count, seen)
     one = all(int(vectors.begin[size]) == size for _, _, vectors, size in held)
     best = np.full(len(field), np.nan, np.float32)
     whole = best if one else np.full(len(field), np.nan, np.float32)
     known = 0
     for segment, count, vectors, size in held:
-        found = _scored(vectors, query, size) if exact else _rough(vectors, code, by_signs, size)
+        found = compared(vectors, size)
         targets = ((best, found.best),) if one else ((best, found.best), (whole, found.whole))
         if vectors.straight and field.place is None:
             count = min(count, size)
@@ -108,8 +110,9 @@ def _by_signs(dimension: int) -> Floats:
     return np.cos(np.arange(padded + 1, dtype=np.float32) * np.float32(np.pi / dimension))
 
 
-def _rough(vectors: Vectors, code: NDArray[np.uint64], by_signs: Floats, size: int) -> Cosines:
+def _rough(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Cosines:
     whole, least = vectors.apart(code, size)
+    by_signs = _by_signs(dimension)
     best = by_signs.take(least.astype(np.int64))  # left to it, that takes longer
     return Cosines(best if whole is least else by_signs.take(whole.astype(np.int64)), best)
 
