@@ -354,6 +354,8 @@ class StorageUnavailableError(StorageError):
 
     code = "STORAGE_UNAVAILABLE"
     retryable = True
+    #: True when the change may have been stored all the same: only with a key is it safe to repeat.
+    unknown: bool = False
 
 
 class StorageReadOnlyError(StorageError):

@@ -25,7 +25,14 @@ from acms.core.compact import due, requested
 from acms.core.episodes import Place, Rules, Tail, place, tail_of
 from acms.core.policy import CompactionPolicy
 from acms.counting import active
-from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, PreconditionError, ValidationError
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    IdempotencyMismatchError,
+    PreconditionError,
+    StorageUnavailableError,
+    ValidationError,
+)
 from acms.handles import shared
 from acms.logs import log
 from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall, filling
@@ -236,7 +243,10 @@ class Mailbox:
             except ACMSError as error:
                 attempt += 1
                 retry = letters[0].retry
-                if not error.retryable or attempt >= retry.max_attempts:
+                # The next try goes behind a head that may hold this one: without keys nobody would know it again.
+                unknown = isinstance(error, StorageUnavailableError) and error.unknown
+                keyed = all(draft.key is not None for letter in letters for draft in letter.drafts)
+                if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
                     raise
                 self._head = None
                 log(logging.WARNING, "append_retry", context=self._context, code=error.code, attempt=attempt)

@@ -12,7 +12,8 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -150,6 +151,51 @@ class Server(Databases, Service):
         pid_file = folder / "data" / "postmaster.pid"
         if pid_file.exists() and len(lines := pid_file.read_text().splitlines()) > 6 and lines[6].split():
             subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
+
+
+class Standby(Server):
+    """A copy of a running server of version 18, which it follows under the name `standby` until it is promoted."""
+
+    def __init__(self, primary: Server) -> None:
+        super().__init__(fsync=True)
+        self._primary = primary
+
+    def _prepare(self, folder: Path) -> None:
+        package = link_wheel(folder / "wheel") if is_root() else wheel()
+        self._programs = package / "pginstall18" / "bin"
+        source = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name=standby"
+        words = "--write-recovery-conf --checkpoint=fast --no-sync --no-manifest"
+        done = subprocess.run(
+            [self._programs / "pg_basebackup", "-D", folder / "data", "-d", source, *words.split()],
+            cwd=folder,
+            env=environment(self._env),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            **as_user(),
+        )
+        if done.returncode:
+            raise ServerError(f"pg_basebackup failed:\n{done.stderr}")
+
+    @contextmanager
+    def deaf(self) -> Generator[None]:
+        """Receive nothing while the block runs."""
+        receivers = [
+            child
+            for child in psutil.Process(self.pid).children()
+            if "walreceiver" in " ".join(child.cmdline())
+        ]
+        if not receivers:
+            raise ServerError("the standby does not follow anybody")
+        for receiver in receivers:
+            receiver.suspend()
+            _wait_until(lambda receiver=receiver: receiver.status() in _STANDING)
+        try:
+            yield
+        finally:
+            for receiver in receivers:
+                with suppress(psutil.NoSuchProcess):
+                    receiver.resume()
 
 
 def _wait_until(done: Callable[[], bool]) -> None:

@@ -85,7 +85,7 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
                 assert rows
                 op = Append(context=context.id, drafts=(said(f"{number}.{n}"),), tail={})
                 one = Waiting(op, os.urandom, asyncio.get_running_loop().create_future())
-                assert await store._advance([Group([one])], connection)
+                assert await store._rows(connection, *store._statement([Group([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 
             await store._within(slowly)

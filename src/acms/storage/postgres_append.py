@@ -27,13 +27,13 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.model import Append, Entry, Head, JobState, Kind, Lease, Receipt, State
+from acms.model import Append, Durability, Entry, Head, JobState, Kind, Lease, Receipt, State
 from acms.storage import log
 from acms.storage.postgres_base import Lineage, Row, last_id
 from acms.storage.postgres_jobs import PostgresJobs
 from acms.storage.postgres_ops import Group, Waiting, answer, text
 from acms.storage.postgres_pool import FIRST_WAIT, Connection, UnknownOutcomeError
-from acms.storage.sql import VERSION_MASK, read_entry, read_lineage
+from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
 LANES = 4
 """Statements under way at once."""
@@ -46,6 +46,8 @@ HINT_SECONDS = 0.02
 """How long jobs are gathered before others are told."""
 HEADS = 4096
 """Heads a handle remembers."""
+UNCOMMITTED: Durability = "relaxed"
+"""What is said of an append before its commit says more."""
 TRIES = 8
 """How often an operation is sent again when the log moves between its refusal and asking why."""
 
@@ -163,7 +165,7 @@ class PostgresAppend(PostgresJobs):
             if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
                 break
             keys.update(one.keys)
-            receipt = self._place(one, head)
+            receipt = self._place(one, head, UNCOMMITTED)
             group.members.append(one)
             group.receipts.append(receipt)
             head = receipt.head
@@ -198,7 +200,7 @@ class PostgresAppend(PostgresJobs):
                 self._hint_soon()
             return
         try:
-            rows = await self._advance(batch)
+            rows, durability = await self._advance(batch)
         except Exception as error:  # one of them spoiled it: each for itself
             ones = [one for group in batch for one in group.members]
             if type(error) is StorageUnavailableError:
@@ -212,12 +214,12 @@ class PostgresAppend(PostgresJobs):
                 self._heads.pop(group.context, None)
                 await self._each(group.members)
             elif group.chain is None:
-                answer(group.members[0], self._receipt(group.members[0], row))
+                answer(group.members[0], self._receipt(group.members[0], row, durability))
             else:
                 derived, epoch = row[-2:]
                 for one, receipt in zip(group.members, group.receipts, strict=True):
                     head = replace(receipt.head, derived=derived, epoch=epoch)
-                    answer(one, replace(receipt, head=head))
+                    answer(one, replace(receipt, head=head, durability=durability))
                     self._heads[group.context] = head
         if self._hints and any(one.jobs for group in batch for one in group.members):
             self._hint_soon()
@@ -263,8 +265,16 @@ class PostgresAppend(PostgresJobs):
         with suppress(ACMSError):  # only a hint
             await self._one("hint", {"channel": CHANNEL})
 
-    async def _advance(self, batch: Sequence[Group], connection: Connection | None = None) -> dict[int, Row]:
-        """Send the operations of different contexts in one statement; return the rows of those that were appended."""
+    async def _advance(self, batch: Sequence[Group]) -> tuple[dict[int, Row], Durability]:
+        """Send the operations of different contexts in one statement.
+
+        Returns the rows of those that were appended, and what their commit survives.
+        """
+        (rows,), durability = await self._durably(self._statement(batch), again=False)
+        return {row[0]: row for row in rows}, durability
+
+    def _statement(self, batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
+        """Return the statement that appends the operations of different contexts: its name and its values."""
         jobs = [
             {"op": number, **job}
             for number, group in enumerate(batch)
@@ -279,11 +289,7 @@ class PostgresAppend(PostgresJobs):
         }
         if jobs:
             values["jobs"] = text(jobs)
-        if connection is not None:
-            rows = await self._rows(connection, query, values)
-        else:
-            (rows,) = await self._ask((query, values), again=False)
-        return {row[0]: row for row in rows}
+        return query, values
 
     async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
         """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
@@ -334,18 +340,18 @@ class PostgresAppend(PostgresJobs):
     async def _attempt(self, one: Waiting) -> Receipt | None:
         """Send one operation by itself; None when it was refused."""
         if not one.alone:
-            row = (await self._advance([Group([one])])).get(0)
-            return None if row is None else self._receipt(one, row)
+            rows, durability = await self._advance([Group([one])])
+            return self._receipt(one, rows[0], durability) if rows else None
 
         async def work(connection: Connection) -> Receipt:
             op = one.op
             await self._rows(connection, "lock_context", {"context": op.context})
             if one.keys:
-                stored = await self._stored(one, connection)
+                stored = _by_draft(one, await self._rows(connection, "keyed", _keyed(one)))
                 if log.repeats(op, stored):
                     head = await self._rows(connection, "head", {"context": op.context})
                     entries = [entry for entry in stored if entry is not None]
-                    return log.repeated(self._read_head(op.context, head)[0], entries, self.durability)
+                    return log.repeated(self._read_head(op.context, head)[0], entries, UNCOMMITTED)
             if one.cited:
                 try:
                     await self._check_cited(one.cited, connection)
@@ -355,15 +361,16 @@ class PostgresAppend(PostgresJobs):
                     raise
             if op.finish is not None:
                 await self._finish(op.finish, connection)
-            row = (await self._advance([Group([one])], connection)).get(0)
-            if row is None:
+            rows = await self._rows(connection, *self._statement([Group([one])]))
+            if not rows:
                 raise _RefusedError
-            return self._receipt(one, row)
+            return self._receipt(one, rows[0], UNCOMMITTED)
 
         try:
-            return await self._within(work, again=False)
+            receipt, durability = await self._within_durably(work, again=False)
         except _RefusedError:
             return None
+        return replace(receipt, durability=durability)
 
     async def _finish(self, lease: Lease, connection: Connection) -> None:
         values = {"id": log.job_number(lease.job.id), "attempt": lease.attempt}
@@ -387,17 +394,6 @@ class PostgresAppend(PostgresJobs):
             if id in erased:
                 raise GoneError(f"{id} was erased, and so is what was made from it")
 
-    async def _stored(self, one: Waiting, connection: Connection | None = None) -> list[Entry | None]:
-        """Return, per draft, the entry that has its key."""
-        values = {"context": one.op.context, "keys": one.keys}
-        rows = (
-            await self._one("keyed", values)
-            if connection is None
-            else await self._rows(connection, "keyed", values)
-        )
-        found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
-        return [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
-
     async def _why(self, one: Waiting, *, unknown: bool) -> Receipt | ACMSError | None:
         """Return why an operation was refused, or that it was written before; None when nothing is in its way now."""
         op = one.op
@@ -407,11 +403,8 @@ class PostgresAppend(PostgresJobs):
                 return found
         try:
             head, _ = self._read_head(op.context, await self._one("head", {"context": op.context}))
-            if one.keys:
-                stored = await self._stored(one)
-                if log.repeats(op, stored):
-                    entries = [entry for entry in stored if entry is not None]
-                    return log.repeated(head, entries, self.durability)
+            if one.keys and log.repeats(op, _by_draft(one, await self._one("keyed", _keyed(one)))):
+                return await self._repeated(one)
             log.check(op, head)
         except (StorageBusyError, StorageUnavailableError):
             raise
@@ -421,39 +414,61 @@ class PostgresAppend(PostgresJobs):
             return ValidationError("the log is full", field="drafts")
         return None
 
+    # That something can be read does not say what it survives: its commit may still wait for a standby, or have been
+    # broken off while it did. So what is found is acknowledged by a commit of its own. The lock is what that commit
+    # writes; a transaction that writes nothing waits for nobody. The log of the server is in order: whoever has this
+    # commit has what was found, too.
+
+    async def _repeated(self, one: Waiting) -> Receipt | None:
+        """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
+        op = one.op
+        place = {"context": op.context}
+        (_, head, rows), durability = await self._durably(
+            ("lock_context", place), ("head", place), ("keyed", _keyed(one))
+        )
+        stored = _by_draft(one, rows)
+        if not log.repeats(op, stored):
+            return None
+        entries = [entry for entry in stored if entry is not None]
+        return log.repeated(self._read_head(op.context, head)[0], entries, durability)
+
     async def _written(self, one: Waiting) -> Receipt | None:
         """Return the receipt of an operation that was written although nobody heard of it."""
         op = one.op
+        place = {"context": op.context}
         try:
-            head, _ = self._read_head(
-                op.context, await self._one("head", {"context": op.context}), deleted=True
-            )
+            head, _ = self._read_head(op.context, await self._one("head", place), deleted=True)
         except SessionNotFoundError:
             return None
-        if not op.drafts:
-            if op.finish is None:
-                return None
-            job = await self._job(log.job_number(op.finish.job.id))
-            return (
-                log.receipt(head, [], self.durability)
-                if (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
-                else None
+        if op.drafts:
+            asked = (
+                "written",
+                {
+                    **place,
+                    "after": max(0, head.version - 10_000),
+                    "digests": [one.digest for one in one.stamps],
+                },
             )
-        values = {
-            "context": op.context,
-            "after": max(0, head.version - 10_000),
-            "digests": [one.digest for one in one.stamps],
-        }
-        rows = await self._one("written", values)
+        elif op.finish is not None:
+            asked = "job", {"id": log.job_number(op.finish.job.id)}
+        else:
+            return None
+        (_, heads, rows), durability = await self._durably(("lock_context", place), ("head", place), asked)
+        head, _ = self._read_head(op.context, heads, deleted=True)
+        if not op.drafts:
+            assert op.finish is not None
+            job = read_job(rows[0]) if rows else None
+            done = job is not None and (job.attempt, job.state) == (op.finish.attempt, JobState.DONE)
+            return log.receipt(head, [], durability) if done else None
         if len(rows) != len(op.drafts):
             return None
         found = [
             (version, entry_id(Kind(kind), op.context, version, nonce), position, chain)
             for version, kind, position, nonce, chain in rows
         ]
-        return log.receipt(head, found, self.durability)
+        return log.receipt(head, found, durability)
 
-    def _receipt(self, one: Waiting, row: Row) -> Receipt:
+    def _receipt(self, one: Waiting, row: Row, durability: Durability) -> Receipt:
         """Build the receipt from what the statement returned."""
         context = one.op.context
         (
@@ -474,13 +489,13 @@ class PostgresAppend(PostgresJobs):
             chain=before if one.op.drafts else chain,
             tail=dict(load_mapping(tail)),
         )
-        receipt = self._place(one, head)
+        receipt = self._place(one, head, durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
 
-    def _place(self, one: Waiting, head: Head) -> Receipt:
+    def _place(self, one: Waiting, head: Head, durability: Durability) -> Receipt:
         """Return what an operation becomes behind a head."""
         op = one.op
         ids: list[str] = []
@@ -513,8 +528,19 @@ class PostgresAppend(PostgresJobs):
             ids=tuple(ids),
             positions=tuple(positions),
             chains=chains,
-            durability=self.durability,
+            durability=durability,
         )
+
+
+def _keyed(one: Waiting) -> dict[str, Any]:
+    """Return what to ask for the entries that have the keys of an operation."""
+    return {"context": one.op.context, "keys": one.keys}
+
+
+def _by_draft(one: Waiting, rows: Sequence[Row]) -> list[Entry | None]:
+    """Return, per draft, the entry that has its key."""
+    found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
+    return [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
 
 
 class _RefusedError(ACMSError):

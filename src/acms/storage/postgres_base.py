@@ -120,12 +120,26 @@ class PostgresBase:
         asked = [(self._sql[query], {"tenant": self.tenant, **values}) for query, values in names]
         return await self._pool.ask(self._preamble, *asked, again=again)
 
+    async def _durably(
+        self, *names: tuple[str, Mapping[str, Any]], again: bool = True
+    ) -> tuple[list[list[Row]], Durability]:
+        """Run named queries that write, as `_ask` does; return also what their commit survives."""
+        await self._open()
+        asked = [(self._sql[query], {"tenant": self.tenant, **values}) for query, values in names]
+        return await self._pool.commit(self._preamble, *asked, again=again)
+
     async def _one(self, query: str, values: Mapping[str, Any]) -> list[Row]:
         (rows,) = await self._ask((query, values))
         return rows
 
     async def _within(self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True) -> T:
         """Run `work` in one transaction, again where the server or another transaction got in the way."""
+        return (await self._within_durably(work, again=again))[0]
+
+    async def _within_durably(
+        self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True
+    ) -> tuple[T, Durability]:
+        """Run `work`, which writes, as `_within` does; return also what its commit survives."""
         await self._open()
         return await self._pool.within(self._preamble, work, again=again)
 

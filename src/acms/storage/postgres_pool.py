@@ -15,6 +15,7 @@ import re
 import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
@@ -82,7 +83,13 @@ _LOOK = (
 
 
 class UnknownOutcomeError(StorageUnavailableError):
-    """The connection was lost, or given up, while an answer was due."""
+    """The connection was lost, or given up, while an answer was due; or the wait for standbys was broken off."""
+
+    unknown = True
+
+
+class _UnconfirmedError(psycopg.OperationalError):
+    """The server committed, but did not wait until its standbys had it."""
 
 
 class Link(psycopg.AsyncConnection[Any]):
@@ -95,6 +102,8 @@ class Link(psycopg.AsyncConnection[Any]):
     limit: float | None = None
     #: Whether its user stopped waiting.
     left = False
+    #: What the server said when it stopped waiting for its standbys.
+    unconfirmed: list[str]
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer; without one the connection is closed."""
@@ -270,6 +279,9 @@ class Pool:
         """Return a connection that is not of the pool; whoever asked closes it."""
         connection = await Link.connect(self._conninfo, autocommit=True)
         connection.limit = self.limit
+        connection.unconfirmed = []
+        # Not a method of the connection: it would hold itself.
+        connection.add_notice_handler(partial(_hear, connection.unconfirmed))
         return connection
 
     async def close(self) -> None:
@@ -293,26 +305,30 @@ class Pool:
         """
 
         async def work(connection: Connection) -> list[list[Row]]:
-            cursors: list[psycopg.AsyncCursor[Any]] = []
-            async with connection.pipeline():
-                await connection.execute(PREAMBLE, preamble)
-                for query, parameters in queries:
-                    cursor = connection.cursor(binary=True)
-                    await cursor.execute(cast(LiteralString, query), parameters)
-                    cursors.append(cursor)
-            return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+            return (await _exchange(connection, preamble, queries))[1]
+
+        return await self.retry(work, again=again)
+
+    async def commit(
+        self, preamble: Sequence[Any], *queries: tuple[str, Any], again: bool = True
+    ) -> tuple[list[list[Row]], Durability]:
+        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
+
+        async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
+            told, rows = await _exchange(connection, preamble, queries)
+            return rows, await _met(connection, told)
 
         return await self.retry(work, again=again)
 
     async def within(
         self, preamble: Sequence[Any], work: Callable[[Connection], Awaitable[T]], *, again: bool = True
-    ) -> T:
-        """Run `work` in one transaction; what it raises rolls it back."""
+    ) -> tuple[T, Durability]:
+        """Run `work` in one transaction; return also what its commit survives. What it raises rolls it back."""
 
-        async def attempt(connection: Connection) -> T:
+        async def attempt(connection: Connection) -> tuple[T, Durability]:
             async with connection.pipeline():
                 await connection.execute("BEGIN")
-                await connection.execute(PREAMBLE, preamble)
+                told = await connection.execute(PREAMBLE, preamble)
             try:
                 result = await work(connection)
             except ACMSError:
@@ -323,7 +339,7 @@ class Pool:
                     await connection.execute("ROLLBACK")
                 raise
             await connection.execute("COMMIT")
-            return result
+            return result, await _met(connection, told)
 
         return await self.retry(attempt, again=again)
 
@@ -343,7 +359,11 @@ class Pool:
             try:
                 async with self.connection() as connection:
                     link, connection.limit = connection, self.limit if limit is None else limit
-                    return await work(connection)
+                    connection.unconfirmed.clear()
+                    result = await work(connection)
+                    if connection.unconfirmed:
+                        raise _UnconfirmedError(connection.unconfirmed[0])
+                    return result
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
             except psycopg.Error as error:
@@ -380,8 +400,55 @@ class Pool:
 PREAMBLE = (
     f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
     " set_config('statement_timeout', %s, true),"
-    " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true)"
+    " set_config('client_min_messages', 'warning', true),"  # or a wait for standbys may end without a word
+    " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
+    " current_setting('synchronous_standby_names'), current_setting('fsync')"
 )
+_STANDBYS = "SELECT current_setting('synchronous_standby_names')"
+
+
+async def _exchange(
+    connection: Connection, preamble: Sequence[Any], queries: Sequence[tuple[str, Any]]
+) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
+    """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
+    cursors: list[psycopg.AsyncCursor[Any]] = []
+    async with connection.pipeline():
+        told = await connection.execute(PREAMBLE, preamble)
+        for query, parameters in queries:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(cast(LiteralString, query), parameters)
+            cursors.append(cursor)
+    return told, [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+    """Return what the commit that was just answered survives.
+
+    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
+    once more.
+    """
+    row = await told.fetchone()
+    assert row is not None
+    *_, commit, standbys, fsync = row
+    durability = _durability(commit, standbys, fsync)
+    if durability != "quorum":
+        return durability
+    try:
+        row = await (await connection.execute(_STANDBYS)).fetchone()
+    except psycopg.Error as error:  # whatever it is, the commit stands
+        raise _UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
+    assert row is not None
+    return _durability(commit, row[0], fsync)
+
+
+def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
+    """Note that a commit stopped waiting for standbys: only a warning says so.
+
+    The words may be in any language; the name of the function is not.
+    """
+    said = notice.message_primary or ""
+    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in said:
+        unconfirmed.append(said)
 
 
 def _durability(commit: str, standbys: str, fsync: str) -> Durability:
@@ -429,6 +496,11 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     state = error.sqlstate or ""
     first = _clean(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
+    if not known and isinstance(error, _UnconfirmedError):
+        return UnknownOutcomeError(
+            f"it was committed, but it is not known whether a standby has it ({first})",
+            options=("try again with the same idempotency key",),
+        )
     if not known:
         return UnknownOutcomeError(
             f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
