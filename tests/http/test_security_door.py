@@ -8,13 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from uvicorn.protocols.http import auto
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from acms.errors import ConfigurationError
 from acms.server import Limits, ServerConfig
-from acms.server.listening import bounded
+from acms.server.listening import WAITING, bounded
 from acms.server.operation import Scope
 from tests.http.guarded import GUARDED, Guarded, guarded
 
@@ -232,6 +229,7 @@ async def _said(url: str, *pieces: bytes) -> bytes:
             found += b"" if piece else await reader.readuntil(b"}")
             writer.write(piece)
             await writer.drain()
+            await asyncio.sleep(0.005)  # so that it is read by itself
         while piece := await reader.read(65_536):
             found += piece
     writer.close()
@@ -243,19 +241,83 @@ async def _said(url: str, *pieces: bytes) -> bytes:
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
 
-@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol], ids=["httptools", "h11"])
-async def short(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A service whose connections are bounded tightly, with each parser that uvicorn has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "AutoHTTPProtocol", request.param)
-        tight = bounded(head_bytes=4096, head_seconds=0.2)
-    async with guarded("memory://", OPEN, http=tight) as running:
+POST = b"POST /api/v1/contexts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+NOWHERE = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n" + CHUNKED
+LINE, LINES = b"x: " + b"a" * 5000, b"a: b\r\n" * 1000
+
+
+@pytest.fixture(scope="module")
+async def short() -> AsyncIterator[str]:
+    """A service whose connections have little time."""
+    async with guarded("memory://", OPEN, http=bounded(head_bytes=4096, head_seconds=0.2)) as running:
         yield running.url
 
 
-@pytest.mark.parametrize("piece", [b"x" * 5000, b"y: " + b"x" * 5000 + b"\r\n\r\n", b"a: b\r\n" * 1000])
-async def test_header_fields_beyond_their_size_are_refused(short: str, piece: bytes) -> None:
-    assert (await _said(short, GET, piece)).startswith(b"HTTP/1.1 431 ")
+@pytest.fixture(scope="module")
+async def narrow() -> AsyncIterator[str]:
+    """A service whose connections have little room, and time enough."""
+    async with guarded("memory://", OPEN, http=bounded(head_bytes=4096, head_seconds=60)) as running:
+        yield running.url
+
+
+@pytest.mark.parametrize("piece", [LINE, LINE + b"\r\n\r\n", LINES, LINES + b"\r\n"])
+async def test_header_fields_beyond_their_size_are_refused(narrow: str, piece: bytes) -> None:
+    assert (await _said(narrow, GET, piece)).startswith(b"HTTP/1.1 431 ")
+    said = await _said(narrow, GET + b"\r\n", b"", GET, piece)
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert said.count(b"HTTP/1.1 431 ") == 1
+
+
+@pytest.mark.parametrize("piece", [b"G" * 5000, b"GET /" + b"x" * 5000, b"\r\n" * 2500])
+async def test_a_request_line_beyond_its_size_is_refused(narrow: str, piece: bytes) -> None:
+    assert (await _said(narrow, piece)).startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"0\r\n" + LINE,
+        b"0\r\n" + LINE + b"\r\n\r\n",
+        b"0\r\n" + LINES,
+        b"0\r\n" + LINES + b"\r\n",
+        b"2;a=" + b"b" * 5000,
+    ],
+    ids=["line", "line that ends", "lines", "lines that end", "chunk"],
+)
+async def test_what_follows_a_body_is_bounded_like_what_precedes_it(narrow: str, piece: bytes) -> None:
+    said = await _said(narrow, POST + CHUNKED + b"2\r\n{}\r\n", piece)
+    assert said.startswith(b"HTTP/1.1 431 ")
+    said = await _said(narrow, GET + b"\r\n", b"", POST + CHUNKED + b"2\r\n{}\r\n", piece)
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert said.count(b"HTTP/1.1 431 ") == 1
+    # It was answered before: nothing can be said any more.
+    said = await _said(narrow, NOWHERE + b"2\r\n{}\r\n", b"", piece)
+    assert said.startswith(b"HTTP/1.1 404 ")
+    assert said.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("piece", [LINE, LINES])
+async def test_header_fields_after_a_body_that_nobody_read_are_bounded(narrow: str, piece: bytes) -> None:
+    said = await _said(narrow, NOWHERE + b"2\r\n{}\r\n", b"", b"0\r\n\r\n" + GET, piece)
+    assert said.startswith(b"HTTP/1.1 404 ")
+    assert said.count(b"HTTP/1.1 431 ") == 1
+
+
+async def test_requests_that_wait_for_their_turn_are_bounded(narrow: str) -> None:
+    said = await _said(narrow, (GET + b"\r\n") * (WAITING + 1), b"", (GET + b"\r\n") * 10 * WAITING)
+    assert 0 < said.count(b"HTTP/1.1 200 ") <= WAITING + 1
+    assert b"HTTP/1.1 4" not in said, "it would be taken for the answer to another request"
+
+
+async def test_trailer_fields_are_no_header_fields(service: Guarded) -> None:
+    _, secret = await service.app.keys.create("acme")
+    key = f"Authorization: Bearer {secret}\r\n".encode()
+    close, body = b"Connection: close\r\n", b"2\r\n{}\r\n0\r\n"
+    said = await _said(service.url, POST + close + CHUNKED + body + key + b"\r\n")
+    assert said.startswith(b"HTTP/1.1 401 ")
+    said = await _said(service.url, POST + close + key + CHUNKED + body + b"Authorization: none\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 201 ")
 
 
 async def test_header_fields_that_do_not_arrive_are_given_up(short: str) -> None:

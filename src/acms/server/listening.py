@@ -1,73 +1,134 @@
-"""Connections: how much may arrive of a request before it is understood, and for how long."""
+"""Connections: how much may arrive of a request beside its body, and for how long."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-__all__ = ["bounded"]
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["Bounded", "bounded"]
 
 HEAD_BYTES = 65_536
-"""Of the request line and all header fields together."""
+"""Of a request beside its body: the request line, all header fields and the trailer fields together."""
 HEAD_SECONDS = 10.0
-"""Until they are there, from the first byte; and until the rest of a body is there that nobody waits for."""
+"""Until a head is there, from the first byte; and until the rest of a body is there that nobody waits for."""
+WAITING = 100
+"""Requests of a connection that were sent before the one ahead of them was answered."""
 
 
-def bounded(*, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
-    """Return the HTTP protocol of uvicorn, with bounds that it lacks: 431 and 408 when they are crossed.
+class _BeyondError(Exception):
+    """A connection crosses a bound: it is said to the parser, which stops."""
 
-    uvicorn bounds the size of header fields with one of its two parsers, and the time they take with neither.
+
+class Bounded(HttpToolsProtocol):
+    """A connection with the bounds that uvicorn lacks: 431 or 408 when they are crossed, and the connection is closed.
+
+    uvicorn reads what httptools finds into lists, however long they become: header fields, trailer fields, requests
+    that wait for their turn. Trailer fields are counted and dropped: nothing reads them, and uvicorn would put them
+    beside the header fields, where one named `Authorization` would count.
     """
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    base: Any = AutoHTTPProtocol
+    head_bytes = HEAD_BYTES
+    head_seconds = HEAD_SECONDS
+    _timer: asyncio.TimerHandle | None = None
+    #: Bytes that came since the last one of a head, of a piece of a body or of a request: a line may never end.
+    _fed = 0
+    #: Bytes of lines that ended, of the request that arrives.
+    _lines = 0
+    #: Whether the head of a request is there and its end is not. uvicorn's own account ends with the answer.
+    _rest = False
 
-    class Bounded(base):
-        """A connection."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._start()
 
-        _timer: asyncio.TimerHandle | None = None
-        _size = 0
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._end()
+        super().connection_lost(exc)
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+    def data_received(self, data: bytes) -> None:
+        """Read on; what the parser understands meanwhile sets the counts back."""
+        cycle = self.cycle
+        self._fed += len(data)
+        super().data_received(data)
+        if self._fed > self.head_bytes:
+            self._refuse(b"431 Request Header Fields Too Large")
+        elif self.cycle is not cycle:
+            self._end()
+        elif self._timer is None and (cycle is None or cycle.response_complete):
             self._start()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._end()
-            super().connection_lost(exc)
+    def send_400_response(self, msg: str) -> None:
+        """Say why the parser stopped."""
+        if self._lines > self.head_bytes or len(self.pipeline) > WAITING:
+            self._refuse(b"431 Request Header Fields Too Large")
+        else:
+            super().send_400_response(msg)
 
-        def data_received(self, data: bytes) -> None:
-            cycle = self.cycle
-            body = cycle is not None and cycle.more_body
-            if not body:
-                end = data.find(b"\r\n\r\n")
-                self._size += len(data) if end < 0 else end
-                if self._size > head_bytes:
-                    self._refuse(b"431 Request Header Fields Too Large")
-                    return
-            super().data_received(data)
-            if self.cycle is not cycle:
-                self._end()
-            elif self._timer is None and (cycle is None or cycle.response_complete):
-                self._start()
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._lines, self._rest = 0, False
+        super().on_message_begin()
 
-        def _start(self) -> None:
-            self._timer = self.loop.call_later(head_seconds, self._refuse, b"408 Request Timeout")
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of a request line."""
+        self._count(len(url))
+        super().on_url(url)
 
-        def _end(self) -> None:
-            self._size = 0
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field, or a trailer field, which goes no further."""
+        self._count(len(name) + len(value) + 4)
+        if not self._rest:
+            super().on_header(name, value)
 
-        def _refuse(self, status: bytes) -> None:
-            transport: asyncio.Transport = self.transport
-            self._end()
-            if not transport.is_closing():
-                if self.cycle is None or not self.cycle.more_body:  # else it was answered already
-                    transport.write(
-                        b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-                    )
-                transport.close()
+    def on_headers_complete(self) -> None:
+        """Begin to answer, or let the request wait for its turn."""
+        self._fed, self._rest = 0, True
+        super().on_headers_complete()
+        if len(self.pipeline) > WAITING:
+            raise _BeyondError
 
-    return Bounded
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._fed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._fed, self._rest = 0, False
+        super().on_message_complete()
+
+    def _count(self, size: int) -> None:
+        self._lines += size
+        if self._lines > self.head_bytes:
+            raise _BeyondError
+
+    def _start(self) -> None:
+        self._timer = self.loop.call_later(self.head_seconds, self._refuse, b"408 Request Timeout")
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: bytes) -> None:
+        """Close the connection; say why unless what is said would be taken for the answer to another request."""
+        self._end()
+        if self.transport.is_closing():
+            return
+        if self._rest:
+            unanswered = not self.cycle.response_started and not self.pipeline
+        else:
+            unanswered = self.cycle is None or self.cycle.response_complete
+        if unanswered:
+            self.transport.write(
+                b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            )
+        self.transport.close()
+
+
+def bounded(*, head_bytes: int = HEAD_BYTES, head_seconds: float = HEAD_SECONDS) -> type[Bounded]:
+    """Return the HTTP protocol of `acms serve`, for `http=` of any uvicorn."""
+    return type("Bounded", (Bounded,), {"head_bytes": head_bytes, "head_seconds": head_seconds})
