@@ -40,12 +40,28 @@ _CUT = re.compile(r"\n[ \t>]{0,12}([A-Za-z0-9+/]{1,80}={0,2})\s*\Z")
 _LINE = re.compile(r"[A-Za-z0-9+/]{1,100}={0,2}")
 
 
+class _Next:
+    """The next place of a pattern, from offsets that only grow: looked for anew when it was passed, so once each."""
+
+    def __init__(self, pattern: re.Pattern[str], text: str) -> None:
+        self._search = pattern.search
+        self._text = text
+        self._found = self._search(text)
+
+    def after(self, at: int) -> re.Match[str] | None:
+        """Return the first place at an offset or behind it."""
+        if self._found and self._found.start() < at:
+            self._found = self._search(self._text, at)
+        return self._found
+
+
 def private_keys(text: str) -> Iterator[Found]:
     """Find keys in PEM, PGP and PuTTY form; one without its end goes as far as its lines look like a key."""
     at = 0
-    while begin := _BEGIN.search(text, at):
-        end = _END.search(text, begin.end())
-        another = _BEGIN.search(text, begin.end())
+    begins, ends = _Next(_BEGIN, text), _Next(_END, text)
+    while begin := begins.after(at):
+        end = ends.after(begin.end())
+        another = begins.after(begin.end())
         if end and not (another and another.start() < end.start()) and end.end() - begin.start() <= 20_000:
             at = end.end()
             if not _body(text, begin.end(), end.start()):

@@ -140,9 +140,11 @@ def queries(text: str) -> Iterator[Found]:
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: A line of names, each a word or a few.
+#: A line of names, each a word or a few. Blanks belong to what stands before them, and a tab is a sign only where no
+#: other one is: read in two ways, a line that is none would be tried in every mixture of them.
 _HEAD = re.compile(
-    r"""[|]?[ \t]*["'`*]{0,2}\w[\w .#-]{0,30}["'`*]{0,2}(?:[ \t]*[,;|\t][ \t]*["'`*]{0,2}[\w .#-]{0,31}["'`*]{0,2}){1,11}[ \t]*[|]?\r?"""
+    r"""[|]?[ \t]*+["'`*]{0,2}+\w[\w .#-]{0,30}+["'`*]{0,2}+"""
+    r"""(?:[ ]*+(?:\t[ \t]*+[,;|]?|[,;|])[ \t]*+["'`*]{0,2}+[\w .#-]{0,31}+["'`*]{0,2}+){1,11}+[ \t]*+[|]?\r?"""
 )
 #: What may stand before the name in its cell: "Wi-Fi ", "mot de ".
 _OF_IT = re.compile(r"""[\s"'`*]*(?!(?i:hash|encr|min|max|old|last))(?:[\w'-]{1,12}[ _-]?){0,2}""")

@@ -237,7 +237,9 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                     hit = answered(text, low, start, end, kind)
                     if not hit:
                         found += column(text, start, end, kind)
-            if hit and (not mine or opaque(text[hit.start : hit.end])):
+            if hit and mine:
+                hit = _drawn(text, hit)
+            if hit:
                 found.append(hit)
                 at = max(at, hit.end)
     return found
@@ -251,6 +253,8 @@ _NEAR = 64
 """Characters after "password" within which something that can be nothing else is one."""
 _SENTENCE = 96
 """Characters after "password" within which a sentence says what it was turned to."""
+_JUDGED = 1024
+"""Characters by which the value of somebody's key is judged: one that is refused is read again from each name in it."""
 #: A key that is somebody's: its value must look drawn at random.
 _MINE = re.compile(r"(?<![a-z])(?:my|your|our|his|her|their|new|maps)[ _-]$")
 _WHOSE = ("my", "your", "our", "his", "her", "their", "new", "maps")
@@ -258,6 +262,13 @@ _WHOSE = ("my", "your", "our", "his", "her", "their", "new", "maps")
 _NETWORK = re.compile(r"(?<![a-z])(?:wi-?fi|wlan|ssid)(?![a-z])[^\n]{0,40}$")
 #: The report of a test, or the command of a protocol.
 _TESTED = re.compile(r"PASS(?:[ \t]|: \S*[tT]est)")
+
+
+def _drawn(text: str, hit: Found) -> Found | None:
+    """Return the value of somebody's key to its end, when it looks drawn at random by as much of it as is judged."""
+    if not opaque(text[hit.start : hit.end]):
+        return None
+    return hit if hit.end - hit.start < _JUDGED else Found(hit.start, rest_of(text, hit.end), hit.kind)
 
 
 def _mine(low: str, start: int) -> bool:
@@ -290,10 +301,7 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         ):
             return None
     if kind == "secret":
-        if low[max(0, name.start() - 9) : name.start()].rstrip(" _.-").endswith(("client", "consumer")):
-            kind = "client_secret"
-        elif rest.lower().endswith("key"):
-            kind = "api_key"
+        kind = _secret(low[max(0, name.start() - 9) : name.start()], rest)
     if kind == "sql":
         place: tuple[int, str] | None = end, "by"
         kind = "password"
@@ -335,8 +343,18 @@ def _value(text: str, low: str, name: re.Match[str], kind: str) -> Found | None:
         and len(value) < 6
     ):
         return None  # a count
-    end = rest_of(text, start + len(value)) if whole else start + len(value)
+    end = start + len(value)
+    if whole:
+        mine = name.lastgroup == "api_key" and _mine(low, name.start())
+        end = rest_of(text, end, end + _JUDGED if mine else len(text))
     return Found(start, end, "bearer_token" if match["scheme"] else kind)
+
+
+def _secret(before: str, rest: str) -> str:
+    """Return what a name is of that says "secret", by what is written before and after it."""
+    if before.rstrip(" _.-").endswith(("client", "consumer")):
+        return "client_secret"
+    return "api_key" if rest.lower().endswith("key") else "secret"
 
 
 #: A command that stores a value under a name.

@@ -204,7 +204,7 @@ def phones(text: str) -> Iterator[Found]:
         stop = start + len(number)
         if number.count(")") > number.count("("):
             number = number.rstrip(")")
-        elif number[:2] == "((" or (number[0] == "(" and number.find(")") == len(number) - 1):
+        elif number[:2] == "((" or (number[:1] == "(" and number.find(")") == len(number) - 1):
             start, number = start + 1, number[1:-1]
         digits = "".join(char for char in number if "0" <= char <= "9")
         before, after = text[start - 1 : start], text[stop : stop + 2]

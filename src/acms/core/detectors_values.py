@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from math import log2
+from sys import maxsize
 
 DIGIT = re.compile("[0-9]")
 LETTER = re.compile(r"[^\W\d_]")
@@ -146,7 +147,7 @@ _ENDS = re.compile(
     r"(?<=,)(?=[\"'\w ]{1,40}[=:])|(?<=\\)[nrt\"'])"
 )
 MOMENT = re.compile(
-    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S+@\S+\.\w+|\d+\w{0,2}"
+    r"\d{1,4}[-./:]\d{1,2}(?:[-./:]\d{1,4})?(?:[T ]?\d{1,2}:\d{2}.*)?|v?\d+(?:\.\d+)+|\S[^\s@]*+@\S+\.\w+|\d+\w{0,2}"
 )
 _AFTERWARDS = re.compile(r"[ \t]+[a-z]+(?![\w=:@/.-]*[=:@])")
 _MEASURE = re.compile(r"[\d.,:x%-]+[a-zA-Z]{0,3}")
@@ -291,7 +292,7 @@ def plausible(text: str, value: str, start: int, kind: str, op: str, quoted: boo
 _REST = re.compile(r"(?:[^\s\"'`<>“”,;&\\)\]}]|<(?=\d))*+")
 
 
-def rest_of(text: str, end: int) -> int:
-    """Return the end of a value that was judged by its first characters."""
-    rest = _REST.match(text, end)
+def rest_of(text: str, end: int, stop: int = maxsize) -> int:
+    """Return the end of a value that was judged by its first characters, at most `stop`."""
+    rest = _REST.match(text, end, stop)
     return rest.end() if rest else end
