@@ -490,6 +490,18 @@ def test_backup(demo: str, tmp_path: Path) -> None:
     assert "bytes" in run("backup", str(tmp_path / "second.db"), "--db", demo).stdout
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the modes of POSIX")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
+def test_what_a_command_makes_is_for_its_owner_alone(url: str, tmp_path: Path) -> None:
+    """The folder of the default database, the database, a backup of it, and a prompt that was kept."""
+    run("import", str(DEMO), "--session", "s")
+    run("backup", str(tmp_path / "copy.db"))
+    run("prompt", "render", "s", "which database?", "--budget", "900", "--save", str(tmp_path / "a.json"))
+    file = base.data_file()
+    places = (file, tmp_path / "copy.db", tmp_path / "a.json", file.parent, file.parent.parent)
+    assert [oct(path.stat().st_mode & 0o777) for path in places] == ["0o600"] * 3 + ["0o700"] * 2
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
 def test_verify(demo: str, tmp_path: Path) -> None:
     value = call("verify", "--db", demo)

@@ -24,6 +24,7 @@ from acms.protocols import Handle, Reflector, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
+from acms.storage.files import create_folder
 from acms.view import View
 
 app = typer.Typer(
@@ -136,7 +137,7 @@ async def opened(db: str | None, *, write: bool = False) -> AsyncGenerator[Handl
                 options=("acms import chat.jsonl", "name another with --db"),
             )
         if write and not db:
-            storage.path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(storage.path.parent)
     try:
         async with storage:
             yield storage

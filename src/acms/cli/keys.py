@@ -16,6 +16,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import StorageError
 from acms.storage import open_storage
+from acms.storage.files import create_folder
 
 if TYPE_CHECKING:
     from acms.server.audit import Noted
@@ -80,7 +81,7 @@ async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple
                 options=("acms keys create --tenant NAME", "name another with --db"),
             )
         if path is not None and write and not db:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path.parent)
     try:
         yield stores, Keys(stores, Audit(stores))
     finally:

@@ -17,6 +17,7 @@ from acms.errors import ACMSError
 from acms.model import Migration
 from acms.protocols import Handle, HasMigrations
 from acms.storage import Shards, open_storage
+from acms.storage.files import create_folder
 
 PATIENCE = 1.0
 """Seconds after which a single step gets a progress bar too."""
@@ -69,7 +70,7 @@ def migrate(
     if shard is not None and shards is None:
         raise typer.BadParameter("only a shard file has shards", param_hint="--shard")
     if not (status or dry_run or db):
-        data_file().parent.mkdir(parents=True, exist_ok=True)
+        create_folder(data_file().parent)
 
     async def work() -> int:
         screen = Screen(as_json)

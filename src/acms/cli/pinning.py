@@ -23,6 +23,7 @@ from acms.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.protocols import TokenCounter
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
+from acms.storage.files import create_folder
 from acms.storage.kv import KVHome
 
 Kv = Annotated[
@@ -84,7 +85,7 @@ async def _opened(
                 options=("acms pin NAMESPACE KEY --value TEXT", "name another with --kv or --db"),
             )
         if write and not kv and not db:
-            store.path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(store.path.parent)
     async with store:
         yield store, registry
 

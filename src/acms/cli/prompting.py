@@ -29,6 +29,7 @@ from acms.projections import Verdict
 from acms.protocols import Codec
 from acms.replay import replay as replayed
 from acms.replay import shown as messages_of
+from acms.storage.files import create
 
 FORMAT = 1
 """Version of the file that `--save` writes."""
@@ -284,6 +285,7 @@ def _save(file: Path, kept: Kept) -> None:
         ],
     }
     try:
+        create(file)
         file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         raise ValidationError(f"cannot be written: {error.strerror}", field=str(file)) from error

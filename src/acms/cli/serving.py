@@ -29,6 +29,7 @@ from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.logs import JSONFormatter
+from acms.storage.files import create_folder
 
 
 @app.command(epilog="Example:  acms serve --port 8000")
@@ -78,7 +79,7 @@ def serve(
         if wanted not in ("required", "off"):
             raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
         if db is None:
-            data_file().parent.mkdir(parents=True, exist_ok=True)
+            create_folder(data_file().parent)
         if log_requests:
             _log()
         config = ServerConfig(

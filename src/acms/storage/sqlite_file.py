@@ -30,6 +30,7 @@ from acms.errors import (
 from acms.model import Durability, Migration
 from acms.storage import log
 from acms.storage import sqlite_schema as schema
+from acms.storage.files import create
 from acms.storage.sqlite_guard import check_header, translated
 from acms.storage.sqlite_queue import Answer, State, Work
 
@@ -179,6 +180,7 @@ class SQLiteFile:
             if not self.path.parent.is_dir():
                 raise StorageError(f"the folder {self.path.parent} does not exist", options=("create it",))
             check_header(self.path)
+            create(self.path)
             writer = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
                 writer.set_busy_timeout(self._busy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from acms.errors import (
     StorageReadOnlyError,
 )
 from acms.storage import log
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def check_header(path: Path) -> None:
@@ -69,7 +73,8 @@ class translated:
 
     def _ours(self, error: BaseException) -> StorageError:
         text = f"{self.path}: {error}"
-        if isinstance(error, apsw.FullError):
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, apsw.FullError) or number in _FULL:
             return StorageFullError(
                 f"{text}; nothing of this commit was written",
                 options=("free some space and repeat the call",),
@@ -79,9 +84,8 @@ class translated:
         short = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
         if short or isinstance(error, apsw.CorruptError | apsw.NotADBError):
             return CorruptRecordError(text, options=("acms verify", "restore the file from a backup"))
-        if isinstance(
-            error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError | PermissionError
-        ):
+        refused = isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError)
+        if refused or number in _REFUSED:
             return StorageReadOnlyError(
                 text, options=("check the permissions of the folder", "open it with ?mode=ro")
             )

@@ -16,6 +16,7 @@ from acms.core.wire import dump
 from acms.errors import LeaseLostError, StorageError
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import log
+from acms.storage.files import create
 from acms.storage.sql import read_job
 from acms.storage.sqlite_file import SQLiteFile
 
@@ -148,10 +149,10 @@ class SQLiteJobs(SQLiteFile):
     ) -> None:
         """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
         target = Path(to)
-        if target.exists():
-            raise StorageError(f"{target} exists", options=("choose another name",))
 
         def work(source: apsw.Connection) -> None:
+            if not create(target):
+                raise StorageError(f"{target} exists", options=("choose another name",))
             destination = apsw.Connection(str(target))
             try:
                 with destination.backup("main", source, "main") as copy:
