@@ -60,7 +60,7 @@ from acms.model import (
 from acms.projections import Compaction
 from acms.protocols import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.providers.tokens import token_counter
-from acms.worker import Handler
+from acms.worker import POLL, Handler
 from acms.writing import take_back, taken_back
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from acms.writing import Writer
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-POLL = 0.05
-"""Seconds between two looks at a job that another process works off."""
 ASKED = 70
 """Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
 THREAD_ABOVE = 1_000

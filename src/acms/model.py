@@ -399,6 +399,10 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+UNFINISHED = (JobState.READY, JobState.RUNNING)
+"""States of a job that is still to be done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Work done later by a worker."""

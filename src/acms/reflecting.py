@@ -11,13 +11,12 @@ from acms import jobs
 from acms.core import asked
 from acms.errors import ACMSError
 from acms.logs import log
-from acms.model import Append, Job, JobQuery, JobState
+from acms.model import UNFINISHED, Append, Job, JobQuery, JobState
 from acms.protocols import StorageBackend
 
 if TYPE_CHECKING:
     from acms.shared import SharedSession
 
-UNFINISHED = (JobState.READY, JobState.RUNNING)
 WITHDRAWN = "asked for in another way"
 """Why a job was cancelled that is to be asked for again at once."""
 POLL = 0.02

@@ -143,7 +143,8 @@ class ACMS(View):
     async def wait_pending(self) -> None:
         """Wait until missing vectors have been asked for and the jobs of this process are worked off.
 
-        A provider that fails ends the wait too: vectors are healed later, a job is tried again and then given up.
+        So are those of this session that another process holds, and those of one that was killed are taken over. A
+        provider that fails ends the wait too: vectors are healed later, a job is tried again and then given up.
         """
         shared = self._shared
         context = await shared.find()
@@ -151,7 +152,7 @@ class ACMS(View):
             shared.embedding.heal(context)
             await shared.embedding.settle()
         with handles.waiting(shared.handle):
-            await shared.background.settled()
+            await shared.rest(context)
 
     async def ingest(
         self,

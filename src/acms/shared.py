@@ -18,7 +18,7 @@ from acms.errors import ConfigurationError, SessionNotFoundError
 from acms.events import Event, Planned, Rewritten
 from acms.logs import log, tell
 from acms.mailbox import Watch
-from acms.model import Context, ContextDraft, Privacy
+from acms.model import Context, ContextDraft, JobQuery, JobState, Privacy
 from acms.projections import ContextItems
 from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.providers.tokens import default_counter
@@ -240,6 +240,29 @@ class SharedSession:
             for kind, handler in found.items():
                 background.serve(kind, handler)
         background.poke()
+
+    async def rest(self, context: str | None) -> None:
+        """Wait until the jobs of this process are worked off, and those of a log that another process holds.
+
+        Of these the ones that can be done here: when the other process was killed they are taken over.
+        """
+        from acms.worker import POLL
+
+        background = self.background
+        await background.settled()
+        if context is None or not self.config.worker.enabled:
+            return
+        held = JobQuery(context=context, states=(JobState.RUNNING,))
+        asked = False
+        while self.retained:  # else closed meanwhile, and a look would open the store again
+            found = (await self.storage.jobs(held)).items
+            if found and not asked:
+                self.work()
+                asked = True
+            if not any(background.serves(job) for job in found):
+                return
+            await asyncio.sleep(POLL)
+            await background.settled()
 
     @property
     def watch(self) -> Watch:

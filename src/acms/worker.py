@@ -20,7 +20,7 @@ from acms.core import validate
 from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
 from acms.events import Event, JobFailed, JobFinished
 from acms.logs import log, shown, tell
-from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Retry
+from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.protocols import HasHints, StorageBackend
 
 Outcome: TypeAlias = Done | Retry | Failed | None
@@ -30,7 +30,13 @@ Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
 GRACE = 5.0
 """Seconds that what runs may take to finish when a worker is stopped."""
 LONGEST = 60.0
-"""Seconds after which a worker that waits for a retry looks again, as the clock may have been set back."""
+"""Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
+POLL = 0.05
+"""Seconds between two looks at a job that another process works off."""
+PAGE = 500
+"""Unfinished jobs among which a worker with nothing to do looks for the one that is due next."""
+MARGIN = 0.01
+"""Seconds after the end of a lease at which a job is taken over: a timer may be early, and clocks are coarse."""
 
 
 class Worker:
@@ -72,6 +78,8 @@ class Worker:
         self._grace: float | None = None
         #: When what was put off here is due again.
         self._later: list[datetime] = []
+        #: After `drain(retries=True)`: seconds until a job that another worker holds or has put off may be due here.
+        self.again: float | None = None
 
     async def run(self) -> None:
         """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
@@ -85,7 +93,8 @@ class Worker:
     async def drain(self, *, retries: bool = False) -> None:
         """Work off everything that is due or becomes due meanwhile, and return when nothing is, or on `stop`.
 
-        With `retries` also what was put off here is waited for and tried again.
+        With `retries` also what was put off here is waited for and tried again, and `again` says when to look for what
+        others hold or have put off: a worker that was killed tells nobody.
         """
         await self._work(retries=retries)
 
@@ -116,6 +125,8 @@ class Worker:
                 pause: float | None = self._config.poll_seconds
                 try:
                     await self._begin()
+                    if retries and not self._running:
+                        self.again = await self._due_next()
                     failures = 0
                 except ACMSError as error:
                     failures += 1
@@ -130,6 +141,8 @@ class Worker:
                         pause = self._put_off() if retries else None
                         if pause is None and not self._wake.is_set():
                             return
+                        if pause is not None and self.again is not None:
+                            pause = min(pause, self.again)
                 await self._pause(pause)
             await self._finish()
         finally:
@@ -166,6 +179,24 @@ class Worker:
         if not self._later:
             return None
         return min(max(0.001, (min(self._later) - self._clock()).total_seconds()), LONGEST)
+
+    async def _due_next(self) -> float | None:
+        """Return the seconds until a job that somebody holds or has put off may be due; None without one."""
+        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
+        waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
+        if page.next_after is not None:  # an older one may be due sooner
+            waits.append(self._config.lease_seconds)
+        return min(*waits, LONGEST) if waits else None
+
+    def _due_in(self, job: Job) -> float:
+        """Return the seconds until a job that could not be claimed may be due.
+
+        The store may go by another clock: nobody waits longer than the job was held or put off for, and one that is
+        due by the clock here is looked for as often as a worker with nothing to do looks.
+        """
+        due = job.lease_until or job.not_before
+        left = min(due - self._clock(), due - job.updated_at).total_seconds()
+        return left + MARGIN if left > 0 else self._config.poll_seconds
 
     async def _pause(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -18,17 +18,21 @@ from pathlib import Path
 import apsw
 import pytest
 
+from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
 from acms.errors import StorageBusyError
-from acms.model import Append, Entry, Job, JobDraft, JobQuery, JobState
-from acms.protocols import HasIntegrity, StorageBackend
+from acms.model import Append, ContextQuery, Entry, Job, JobDraft, JobQuery, JobState
+from acms.protocols import HasIntegrity, StorageBackend, SummaryRequest
 from acms.storage.sqlite import SQLiteStorage
 from acms.testing.logs import sound
 
+from . import _compactor
 from ._process import finish, python
 from ._work import contexts, open_at
 
 LEASE = 0.4
 KILL_EVERY = 0.25
+ORPHANED = 1.0
+"""Seconds for which a process that was killed still holds its job."""
 
 
 def start(where: str | Path, what: str = "work", attempts: int = 100) -> subprocess.Popen[str]:
@@ -159,6 +163,51 @@ async def test_a_worker_told_to_stop_in_the_middle_of_a_job_leaves_in_order(url:
     assert found[JobState.READY] > 0, "nothing new was begun"
     assert len(await all_entries(storage, ids)) == found[JobState.DONE]
     await storage.aclose()
+
+
+class Answers:
+    """A summarizer of the model whose caller was killed."""
+
+    model = _compactor.MODEL
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Answer at once."""
+        return "The team looked at the old service."
+
+
+@pytest.mark.parametrize("way", ["wait", "wait_pending", "nobody waits"])
+async def test_a_compaction_whose_process_was_killed_is_taken_over_when_its_lease_ends(
+    url: str, way: str
+) -> None:
+    """The next process comes at once, while the dead one still holds the job, and nobody asks again."""
+    process = python("-m", "tests.faults._compactor", url, str(ORPHANED))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+    process.kill()
+    assert finish(process) == -signal.SIGKILL
+    config = ACMSConfig(worker=WorkerConfig(lease_seconds=30))
+    began = time.monotonic()
+    async with ACMS("talk", open_storage(url), summarizer=Answers(), config=config) as session:
+        (job,) = await listed(session.storage)
+        assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+        async with asyncio.timeout(20):
+            if way == "wait_pending":
+                await session.wait_pending()
+            else:
+                asked = await session.compact()
+                assert asked.id == job.id
+            if way == "wait":
+                await session.wait(asked)
+            while await unfinished(session.storage):
+                assert way == "nobody waits"
+                await asyncio.sleep(0.01)
+        assert time.monotonic() - began < ORPHANED + 5
+        (job,) = await listed(session.storage)
+        assert (job.state, job.attempt) == (JobState.DONE, 2)
+        (made,) = await session.compactions()
+        assert made.summary.startswith("The team looked at the old service.")
+        (context,) = (await session.storage.contexts(ContextQuery())).items
+        assert len([one for one in await sound(session.storage, context.id) if one.replaces]) == 1
 
 
 async def test_an_idle_worker_disturbs_no_writer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -331,6 +332,42 @@ async def test_what_a_listener_raises_changes_nothing(
         "kind": "k",
         "attempt": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds"),
+    [(0, 30), (10, 20), (31, 1), (-20, 30)],
+    ids=["the same clock", "the store is behind", "the store is far behind", "the store is ahead"],
+)
+async def test_a_worker_with_nothing_to_do_knows_when_what_others_hold_is_due(
+    ahead: int, seconds: float
+) -> None:
+    """With a clock of its own, which is some seconds ahead of that of the store."""
+    clock = ManualClock()
+    store = MemoryStorage(clock=clock)
+    context = await new(store)
+    worker = Worker(store, {"k": effect}, clock=lambda: clock.now + timedelta(seconds=ahead))
+    await worker.drain(retries=True)
+    assert worker.again is None
+    await ask(store, context, "d")
+    await ask(store, context, "sooner, and done by others", kind="other")
+    await store.claim(["k"], lease=timedelta(seconds=30))
+    await store.claim(["other"], lease=timedelta(seconds=5))
+    await worker.drain(retries=True)
+    assert worker.again == pytest.approx(seconds, abs=0.02)
+    clock.advance(seconds=30)
+    await worker.drain(retries=True)
+    assert (worker.again, await effects(store, context)) == (None, ["d"])
+
+
+async def test_among_very_many_jobs_it_looks_again_after_a_lease() -> None:
+    store = MemoryStorage()
+    context = await new(store)
+    await ask(store, context, "hidden", not_before=datetime.now(UTC) + timedelta(seconds=20))
+    await ask(store, context, *map(str, range(500)), kind="other")
+    worker = Worker(store, {"k": effect}, config=SHORT)
+    await worker.drain(retries=True)
+    assert worker.again == SHORT.lease_seconds
 
 
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -885,6 +922,134 @@ async def test_what_the_background_cannot_finish_in_time_is_handed_back(handle: 
     assert [(job.state, job.error) for job in await jobs(handle)] == [
         (JobState.READY, "the worker was stopped")
     ]
+
+
+async def test_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(handle: Handle) -> None:
+    context = await new(handle)
+    heard = Heard()
+    own = Background(handle, WorkerConfig(), RetryConfig(), heard)
+    own.serve("k", effect)
+    await ask(handle, context, "d")
+    (dead,) = await handle.claim(["k"], lease=timedelta(seconds=0.3))
+    own.poke()
+    await own.settled()
+    assert (tasks(), heard) == ([], []), "nothing is due, and nobody works"
+    async with asyncio.timeout(10):
+        await heard.wait(1)
+    assert (await jobs(handle))[0].attempt == 2
+    assert await effects(handle, context) == ["d"]
+    with pytest.raises(LeaseLostError):
+        await effect(handle, dead)
+    await own.settled()
+    assert own._alarm is None, "nothing is left to wait for"
+
+
+async def test_what_a_dead_worker_had_put_off_is_done_when_it_is_due(handle: Handle) -> None:
+    context = await new(handle)
+    heard = Heard()
+    own = Background(handle, WorkerConfig(), RetryConfig(), heard)
+    own.serve("k", effect)
+    await ask(handle, context, "d")
+    (lease,) = await handle.claim(["k"], lease=timedelta(minutes=1))
+    due = datetime.now(UTC) + timedelta(seconds=0.3)
+    await handle.settle(lease, Retry(error="busy", not_before=due))
+    own.poke()
+    async with asyncio.timeout(10):
+        await heard.wait(1)
+    assert datetime.now(UTC) >= due
+    assert await effects(handle, context) == ["d"]
+    await own.stop()
+
+
+async def test_a_lease_that_is_prolonged_elsewhere_is_left_alone(handle: Handle) -> None:
+    context = await new(handle)
+    own = Background(handle, WorkerConfig(), RetryConfig())
+    own.serve("k", effect)
+    await ask(handle, context, "d")
+    (lease,) = await handle.claim(["k"], lease=timedelta(seconds=0.2))
+    own.poke()
+    await handle.extend(lease, by=DAY)
+    while own._alarm is None or own._alarm.when() < asyncio.get_running_loop().time() + 50:
+        await asyncio.sleep(0.01)
+    assert (await jobs(handle))[0].attempt == 1
+    await own.stop()
+
+
+async def test_a_handle_that_is_closed_is_not_opened_again_for_what_others_hold(handle: Handle) -> None:
+    async with ACMS("a", handle) as session:
+        await session.ingest("user", "hello")
+        context = await handle.context("a")
+        made(session).serve("k", effect)
+        await ask(handle, context, "d")
+        await handle.claim(["k"], lease=timedelta(seconds=0.1))
+        made(session).poke()
+        await made(session).settled()
+        assert made(session)._alarm is not None
+    assert made(session)._alarm is None
+    await asyncio.sleep(0.2)
+    assert not is_open(handle)
+
+
+async def test_what_others_hold_keeps_no_store_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStorage()
+    await ask(store, await new(store), "d")
+    await store.claim(["k"], lease=timedelta(seconds=0.1))
+    own = background(store, store, WorkerConfig(), RetryConfig())
+    own.serve("k", effect)
+    own.poke()
+    await own.settled()
+    assert own._alarm is not None
+    left = weakref.ref(own)
+    del own, store
+    gc.collect()
+    assert left() is None
+    await asyncio.sleep(0.2)
+    assert caplog.records == []
+
+
+async def test_waiting_for_what_is_pending_takes_over_what_a_dead_process_held(handle: Handle) -> None:
+    async with ACMS("a", handle) as session:
+        await session.ingest("user", "hello")
+        context = await handle.context("a")
+        made(session).serve("k", effect)
+        await ask(handle, context, "mine")
+        await handle.claim(["k"], lease=timedelta(seconds=0.3))
+        await ask(handle, context, "nobody's", kind="nobody knows")
+        await handle.claim(["nobody knows"], lease=DAY)
+        async with asyncio.timeout(10):
+            await session.wait_pending()
+        assert (await effects(handle, context))[1:] == ["mine"]
+
+
+async def test_waiting_for_what_is_pending_ends_when_the_session_is_closed(handle: Handle) -> None:
+    session = ACMS("a", handle)
+    await session.ingest("user", "hello")
+    context = await handle.context("a")
+    made(session).serve("k", effect)
+    await ask(handle, context, "d")
+    await handle.claim(["k"], lease=DAY)
+    waiting = asyncio.create_task(session.wait_pending())
+    while made(session)._alarm is None:
+        await asyncio.sleep(0.01)
+    await session.close()
+    async with asyncio.timeout(10):
+        await waiting
+    assert not is_open(handle)
+
+
+async def test_waiting_for_what_is_pending_ends_when_the_store_refuses(handle: Handle) -> None:
+    store = FaultyStorage(handle)
+    async with ACMS("a", store) as session:
+        await session.ingest("user", "hello")
+        context = await handle.context("a")
+        made(session).serve("k", effect)
+        await ask(handle, context, "d")
+        await handle.claim(["k"], lease=timedelta(seconds=0.2))
+        for n in range(2, 9):
+            store.fail("claim", n, StorageReadOnlyError("no"))
+        async with asyncio.timeout(10):
+            await session.wait_pending()
+    assert await effects(handle, context) == ["hello"]
 
 
 async def test_a_background_that_is_switched_off_does_nothing_until_a_session_allows_it(

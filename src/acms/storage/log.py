@@ -23,6 +23,7 @@ from acms.errors import (
 from acms.model import (
     ANY,
     EMPTY,
+    UNFINISHED,
     Append,
     Context,
     ContextDraft,
@@ -33,6 +34,7 @@ from acms.model import (
     Failed,
     Head,
     Job,
+    JobQuery,
     JobState,
     Json,
     Kind,
@@ -186,6 +188,11 @@ def unexpected(error: Exception) -> ACMSError:
 def job_number(id: str) -> int:
     """Return the number a job id is; 0, which no job has, when it is none."""
     return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
+
+
+def unfinished(query: JobQuery) -> bool:
+    """Return whether only jobs are listed that are still to be done."""
+    return bool(query.states) and set(query.states) <= set(UNFINISHED)
 
 
 def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:

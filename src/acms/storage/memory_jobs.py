@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from acms.model import Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.model import UNFINISHED, Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import log
-
-UNFINISHED = (JobState.READY, JobState.RUNNING)
 
 
 class MemoryJobs:

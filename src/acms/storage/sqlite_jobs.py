@@ -138,7 +138,8 @@ class SQLiteJobs(SQLiteFile):
             "after": None if query.after is None else log.job_number(query.after),
             "limit": query.limit + 1,
         }
-        rows = await self._read(lambda connection: self._rows(connection, "jobs", values))
+        which = "unfinished_jobs" if log.unfinished(query) else "jobs"
+        rows = await self._read(lambda connection: self._rows(connection, which, values))
         found = [read_job(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
 

@@ -465,6 +465,17 @@ WHERE j.tenant_id = %(tenant)s AND (%(context)s::text IS NULL OR j.context_id = 
   AND (%(after)s::bigint IS NULL OR j.id < %(after)s)
 ORDER BY j.id DESC LIMIT %(limit)s;
 
+-- The same of those that have not ended: they have an index, and the others become many.
+-- name: unfinished_jobs
+SELECT @job
+FROM acms.jobs j
+WHERE j.tenant_id = %(tenant)s AND j.state IN ('ready', 'running')
+  AND (%(context)s::text IS NULL OR j.context_id = %(context)s)
+  AND (%(ids)s::bigint[] IS NULL OR j.id = ANY(%(ids)s::bigint[]))
+  AND j.state = ANY(%(states)s::text[])
+  AND (%(after)s::bigint IS NULL OR j.id < %(after)s)
+ORDER BY j.id DESC LIMIT %(limit)s;
+
 -- Every transaction before this one has ended: what it wrote is there, or never will be.
 -- name: horizon
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint;

@@ -307,3 +307,13 @@ WHERE tenant = :tenant AND (:context IS NULL OR context = :context)
   AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
   AND (:after IS NULL OR id < :after)
 ORDER BY id DESC LIMIT :limit;
+
+-- The same of those that have not ended: they have an index, and the others become many.
+-- name: unfinished_jobs
+SELECT @job
+FROM jobs INDEXED BY jobs_due
+WHERE tenant = :tenant AND state IN ('ready', 'running') AND (:context IS NULL OR context = :context)
+  AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+  AND state IN (SELECT value FROM json_each(:states))
+  AND (:after IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit;
