@@ -1,0 +1,48 @@
+"""Every verb still gives what was recorded; `python -m tests.golden record` writes it anew.
+
+pytest -m slow tests/golden      every question of every development conversation, and the long ones with every verb
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from . import book
+from .areas import Area, areas
+from .sources import data_folder
+
+AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=str(area)) for area in areas()]
+
+
+@pytest.mark.parametrize("area", AREAS)
+async def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
+    if area.given:
+        assert request.getfixturevalue("data_dir") == data_folder()
+    found = book.normal(await area.records())
+    apart = book.differences(book.read(area.family, area.source), found)
+    if apart:
+        pytest.fail(f"{area}: {apart}", pytrace=False)
+
+
+def test_nothing_else_is_recorded() -> None:
+    """A family or a source that is no longer made leaves nothing behind."""
+    known = {(area.family, area.source) for area in areas()}
+    for file in book.RECORDED.glob("*.json"):
+        assert {(file.stem, source) for source in book.sources(file.stem)} <= known
+
+
+def test_recorded_files_are_small() -> None:
+    files = list(book.RECORDED.glob("*.json"))
+    assert sum(file.stat().st_size for file in files) < 1_500_000
+
+
+def test_a_difference_names_the_result_and_shows_both_values() -> None:
+    was = {"locomo conv recall 0300 q001": {"items": ["m1 x", "m2 y"]}, "locomo conv stats": 1}
+    now = {"locomo conv recall 0300 q001": {"items": ["m1 x", "m3 y"]}, "locomo conv stats": 1}
+    assert book.differences(was, was) == ""
+    told = book.differences(was, now)
+    assert "locomo conv recall 0300 q001" in told
+    assert "items[1]" in told
+    assert '"m2 y"' in told
+    assert '"m3 y"' in told
+    assert "it is missing" in book.differences(was, {"locomo conv stats": 1})
