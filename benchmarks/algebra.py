@@ -33,7 +33,7 @@ from ingest import text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.core.agentlog import STYLES, agent_log
+from tests.support.agentlog import STYLES, agent_log
 
 from acms import ACMS, ACMSConfig, CacheConfig, WorkerConfig, open_storage
 

@@ -38,15 +38,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.flows.agents import STYLES, SYSTEM, Followed, Layout, Log, Message, Probe, agent_log, follow
+from tests.support.agents import STYLES, SYSTEM, Followed, Layout, Log, Message, Probe, agent_log, follow
 
 from acms import CompactionPolicy, open_storage
+from acms.branches.importers import read_chat
 from acms.codecs import OpenAIChat
-from acms.core import content
-from acms.core.caching import SLACK, Prices, best, cost, recall_tokens
 from acms.errors import ValidationError
-from acms.evaluation.datasets import Conversation, read
-from acms.imports import read_chat
+from acms.plan.prefix_cache import SLACK, Prices, best, cost, recall_tokens
+from acms.prompt import steps
+from acms_eval.datasets import Conversation, read
 
 PRICES = {
     "read 0.1, write 1": Prices(),
@@ -225,7 +225,7 @@ def line(row: dict[str, Any]) -> str:
 def bounds(options: argparse.Namespace) -> Iterator[str]:
     """Yield the bounds of each log as lines: for the default recall, half of it, and none."""
     codec = OpenAIChat("gpt-5")
-    head = codec.cost(content.message("system", SYSTEM))
+    head = codec.cost(steps.message("system", SYSTEM))
     yield f"{'log':<16} {'budget':>7} {'a turn':>7} | " + " ".join(
         f"{f'recall {name}':>12}" for name in SHARES
     )
@@ -233,9 +233,9 @@ def bounds(options: argparse.Namespace) -> Iterator[str]:
         costs: list[int] = []
         ends: list[int] = []
         for incoming, reply in log.turns:
-            costs += [codec.cost(content.read(one, "message")) for one in incoming]
+            costs += [codec.cost(steps.read(one, "message")) for one in incoming]
             ends.append(len(costs))
-            costs += [codec.cost(content.read(one, "message")) for one in reply]
+            costs += [codec.cost(steps.read(one, "message")) for one in reply]
         for budget in map(int, options.budgets.split(",")):
             found = [
                 bound(costs, ends, budget, head, int(share * budget), int(options.summaries * budget))

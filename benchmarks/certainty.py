@@ -30,9 +30,9 @@ import numpy as np
 from quality import embedder_named, say
 
 from acms import ACMS, Band, open_storage
-from acms.core.certainty import BY_BOTH, BY_WORDS
-from acms.evaluation import CachedEmbedder, Remembering, corrections, load
 from acms.providers import OfflineReflector
+from acms.recall.confidence import BY_BOTH, BY_WORDS
+from acms_eval import CachedEmbedder, Remembering, corrections, load
 
 MOVED = 80
 """Questions that are moved to another conversation."""

@@ -31,7 +31,8 @@ from typing import Any
 
 from quality import embedder_named, say
 
-from acms.evaluation import (
+from acms.providers import OfflineReflector
+from acms_eval import (
     MostRecent,
     PerfectReflector,
     PlainBM25,
@@ -42,8 +43,7 @@ from acms.evaluation import (
     run,
     table,
 )
-from acms.evaluation.peers import open_gleanr
-from acms.providers import OfflineReflector
+from acms_eval.peers import open_gleanr
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,9 +38,9 @@ from tests.servers.postgres import Server
 
 from acms import ACMS, ACMSConfig, WorkerConfig
 from acms.model import Append, ContextDraft, Draft, JobDraft, Origin, Role
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_ops import Waiting
-from acms.storage.postgres_ops import text as written
+from acms.storage.postgres.ops import Waiting
+from acms.storage.postgres.ops import text as written
+from acms.storage.postgres.store import PostgresStorage
 
 CLIENTS = 32
 QUIET = ACMSConfig(worker=WorkerConfig(enabled=False))

@@ -51,9 +51,9 @@ import privacy_sixth
 import privacy_tenth
 import privacy_third
 
-from acms.core import detectors_rules
-from acms.core.privacy import redact, spans
 from acms.model import Privacy
+from acms.privacy import token_rules
+from acms.privacy.detect import redact, spans
 
 UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LOWER = UPPER.lower()
@@ -713,7 +713,7 @@ def hostile(count: int, size: int, seed: int) -> Iterator[tuple[str, str]]:
     chance = random.Random(seed)
     heads = [
         row.split(" | ")[1].split()[0]
-        for row in (*detectors_rules.TOKENS.strip().splitlines(), *detectors_rules.OURS.strip().splitlines())
+        for row in (*token_rules.TOKENS.strip().splitlines(), *token_rules.OURS.strip().splitlines())
     ]
     shapes: list[tuple[str, ...]] = [(piece,) for piece in (*PIECES, *heads)]
     while len(shapes) < count:

@@ -25,10 +25,8 @@ from ingest import text
 
 from acms import ACMS, open_storage
 from acms.codecs import OpenAIChat
-from acms.composition import PromptMessage
-from acms.core.fit import fit
-from acms.core.layout import laid_out
-from acms.core.nodes import (
+from acms.model import Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import (
     PINS,
     RECALL,
     SHRINKABLE,
@@ -42,9 +40,11 @@ from acms.core.nodes import (
     Truncate,
     Window,
 )
-from acms.core.pairs import joined, paired
-from acms.model import Role, Text, ToolCall, ToolResult
+from acms.plan.tool_groups import joined, paired
 from acms.prompt import Prompt
+from acms.prompt.fit import fit
+from acms.prompt.layout import laid_out
+from acms.prompt_types import PromptMessage
 
 CANDIDATES = 1_000
 BUDGET = 8_000

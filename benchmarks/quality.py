@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from acms.errors import ACMSError
-from acms.evaluation import CachedEmbedder, RetrievalReport, evaluate, load, systems
-from acms.evaluation.retrieval import Progress
+from acms_eval import CachedEmbedder, RetrievalReport, evaluate, load, systems
+from acms_eval.retrieval import Progress
 
 
 def embedder_named(name: str, folder: Path | None) -> CachedEmbedder | None:

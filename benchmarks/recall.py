@@ -54,12 +54,12 @@ import apsw
 import numpy as np
 
 from acms import ACMS, ACMSConfig, CacheConfig, open_storage
-from acms.core.passages import passages
-from acms.core.rank import unnamed
-from acms.core.terms import terms, words
-from acms.imports import read_chat
+from acms.branches.importers import read_chat
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
+from acms.recall.rank import unnamed
+from acms.text.chunks import passages
+from acms.text.tokenizer import terms, words
 
 DIMENSION = 384
 BUDGET = 4000
@@ -364,7 +364,8 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
     import acms.assembly as assembly
     import acms.core.offer as offering
     import acms.core.rank as ranking
-    from acms.indexing import Indexes
+
+    from acms.recall.index_cache import Indexes
 
     spent: dict[str, float] = defaultdict(float)
 
@@ -463,10 +464,10 @@ async def crowd(path: Path, talk: Talk, options: argparse.Namespace) -> dict[str
 async def open_cold(path: Path, name: str, question: str, started: float) -> Figures:
     """Run in a process of its own: open a file and recall once; print the times."""
     for module in (
-        "acms.core.offer",
-        "acms.core.succession",
-        "acms.embedding",
-        "acms.indexing",
+        "acms.recall.candidates",
+        "acms.recall.corrections",
+        "acms.recall.embeddings",
+        "acms.recall.index_cache",
         "snowballstemmer",
     ):
         import_module(module)
@@ -661,7 +662,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
 
     Without sentences the vector of each message as a whole is all there is.
     """
-    from acms.evaluation import load
+    from acms_eval import load
 
     turns: list[Turn] = []
     known: dict[str, Any] = {}

@@ -32,8 +32,8 @@ from acms import ACMS, ACMSConfig
 from acms.errors import ACMSError
 from acms.knowledge import Proposal, Reflection
 from acms.model import Append, Kind, Lease, Receipt
-from acms.protocols import ReflectionRequest
-from acms.providers.offline import OfflineReflector
+from acms.ports import ReflectionRequest
+from acms.providers.offline.reflector import OfflineReflector
 from acms.storage import SQLiteStorage
 from acms.storage.wrapper import WrapperStorage
 

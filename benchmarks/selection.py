@@ -44,13 +44,13 @@ from typing import Any
 from acms import ACMS, open_storage
 from acms.acs import ACS
 from acms.contract import Candidate, Fragment, Layer, Lod, ProviderRequest, Variant
-from acms.core.entities import entities
-from acms.core.passages import spans
-from acms.core.selection import PROFILES, Selection, select
+from acms.contract.entities import entities
+from acms.contract.selection import PROFILES, Selection, select
 from acms.errors import ACMSError
-from acms.evaluation import Conversation, load
-from acms.evaluation.retrieval import EVERYTHING, budgets
 from acms.providers.tokens import default_counter
+from acms.text.chunks import spans
+from acms_eval import Conversation, load
+from acms_eval.retrieval import EVERYTHING, budgets
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

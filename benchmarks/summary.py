@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.core.agentlog import STYLES, agent_log, rounds
+from tests.support.agentlog import STYLES, agent_log, rounds
 
-from acms.core.extract import extract
 from acms.providers.tokens import token_counter
+from acms.text.extract import extract
 
 
 def kept(text: str, planted: list[str]) -> float:

@@ -13,7 +13,7 @@ together, and is measured on those it left out. "chosen" is what the choice on e
 out" what choices reach on conversations they never saw. The margin over plain BM25 is shown for both, the first with
 its 95 % bootstrap interval over conversations and questions; "yes" says that the second is not below that interval.
 
-Every question is ranked by `acms.core.rank.rank` itself: the 256 best. Figures of one configuration are computed once,
+Every question is ranked by `acms.recall.rank.rank` itself: the 256 best. Figures of one configuration are computed once,
 whatever folds ask for them; an idle machine with two cores takes some minutes. The conversations are described in
 `benchmarks/quality.py`.
 """
@@ -36,18 +36,18 @@ from typing import Any
 import numpy as np
 
 from acms import ACMS, open_storage
-from acms.assembly import ranked
-from acms.core import rank as ranking
-from acms.core.field import Field
-from acms.core.meaning import Cosines, Meaning, by_meaning, cosines
-from acms.core.rank import Question, rank
-from acms.core.vectors import Floats, Ints
-from acms.core.weights import WEIGHTS, Weights
 from acms.errors import ACMSError
-from acms.evaluation import CachedEmbedder, bootstrap, load
-from acms.evaluation.baselines import PlainBM25
-from acms.evaluation.datasets import Conversation
-from acms.evaluation.retrieval import budgets, costs, figures
+from acms.recall import rank as ranking
+from acms.recall.corpus import Field
+from acms.recall.pipeline import ranked
+from acms.recall.rank import Question, rank
+from acms.recall.vector_score import Cosines, Meaning, by_meaning, cosines
+from acms.recall.vectors import Floats, Ints
+from acms.recall.weights import WEIGHTS, Weights
+from acms_eval import CachedEmbedder, bootstrap, load
+from acms_eval.baselines import PlainBM25
+from acms_eval.datasets import Conversation
+from acms_eval.retrieval import budgets, costs, figures
 
 GOALS: Mapping[str, tuple[str, ...]] = {
     "LoCoMo": ("R@10", "nDCG@10", "B1k", "B2k"),

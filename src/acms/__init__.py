@@ -11,7 +11,6 @@ from acms.config import (
     RetryConfig,
     WorkerConfig,
 )
-from acms.core.policy import ResolvedPolicy
 from acms.errors import (
     ACMSError,
     AuthenticationError,
@@ -52,24 +51,8 @@ from acms.errors import (
     ValidationError,
     VectorsUnavailableError,
 )
-from acms.events import (
-    EpisodeClosed,
-    Event,
-    Ingested,
-    JobFailed,
-    JobFinished,
-    PinsLoaded,
-    PinsSkipped,
-    PinsTruncated,
-    Planned,
-    PromptFailed,
-    PromptRendered,
-    Reflected,
-    Rewritten,
-    ScopeShrunk,
-)
 from acms.knowledge import Decision, Fact, Proposal, Reflection, Retired
-from acms.logs import JSONFormatter, correlation
+from acms.log.policy import ResolvedPolicy
 from acms.model import (
     Entry,
     Job,
@@ -89,7 +72,36 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.projections import (
+from acms.observability.events import (
+    EpisodeClosed,
+    Event,
+    Ingested,
+    JobFailed,
+    JobFinished,
+    PinsLoaded,
+    PinsSkipped,
+    PinsTruncated,
+    Planned,
+    PromptFailed,
+    PromptRendered,
+    Reflected,
+    Rewritten,
+    ScopeShrunk,
+)
+from acms.observability.logging import JSONFormatter, correlation
+from acms.ports import (
+    Embedder,
+    ReflectionRequest,
+    Reflector,
+    Reranker,
+    StorageBackend,
+    Summarizer,
+    SummaryRequest,
+    TokenCounter,
+    Turn,
+)
+from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
+from acms.results import (
     Band,
     Branch,
     Certainty,
@@ -109,18 +121,6 @@ from acms.projections import (
     Tree,
     Verdict,
 )
-from acms.protocols import (
-    Embedder,
-    ReflectionRequest,
-    Reflector,
-    Reranker,
-    StorageBackend,
-    Summarizer,
-    SummaryRequest,
-    TokenCounter,
-    Turn,
-)
-from acms.providers.tokens import BPETokenCounter, EstimatingTokenCounter, HeuristicTokenCounter
 from acms.session import ACMS
 from acms.storage import open_storage
 from acms.view import View

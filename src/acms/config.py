@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import Any
 
-from acms.core import markers as _markers
-from acms.core.episodes import CLOSING_PATTERNS, Rules
-from acms.core.policy import CompactionPolicy
-from acms.core.validate import budget, choice, fraction, markers
 from acms.errors import ConfigurationError, ValidationError
-from acms.events import Event
+from acms.log.policy import CompactionPolicy
+from acms.log.validation import budget, choice, fraction, markers
 from acms.model import Privacy
+from acms.observability.events import Event
+from acms.text import markers as _markers
+from acms.write.episodes import CLOSING_PATTERNS, Rules
 
 __all__ = [
     "ACMSConfig",

@@ -10,23 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from acms import handles, policies, writing
 from acms.config import ACMSConfig
-from acms.core import validate
-from acms.core.chain import episode_id
-from acms.core.episodes import TIME_GAP
-from acms.core.exposure import stored_mode
-from acms.core.markers import detect
-from acms.core.plan import media_tokens
-from acms.core.policy import ResolvedPolicy
-from acms.errors import (
-    EpisodeNotFoundError,
-    SessionNotFoundError,
-    ValidationError,
-)
-from acms.events import EpisodeClosed, Ingested
-from acms.logs import log
-from acms.mailbox import Delivered, Letter
+from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
+from acms.log import policy_levels, validation
+from acms.log.hash_chain import episode_id
+from acms.log.policy import ResolvedPolicy
 from acms.model import (
     ANY,
     EMPTY,
@@ -44,12 +32,21 @@ from acms.model import (
     Text,
     filling,
 )
-from acms.projections import Branch, Compaction, Erasure, IndexStats, MessageReceipt
-from acms.protocols import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
-from acms.shared import SharedSession
+from acms.observability.events import EpisodeClosed, Ingested
+from acms.observability.logging import log
+from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.privacy.modes import stored_mode
+from acms.recall.planner import media_tokens
+from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt
+from acms.session_state import SharedSession
+from acms.storage import handles
 from acms.storage.cached import CachedStorage, CacheStats
+from acms.text.markers import detect
 from acms.view import View
-from acms.writing import DETECTED, Writer
+from acms.write import rewrite
+from acms.write.episodes import TIME_GAP
+from acms.write.queue import Delivered, Letter
+from acms.write.rewrite import DETECTED, Writer
 
 __all__ = ["ACMS"]
 
@@ -127,7 +124,7 @@ class ACMS(View):
 
     def at(self, version: int) -> View:
         """Return a read-only view of the session as if its log ended at a version."""
-        return View(self._shared, validate.whole(version, "at"))
+        return View(self._shared, validation.whole(version, "at"))
 
     @property
     def cache(self) -> CacheStats | None:
@@ -210,9 +207,9 @@ class ACMS(View):
         """
         if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
             raise ValidationError(f"must be a list, not {type(messages).__name__}", field="messages")
-        if len(messages) > validate.BATCH:
+        if len(messages) > validation.BATCH:
             raise ValidationError(
-                f"has {len(messages)} messages, the limit is {validate.BATCH}", field="messages"
+                f"has {len(messages)} messages, the limit is {validation.BATCH}", field="messages"
             )
         drafts: list[Draft] = []
         for index, message in enumerate(messages):
@@ -223,7 +220,7 @@ class ACMS(View):
             called = "key" if "key" in values else "idempotency_key"
             values.setdefault("key", values.pop("idempotency_key", None))
             if values["key"] is None and idempotency_key is not None:
-                values["key"] = f"{validate.name(idempotency_key, 'idempotency_key')}:{index}"
+                values["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
             unknown = set(values) - _INGEST_FIELDS
             if unknown or "role" not in values:
                 what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
@@ -252,19 +249,19 @@ class ACMS(View):
         """Check one message at the border and count it."""
         shared = self._shared
         try:
-            who = (_ROLES.get(role) if type(role) is str else None) or validate.choice(role, Role, "role")
-            found, text = validate.parts(who, content, parts, tool_calls, tool_call_id)
-            private = privacy if privacy is Privacy.ALLOW else validate.choice(privacy, Privacy, "privacy")
-            plain = EMPTY if metadata is None else validate.metadata(metadata)
-            actor = None if actor_id is None else validate.name(actor_id, "actor_id")
-            name = None if key is None else validate.name(key, called)
+            who = (_ROLES.get(role) if type(role) is str else None) or validation.choice(role, Role, "role")
+            found, text = validation.parts(who, content, parts, tool_calls, tool_call_id)
+            private = privacy if privacy is Privacy.ALLOW else validation.choice(privacy, Privacy, "privacy")
+            plain = EMPTY if metadata is None else validation.metadata(metadata)
+            actor = None if actor_id is None else validation.name(actor_id, "actor_id")
+            name = None if key is None else validation.name(key, called)
             if shared.config.privacy.redact_before_persist:
-                from acms.core.sinks import stored  # the rules come with it
+                from acms.privacy.redact_entry import stored  # the rules come with it
 
                 mode = stored_mode(shared.config.privacy.mode, private)
                 text, found, plain, actor, name = stored(text, found, plain, actor, name, mode)
-            came = _ORIGINS[who] if origin is None else validate.choice(origin, Origin, "origin")
-            explicit = None if markers is None else validate.markers(markers)
+            came = _ORIGINS[who] if origin is None else validation.choice(origin, Origin, "origin")
+            explicit = None if markers is None else validation.markers(markers)
             detected: tuple[str, ...] = ()
             if explicit is None and shared.config.auto_detect_markers and came in DETECTED:
                 said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
@@ -273,7 +270,7 @@ class ACMS(View):
             draft.kind = Kind.MESSAGE
             draft.content = text
             draft.key = name
-            draft.created_at = datetime.now(UTC) if created_at is None else validate.moment(created_at)
+            draft.created_at = datetime.now(UTC) if created_at is None else validation.moment(created_at)
             draft.tokens = shared.counter.count(text) + (media_tokens(found) if found else 0)
             draft.origin = came
             draft.privacy = private
@@ -357,7 +354,7 @@ class ACMS(View):
 
         With nothing open it returns the id of the last episode; `EpisodeNotFoundError` when there is none.
         """
-        reason = validate.name(reason, "reason")
+        reason = validation.name(reason, "reason")
         context = await self._shared.find()
         if context is None:
             raise EpisodeNotFoundError(f"the session {self.session_id!r} has no episode")
@@ -390,14 +387,14 @@ class ACMS(View):
         the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
         from a message go with it, and a fact goes with all it stands in for.
         """
-        return await writing.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
+        return await rewrite.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.
 
         What the profile of the namespace knows from messages of this session alone is retired too.
         """
-        return await writing.clear(self._shared, self._writer, reason=reason)
+        return await rewrite.clear(self._shared, self._writer, reason=reason)
 
     async def replace(self, message_id: str, content: str) -> str:
         """Correct the text of a message and return the id of the new entry.
@@ -406,7 +403,7 @@ class ACMS(View):
         of the original also names its newest edit. Facts that were made from the old text are retired. `GoneError` when
         the message was retracted or its content is gone.
         """
-        return await writing.replace(self, self._shared, self._writer, message_id, content)
+        return await rewrite.replace(self, self._shared, self._writer, message_id, content)
 
     # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,10 +415,10 @@ class ACMS(View):
         when the name stands for something else. Without one its id is its name. `ForkDepthError` when the fork would
         inherit more than 64 segments, `SessionNotFoundError` when nothing was ever written.
         """
-        from acms import branches
+        from acms.branches import forks
 
         shared = self._shared
-        context = await branches.fork(shared, at, session_id)
+        context = await forks.fork(shared, at, session_id)
         child = ACMS.__new__(ACMS)
         child._begin(shared.sibling(context))
         return child
@@ -434,7 +431,7 @@ class ACMS(View):
         that was interrupted, and `ConflictError` says when the name stands for something else. What is erased here
         later is erased in its copies too, not the other way round.
         """
-        from acms import copying
+        from acms.branches import copying
 
         shared = self._shared
         made = await copying.flat(shared, at, session_id)
@@ -449,15 +446,15 @@ class ACMS(View):
 
         A fork knows the tags it inherited. With `move` a name may be given to another version.
         """
-        from acms import branches
+        from acms.branches import forks
 
-        return await branches.tag(self._shared.storage, await self._known(), name, version, move=move)
+        return await forks.tag(self._shared.storage, await self._known(), name, version, move=move)
 
     async def untag(self, name: str) -> None:
         """Take a name off its version; `NotFoundError` when this session did not give it."""
-        from acms import branches
+        from acms.branches import forks
 
-        await branches.untag(self._shared.storage, await self._known(), name)
+        await forks.untag(self._shared.storage, await self._known(), name)
 
     async def delete(self) -> list[Branch]:
         """Hide the session and return the live forks that keep on reading what they share with it.
@@ -465,9 +462,9 @@ class ACMS(View):
         Its name is free again. What no live fork reads is collected after a while by a job; until then an
         administrator can bring it back. To take content away from forks too, erase it.
         """
-        from acms import branches
+        from acms.branches import forks
 
-        found = await branches.delete(self._shared.storage, await self._known())
+        found = await forks.delete(self._shared.storage, await self._known())
         await self._writer.idle()  # what is written next goes to a new log
         self._shared.context_id = None
         return found
@@ -480,7 +477,7 @@ class ACMS(View):
         `overrides` are fields of `CompactionPolicy` for this time only. While a compaction of this session is under
         way its job is returned. Nothing is waited for: `wait` does.
         """
-        from acms import compaction
+        from acms.compaction import job as compaction
 
         return await compaction.request(self._shared, await self._known(), overrides)
 
@@ -491,24 +488,24 @@ class ACMS(View):
         way is waited for, as it may pass over what is short; the new one is not: `wait` does. Without a reflector of
         its own the session asks for the offline one, which every worker has.
         """
-        from acms import reflecting
+        from acms.facts import request
 
         context = await self._known()
         with handles.waiting(self._shared.handle):
-            return await reflecting.request(self._shared, context)
+            return await request.request(self._shared, context)
 
     async def _reflected(self, context: str) -> None:
-        from acms import reflecting
+        from acms.facts import request
 
         with handles.waiting(self._shared.handle):
-            await reflecting.finished(self._shared, context)
+            await request.finished(self._shared, context)
 
     async def wait(self, job: Job, *, timeout: float | None = None) -> Compaction | None:
         """Wait until a job has ended and return the compaction it made; None when it made none.
 
         `JobFailedError` when it was given up or cancelled, `TimeoutError` after that many seconds.
         """
-        from acms import compaction
+        from acms.compaction import job as compaction
 
         with handles.waiting(self._shared.handle):
             return await compaction.wait(self._shared, await self._known(), job, timeout)
@@ -520,7 +517,7 @@ class ACMS(View):
         when retention has deleted what would come back, `ConflictError` when a later entry replaced it, or another fact
         fills the address of one that would come back: the options name what to take back first.
         """
-        from acms import compaction
+        from acms.compaction import job as compaction
 
         return await compaction.undo(self, self._shared, self._writer, version)
 
@@ -528,7 +525,7 @@ class ACMS(View):
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""
         context = await self._shared.ensure()
         shared = self._shared
-        found = await policies.change(shared.storage, context, changes, service=shared.config.compaction)
+        found = await policy_levels.change(shared.storage, context, changes, service=shared.config.compaction)
         self._writer.forget_policy(context)
         return found
 
@@ -540,7 +537,7 @@ class ACMS(View):
         Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again.
         With `verify` the store is searched afterwards for what is left. Not undoable.
         """
-        from acms import erasure
+        from acms.erasure import erase as erasure
 
         shared = self._shared
         context = await self._known()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import partial
 
-from acms import assembly, policies
-from acms.aside import EACH, off_loop
-from acms.core import validate
-from acms.core.chain import episode_id
-from acms.core.episodes import episodes
-from acms.core.history import Cover, preview
-from acms.core.policy import ResolvedPolicy
-from acms.counting import active, in_force
-from acms.epochs import gather_epoch
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
+from acms.log import policy_levels, validation
+from acms.log.hash_chain import episode_id
+from acms.log.in_force import Cover, preview
+from acms.log.policy import ResolvedPolicy
+from acms.log.read import active, in_force
 from acms.model import Entry, Json, Kind, Role, State
-from acms.projections import (
+from acms.ports import StorageBackend, TokenCounter
+from acms.privacy.stage import Stage
+from acms.prompt.prefix_window import gather_epoch
+from acms.recall import pipeline
+from acms.results import (
     Branch,
     Compaction,
     ContextItems,
@@ -28,9 +28,9 @@ from acms.projections import (
     SessionStats,
     Tree,
 )
-from acms.protocols import StorageBackend, TokenCounter
-from acms.shared import SharedSession
-from acms.sinks import Stage
+from acms.runtime.threads import EACH, off_loop
+from acms.session_state import SharedSession
+from acms.write.episodes import episodes
 
 __all__ = ["View"]
 
@@ -94,14 +94,16 @@ class View:
         Raises `ValidationError` for a budget or relevance that makes no sense.
         """
         shared = self._shared
-        budget = validate.budget(shared.config.recall.token_budget if token_budget is None else token_budget)
+        budget = validation.budget(
+            shared.config.recall.token_budget if token_budget is None else token_budget
+        )
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
-        asked = assembly.Recall(
-            query=validate.text(query, "query"),
+        asked = pipeline.Recall(
+            query=validation.text(query, "query"),
             budget=budget,
             include_current=include_current_episode,
-            min_relevance=validate.fraction(min_relevance, "min_relevance"),
+            min_relevance=validation.fraction(min_relevance, "min_relevance"),
             exclude=frozenset(exclude),
             floor=shared.config.recall.current_episode_budget_pct,
             weights=shared.config.marker_weights,
@@ -118,7 +120,7 @@ class View:
         context = await shared.find()
         if context is None and asked.namespace is None and not await self._profile():
             return shared.show("recall", self._blank(asked.budget))
-        return shared.show("recall", await assembly.recall(shared.reader(), context, self._at, asked))
+        return shared.show("recall", await pipeline.recall(shared.reader(), context, self._at, asked))
 
     async def _profile(self) -> bool:
         """Whether the namespace has a profile."""
@@ -133,18 +135,18 @@ class View:
         whose leading run of messages stays in front.
         """
         shared = self._shared
-        budget = validate.budget(budget, "budget")
-        roles = [validate.choice(role, Role, "keep") for role in keep]
+        budget = validation.budget(budget, "budget")
+        roles = [validation.choice(role, Role, "keep") for role in keep]
         context = await shared.find()
         if context is None:
             return shared.show("window", self._blank(budget))
         if roles:
-            gathered = await assembly.gather_all(shared.storage, context, self._at, shared.stage)
+            gathered = await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
         else:
-            gathered = await assembly.gather_newest(
+            gathered = await pipeline.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
-        plan = partial(assembly.plan_window, gathered, budget, shared.counter, shared.frame, roles)
+        plan = partial(pipeline.plan_window, gathered, budget, shared.counter, shared.frame, roles)
         return shared.show("window", await off_loop(plan, len(gathered.units) * EACH))
 
     async def messages(self, query: str, *, budget: int) -> list[dict[str, Json]]:
@@ -153,13 +155,13 @@ class View:
         The whole history when it fits. Otherwise leading system messages, then the newest messages, with recalled text,
         facts first, as delimited data right before the newest user message; nothing twice, every tool call followed by
         its answers. Facts of the namespace's profile are recalled in both cases, but not at a past version.
-        The cost (`acms.core.chat.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system
+        The cost (`acms.text.chat_messages.tokens`) never exceeds the budget; `TokenBudgetExceededError` when the system
         messages and a newest tool call do not fit.
         """
         shared = self._shared
-        asked = assembly.Recall(
-            query=validate.text(query, "query"),
-            budget=validate.budget(budget, "budget"),
+        asked = pipeline.Recall(
+            query=validation.text(query, "query"),
+            budget=validation.budget(budget, "budget"),
             weights=shared.config.marker_weights,
             profile=shared.namespace if self._at is None else None,
             rerank=shared.candidates,
@@ -168,7 +170,7 @@ class View:
         if context is None:
             shared.show("messages", self._blank(asked.budget))
             return []
-        from acms.chats import chat_plan  # the first prompt loads it
+        from acms.prompt.messages import chat_plan  # the first prompt loads it
 
         plan = await chat_plan(shared.reader(), context, self._at, asked)
         shared.show("messages", plan.items)
@@ -181,7 +183,7 @@ class View:
         """
         shared = self._shared
         if newest is not None:
-            newest = validate.whole(newest, "newest")
+            newest = validation.whole(newest, "newest")
         context = await shared.find()
         if context is None:
             self._nothing()
@@ -197,7 +199,7 @@ class View:
         since: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
-    ) -> assembly.Gathered:
+    ) -> pipeline.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
         With `since` everything from the last unit on that has no more than so many tokens of the log before it. With a
@@ -206,41 +208,41 @@ class View:
         """
         shared = self._shared
         if budget is not None:
-            budget = validate.whole(budget, "budget")
+            budget = validation.whole(budget, "budget")
         if messages is not None:
-            messages = validate.whole(messages, "messages")
+            messages = validation.whole(messages, "messages")
         if since is not None:
-            since = validate.whole(since, "since")
+            since = validation.whole(since, "since")
         context = await shared.find()
         if context is None:
             return self._nothing()
         if messages is not None:
-            return await assembly.gather_last(shared.storage, context, self._at, messages, shared.stage)
+            return await pipeline.gather_last(shared.storage, context, self._at, messages, shared.stage)
         if budget is not None and scale and slack:
             return await gather_epoch(
                 shared.storage, context, self._at, shared.frame, budget, scale, slack, shared.stage
             )
         if budget is not None:
-            return await assembly.gather_newest(
+            return await pipeline.gather_newest(
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
         if since is not None:
-            return await assembly.gather_since(shared.storage, context, self._at, since, shared.stage)
-        return await assembly.gather_all(shared.storage, context, self._at, shared.stage)
+            return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage)
+        return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
         shared = self._shared
-        limit = validate.whole(limit, "limit", least=1, most=validate.PAGE)
-        after = validate.whole(after, "after")
+        limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        after = validation.whole(after, "after")
         context = await shared.find()
         if context is None:
             self._nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
-        version = assembly.version_of(head, self._at)
+        version = pipeline.version_of(head, self._at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
-        cover = await assembly.cover_at(shared.storage, context, head, version)
+        cover = await pipeline.cover_at(shared.storage, context, head, version)
         page = [
             HistoryEntry(
                 id=entry.id,
@@ -267,10 +269,10 @@ class View:
             self._nothing()
             return []
         head = await self._shared.storage.head(context)
-        version = assembly.version_of(head, self._at)
+        version = pipeline.version_of(head, self._at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
-        cover = await assembly.cover_at(self._shared.storage, context, head, version)
+        cover = await pipeline.cover_at(self._shared.storage, context, head, version)
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
         found = await off_loop(lambda: episodes(context, shown), len(shown) * EACH)
@@ -290,7 +292,7 @@ class View:
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
         of the namespace's profile are listed.
         """
-        from acms import facts
+        from acms.facts import profile as facts
 
         facts.check_filter(subject, attribute, fact_type)
         if scope not in ("session", "namespace"):
@@ -325,7 +327,7 @@ class View:
         (entry,) = await self._shared.storage.get([id]) if context is not None else (None,)
         if entry is not None and context is not None:
             head = await self._shared.storage.head(context)
-            if entry.version <= assembly.version_of(head, self._at):
+            if entry.version <= pipeline.version_of(head, self._at):
                 (own,) = await self._shared.storage.read(
                     context, after=entry.version - 1, before=entry.version + 1
                 ) or [None]
@@ -335,28 +337,28 @@ class View:
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
-        from acms import branches
+        from acms.branches import forks as branches
 
         context = await self._shared.find()
         return [] if context is None else await branches.forks(self._shared.storage, context, self._at)
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
-        from acms import branches
+        from acms.branches import forks as branches
 
         context = await self._shared.find()
         return [] if context is None else await branches.ancestry(self._shared.storage, context)
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
-        from acms import branches
+        from acms.branches import forks as branches
 
         context = await self._shared.find()
         return None if context is None else await branches.tree(self._shared.storage, context)
 
     async def tags(self) -> dict[str, int]:
         """Return the named versions, inherited ones too, oldest first."""
-        from acms import branches
+        from acms.branches import forks as branches
 
         context = await self._shared.find()
         return {} if context is None else await branches.tags(self._shared.storage, context, self._at)
@@ -366,7 +368,7 @@ class View:
 
         From this side to the other: what is added is there and not here.
         """
-        from acms import branches
+        from acms.branches import forks as branches
 
         if isinstance(other, View):
             right = branches.Side(other._shared, other._at)
@@ -376,13 +378,13 @@ class View:
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
-        from acms import compaction
+        from acms.compaction import job
 
         context = await self._shared.find()
         return (
             []
             if context is None
-            else await compaction.compactions(self._shared.storage, context, self._at, stage=self.stage)
+            else await job.compactions(self._shared.storage, context, self._at, stage=self.stage)
         )
 
     async def expand(self, version: int) -> list[Entry]:
@@ -390,22 +392,22 @@ class View:
 
         `EntryNotFoundError` when there is no summary.
         """
-        from acms import compaction
+        from acms.compaction import job
 
         context = await self._shared.find()
-        found = await compaction.expand(self._shared.storage, context, self._at, version)
+        found = await job.expand(self._shared.storage, context, self._at, version)
         return list(self.stage.entries(found))
 
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
         shared = self._shared
-        return await policies.resolve(
+        return await policy_levels.resolve(
             shared.storage, await shared.find(), namespace=shared.namespace, service=shared.config.compaction
         )
 
     async def get_session_stats(self) -> SessionStats:
         """Return counts of the session: everything ever said, and what is in force."""
-        from acms.core.facts import in_force
+        from acms.log.facts import in_force
 
         shared = self._shared
         context = await shared.find()
@@ -425,10 +427,10 @@ class View:
                 counter=shared.counter.name,
             )
         head = await shared.storage.head(context)
-        version = assembly.version_of(head, self._at)
+        version = pipeline.version_of(head, self._at)
         newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
         messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
-        cover = await assembly.cover_at(shared.storage, context, head, version)
+        cover = await pipeline.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]
@@ -461,9 +463,9 @@ class View:
         return 0
 
     def _blank(self, budget: int) -> ContextItems:
-        return assembly.plan_window(self._nothing(), budget, self._shared.counter, self._shared.frame)
+        return pipeline.plan_window(self._nothing(), budget, self._shared.counter, self._shared.frame)
 
-    def _nothing(self) -> assembly.Gathered:
+    def _nothing(self) -> pipeline.Gathered:
         if self._at:
             raise ValidationError(f"the log ends at version 0, {self._at} does not exist yet", field="at")
-        return assembly.Gathered("", 0, Cover(()), [], [], whole=True)
+        return pipeline.Gathered("", 0, Cover(()), [], [], whole=True)

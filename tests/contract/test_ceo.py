@@ -22,7 +22,7 @@ from acms.contract import (
     RenderRequest,
     RiskLevel,
 )
-from acms.core.intents import Complexity, Domain, Urgency, Verb, understand
+from acms.contract.intent_defaults import Complexity, Domain, Urgency, Verb, understand
 from acms.errors import ValidationError
 from acms.model import Privacy
 

@@ -17,8 +17,8 @@ from acms.contract import Action
 from acms.errors import ConfigurationError
 from acms.providers import Endpoint, HTTPSource
 from acms.storage.wrapper import WrapperStorage
-from tests.contract.sources import Source, actions, checked, codes, engine, hang, ids, item, request
 from tests.providers.server import Behave, ModelServer
+from tests.support.sources import Source, actions, checked, codes, engine, hang, ids, item, request
 
 PAST = [item("exp:1", "We moved the orders before.", "orders", source="L4")]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.contract import RenderRequest
-from acms.core.entities import LONGEST, MOST, entities, gaze
+from acms.contract.entities import LONGEST, MOST, entities, gaze
 
 
 def asks(intent: str, entities: tuple[str, ...] | None = None) -> RenderRequest:

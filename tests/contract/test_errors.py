@@ -14,7 +14,7 @@ from acms.acs import ACS
 from acms.contract import Action
 from acms.errors import ProviderError
 from acms.providers import OfflineReflector
-from tests.contract.sources import Source, actions, checked, codes, engine, ids, item, request
+from tests.support.sources import Source, actions, checked, codes, engine, ids, item, request
 
 CATALOGUE = {action.value for action in Action}
 PAST = [item("exp:1", "We moved the orders before.", "orders", source="L4")]

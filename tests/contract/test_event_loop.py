@@ -17,13 +17,13 @@ import pytest
 
 from acms import ACMS, ACMSConfig, Privacy, open_storage
 from acms.acs import ACS
-from acms.aside import INLINE, TURN, Quiet, driven, in_thread
-from acms.aside import MANY as NEW
 from acms.config import PrivacyConfig
-from acms.core import sinks
-from acms.core.sinks import cleared
+from acms.privacy import redact_entry
+from acms.privacy.redact_entry import cleared
 from acms.providers.tokens import default_counter
-from tests.contract.sources import Source, engine, hang, ids, item, request
+from acms.runtime.threads import INLINE, TURN, Quiet, driven, in_thread
+from acms.runtime.threads import MANY as NEW
+from tests.support.sources import Source, engine, hang, ids, item, request
 
 MANY = 10_000
 
@@ -133,7 +133,7 @@ async def test_long_texts_are_searched_for_secrets_beside_the_loop(monkeypatch: 
         threads.append(threading.get_ident())
         return cleared(*arguments)
 
-    monkeypatch.setattr(sinks, "cleared", note)
+    monkeypatch.setattr(redact_entry, "cleared", note)
     config = ACMSConfig(privacy=PrivacyConfig(mode=Privacy.REDACT))
     async with ACMS("u", open_storage("memory://"), config=config) as session:
         for number in range(20):

@@ -11,7 +11,7 @@ from acms import ACMS, open_storage
 from acms.acs import ACS
 from acms.contract import Layer, Lod, RenderReply
 from acms.providers import OfflineReflector
-from tests.contract.sources import NOW, checked, codes, ids, request
+from tests.support.sources import NOW, checked, codes, ids, request
 
 ASKED = "which database does the orders service use"
 DECIDED = "Decision: the orders service uses PostgreSQL 18, because we need transactions."

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acms.contract import Candidate, Layer, ProviderRequest, ProviderResponse
-from tests.contract.sources import Source, checked, engine, hang, item, request
+from tests.support.sources import Source, checked, engine, hang, item, request
 
 KEY = "ghp_" + "aB3dE6gH9jK2" * 3
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."

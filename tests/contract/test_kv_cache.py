@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from acms.contract import Code, Fragment, KVPolicy, Lod, RenderReply, Variant
-from acms.core.kv_cache import FREQUENT, RECENT, Applied, KVCache, Quarters
-from acms.core.kv_policy import policy
+from acms.contract.caller_cache import FREQUENT, RECENT, Applied, KVCache, Quarters
+from acms.contract.kv_policy import policy
 from acms.errors import ValidationError
 
 MIXED = (

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import acms
 from acms.contract import Fragment, KVPolicy, Lod
-from acms.core.kv_cache import KVCache
-from acms.core.kv_policy import Held, evict_score, known, policy, quoting, resolve
+from acms.contract.caller_cache import KVCache
+from acms.contract.kv_policy import Held, evict_score, known, policy, quoting, resolve
 from acms.errors import ValidationError
 
 # The examples of seed 000, as they stand there.

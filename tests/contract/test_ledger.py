@@ -10,9 +10,9 @@ import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
-from acms.core.benefit import score
+from acms.contract.benefit import score
 from acms.errors import EntryNotFoundError
-from tests.contract.sources import Source, engine, ids, item, request
+from tests.support.sources import Source, engine, ids, item, request
 
 TEXT = "Stop the writers first, then copy the orders, then switch the readers over to the new place."
 

@@ -12,8 +12,8 @@ import pytest
 
 from acms import ACMS, open_storage
 from acms.acs import ACS
-from acms.logs import JSONFormatter
-from tests.contract.sources import Source, engine, hang, item, request
+from acms.observability.logging import JSONFormatter
+from tests.support.sources import Source, engine, hang, item, request
 
 SAID = "The orders of jane.doe@example.com are moved by night, password: swordfish77, and nobody is told."
 ALL = {

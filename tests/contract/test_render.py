@@ -15,11 +15,11 @@ from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
 from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse
-from acms.core.kv_policy import Held
+from acms.contract.kv_policy import Held
 from acms.errors import ConfigurationError
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
-from tests.contract.sources import NOW, Source, checked, codes, engine, ids, item, request, schema, strict
+from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, schema, strict
 
 SEED = {
     "version": "v0",

@@ -11,8 +11,8 @@ from math import log, nan
 import pytest
 
 from acms.contract import Candidate, Layer, Lod, RiskLevel, Variant
-from acms.core import benefit as formula
-from acms.core.selection import PROFILES, Profile, Selection, select
+from acms.contract import benefit as formula
+from acms.contract.selection import PROFILES, Profile, Selection, select
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HALF = 168 * log(2)

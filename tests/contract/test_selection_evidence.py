@@ -9,10 +9,10 @@ import pytest
 
 from acms import ACMS, open_storage
 from acms.contract import Candidate, Layer, Lod
-from acms.core.entities import entities
-from acms.core.selection import PROFILES, select
-from acms.evaluation import load
+from acms.contract.entities import entities
+from acms.contract.selection import PROFILES, select
 from acms.providers.tokens import default_counter
+from acms_eval import load
 
 BUDGET = 1000
 #: With the relevance of our recall and without: the least share of the evidence, and how much more than `published`, in

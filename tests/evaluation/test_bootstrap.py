@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acms.errors import ValidationError
-from acms.evaluation.bootstrap import difference, interval, weights
+from acms_eval.bootstrap import difference, interval, weights
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_one_does_not() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acms.evaluation.charts import STYLE, Axis, Chart, Point, Series, cells, svg, written
+from acms_eval.charts import STYLE, Axis, Chart, Point, Series, cells, svg, written
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHARE = Axis(label="hit rate", unit="share")

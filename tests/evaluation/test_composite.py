@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from acms.errors import ValidationError
-from acms.evaluation import WEIGHTS, Probe, Recalled, Report, composite, score
+from acms_eval import WEIGHTS, Probe, Recalled, Report, composite, score
 
 PROBE = Probe(question="Which framework?", expected=("FastAPI",), forbidden=("Flask",), after=0)
 RIGHT = score(PROBE, [Recalled(text="FastAPI", score=1.0)])

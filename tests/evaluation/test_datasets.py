@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from acms.errors import ValidationError
-from acms.evaluation import Conversation, load
-from acms.evaluation.datasets import read
+from acms_eval import Conversation, load
+from acms_eval.datasets import read
 
 LOCOMO: dict[str, Any] = {
     "sample_id": "pair-1",

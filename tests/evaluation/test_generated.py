@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acms.core.markers import detect
-from acms.core.terms import terms, words
 from acms.errors import ValidationError
-from acms.evaluation import (
+from acms.text.markers import detect
+from acms.text.tokenizer import terms, words
+from acms_eval import (
     SCENARIOS,
     WEIGHTS,
     MostRecent,
@@ -28,7 +28,7 @@ from acms.evaluation import (
     phrases,
     spread,
 )
-from acms.evaluation.scenarios import DISTANCES, temporal_degradation
+from acms_eval.scenarios import DISTANCES, temporal_degradation
 
 NAMES = list(SCENARIOS)
 STATED = ("fact", "correction")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from acms.evaluation import RetrievalReport, evaluate, load, systems
+from acms_eval import RetrievalReport, evaluate, load, systems
 
 CONVERSATIONS = (
     "locomo-dev/conv-30.json",

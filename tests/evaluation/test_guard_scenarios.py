@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from acms.evaluation import SCENARIOS, WEIGHTS, Phrases, Report, composite, phrases, run
-from acms.evaluation.peers import systems
-from acms.evaluation.sweeps import distances
+from acms_eval import SCENARIOS, WEIGHTS, Phrases, Report, composite, phrases, run
+from acms_eval.peers import systems
+from acms_eval.sweeps import distances
 
 COMPOSITE_AT_500 = 0.94
 COMPOSITE_OF_FESTIVAL = 0.92

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from acms import ConfigurationError, ProviderError, RetryConfig
-from acms.evaluation import Recalled
-from acms.evaluation.judge import Answer, Judge, rating
 from acms.providers import Endpoint
+from acms_eval import Recalled
+from acms_eval.judge import Answer, Judge, rating
 from tests.providers.server import Behave, ModelServer
 
 ONCE = RetryConfig(max_attempts=1)

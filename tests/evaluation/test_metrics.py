@@ -6,7 +6,7 @@ from math import log2
 
 import pytest
 
-from acms.evaluation import (
+from acms_eval import (
     Probe,
     Recalled,
     carries,

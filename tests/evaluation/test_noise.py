@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from acms.evaluation import PerfectReflector, Probe, Said, Scenario, run
 from acms.knowledge import Proposal
+from acms_eval import PerfectReflector, Probe, Said, Scenario, run
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 TALK = (

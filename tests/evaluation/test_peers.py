@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from acms.errors import ConfigurationError, ProviderError, ValidationError
-from acms.evaluation import (
+from acms_eval import (
     CachedEmbedder,
     MostRecent,
     PlainBM25,
@@ -27,8 +27,8 @@ from acms.evaluation import (
     measure,
     systems,
 )
-from acms.evaluation.baselines import stems
-from acms.evaluation.peers import open_gleanr
+from acms_eval.baselines import stems
+from acms_eval.peers import open_gleanr
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 TEXTS = (

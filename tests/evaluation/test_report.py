@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from acms.errors import ValidationError
-from acms.evaluation.charts import Axis, Chart, Point, Series
-from acms.evaluation.deliverables import FULL, QUICK, Sizes, deliverables
-from acms.evaluation.report import Document, Section, Table
-from acms.evaluation.suite import line_up
+from acms_eval.charts import Axis, Chart, Point, Series
+from acms_eval.deliverables import FULL, QUICK, Sizes, deliverables
+from acms_eval.report import Document, Section, Table
+from acms_eval.suite import line_up
 
 TINY = Sizes(
     seeds=1,

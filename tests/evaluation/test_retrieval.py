@@ -11,18 +11,9 @@ from math import log2
 import pytest
 
 from acms.errors import ProviderError, ValidationError
-from acms.evaluation import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
-from acms.evaluation.retrieval import (
-    Asked,
-    DataSize,
-    Progress,
-    auc,
-    budgets,
-    costs,
-    figures,
-    ranking,
-)
 from acms.providers.tokens import BPETokenCounter
+from acms_eval import Conversation, Question, Recalled, RetrievalReport, Said, System, evaluate, systems
+from acms_eval.retrieval import Asked, DataSize, Progress, auc, budgets, costs, figures, ranking
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from acms.evaluation import (
+from acms.providers import OfflineReflector
+from acms_eval import (
     MostRecent,
     PerfectReflector,
     PlainBM25,
@@ -23,7 +24,6 @@ from acms.evaluation import (
     run,
     table,
 )
-from acms.providers import OfflineReflector
 
 
 class Asked:

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from acms.core.markers import detect
 from acms.errors import ValidationError
-from acms.evaluation import Scenario, carries, corrections
-from acms.evaluation.topics import phrases
+from acms.text.markers import detect
+from acms_eval import Scenario, carries, corrections
+from acms_eval.topics import phrases
 
 PHRASES = phrases()
 TOPICS = PHRASES.topics

@@ -11,9 +11,9 @@ import pytest
 
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.evaluation import MostRecent, OpenSystem, PlainBM25, System
-from acms.evaluation.peers import open_acms
-from acms.evaluation.sweeps import (
+from acms_eval import MostRecent, OpenSystem, PlainBM25, System
+from acms_eval.peers import open_acms
+from acms_eval.sweeps import (
     CURRENT_PCTS,
     DISTANCES,
     EPISODE_TURNS,

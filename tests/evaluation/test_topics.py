@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acms.errors import ValidationError
-from acms.evaluation import SCENARIOS, Scenario, phrases
+from acms_eval import SCENARIOS, Scenario, phrases
 
 Document = dict[str, Any]
 

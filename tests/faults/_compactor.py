@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
-from acms.protocols import SummaryRequest
+from acms.ports import SummaryRequest
 
 MODEL = "m-1"
 

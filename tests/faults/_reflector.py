@@ -14,10 +14,10 @@ import signal
 import sys
 
 from acms.config import ACMSConfig, ReflectionConfig, RetryConfig, WorkerConfig
+from acms.facts.job import handler
+from acms.jobs.worker import Worker
 from acms.knowledge import Proposal, Reflection
-from acms.protocols import ReflectionRequest
-from acms.reflection import handler
-from acms.worker import Worker
+from acms.ports import ReflectionRequest
 
 from ._work import open_at
 

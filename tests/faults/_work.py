@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from acms.core.chain import genesis, verify
+from acms.log.hash_chain import genesis, verify
 from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
-from acms.protocols import Handle, HasIntegrity, StorageBackend
+from acms.ports import Handle, HasIntegrity, StorageBackend
 from acms.storage import open_storage
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SIZES = (20, 200, 700, 2_000, 9_000)

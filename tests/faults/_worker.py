@@ -18,9 +18,9 @@ import time
 
 from acms.config import RetryConfig, WorkerConfig
 from acms.errors import ACMSError
+from acms.jobs.worker import Worker
 from acms.model import Append, Draft, Lease
-from acms.protocols import StorageBackend
-from acms.worker import Worker
+from acms.ports import StorageBackend
 
 from ._work import NOW, open_at
 

@@ -16,7 +16,7 @@ import pytest
 
 from acms.errors import ACMSError, ConflictError, StorageError, StorageFullError
 from acms.model import Append, ContextDraft, Expect, Receipt
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 
 from ._vfs import FaultyVFS, checkpoint_every, failing
 from ._work import NOW, add, contexts, draft, op, sound, sound_file

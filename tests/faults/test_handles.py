@@ -15,7 +15,7 @@ import pytest
 
 from acms.errors import ACMSError, ConflictError, HandleError
 from acms.model import ContextDraft, Expect, Receipt
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 
 from ._process import finish, python
 from ._work import add, contexts, op, sound, sound_file
@@ -347,7 +347,7 @@ FORK = """
 import asyncio, gc, os, sys
 from pathlib import Path
 from acms.errors import HandleError
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 from tests.faults._work import add, contexts, sound
 
 path, what = Path(sys.argv[1]), sys.argv[2]

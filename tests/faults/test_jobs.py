@@ -21,8 +21,8 @@ import pytest
 from acms import ACMS, ACMSConfig, WorkerConfig, open_storage
 from acms.errors import StorageBusyError
 from acms.model import Append, ContextQuery, Entry, Job, JobDraft, JobQuery, JobState
-from acms.protocols import HasIntegrity, StorageBackend, SummaryRequest
-from acms.storage.sqlite import SQLiteStorage
+from acms.ports import HasIntegrity, StorageBackend, SummaryRequest
+from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing.logs import sound
 
 from . import _compactor

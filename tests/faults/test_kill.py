@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from acms.errors import ACMSError, StorageBusyError
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 
 from ._process import finish, writer
 from ._work import add, contexts, op, open_at, sound, sound_file

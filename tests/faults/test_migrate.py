@@ -17,13 +17,13 @@ from typing import Any
 import apsw
 import pytest
 
-from acms import transfer
-from acms.core.chain import micros
+from acms.branches import export
 from acms.errors import ACMSError, SchemaVersionError, StorageFullError
+from acms.log.hash_chain import micros
 from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
-from acms.storage import sqlite_schema
 from acms.storage.sql import migrations
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite import schema as sqlite_schema
+from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import sound
 from acms.testing.logs import fork, mixed, new, put, said
 
@@ -150,7 +150,7 @@ async def upgraded(path: Path, written: Written) -> None:
         assert found == written
         for context in found.contexts:
             if context.deleted_at is None:
-                assert await transfer.verify(store, context) == []
+                assert await export.verify(store, context) == []
                 await sound(store, context.id)
         context = next(one for one in found.contexts if one.key == "grandchild")
         before = found.newest[context.id]

@@ -16,8 +16,8 @@ import pytest
 from acms.errors import StorageBusyError, StorageUnavailableError
 from acms.kv import PostgresKV
 from acms.model import Append, Context, ContextDraft, ContextQuery, Derived, JobQuery, Receipt, Search, State
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_pool import UnknownOutcomeError
+from acms.storage.postgres.pool import UnknownOutcomeError
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, new, put, said
 from tests.servers.postgres import Databases, Server

@@ -11,7 +11,7 @@ import pytest
 
 from acms.errors import ConflictError
 from acms.model import Append, Expect, JobDraft, JobQuery, Receipt
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import ManualClock, StorageBackendTests, sound
 from acms.testing.logs import WHEN, fork, new, put, said, summed_up
 from tests.servers.pgbouncer import PgBouncer

@@ -18,10 +18,10 @@ from acms.errors import (
     StorageBusyError,
     StorageUnavailableError,
 )
-from acms.storage import postgres_migrate
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_migrate import known, migrate, status
-from acms.storage.postgres_pool import Pool
+from acms.storage.postgres import migrate as postgres_migrate
+from acms.storage.postgres.migrate import known, migrate, status
+from acms.storage.postgres.pool import Pool
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import new, put, said
 from tests.servers.postgres import Databases
@@ -95,7 +95,7 @@ async def test_t46_a_migration_cut_at_every_message_is_taken_up_again(postgres: 
 
 OPEN = """
 import asyncio, sys
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres.store import PostgresStorage
 print("ready", flush=True)
 sys.stdin.readline()
 asyncio.run(PostgresStorage(sys.argv[1]).__aenter__())

@@ -18,8 +18,8 @@ import pytest
 from acms import ACMS
 from acms.errors import ACMSError
 from acms.model import Append, Expect, JobDraft, Receipt
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_pool import UnknownOutcomeError
+from acms.storage.postgres.pool import UnknownOutcomeError
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import new, noted, put, said
 from tests.servers.postgres import Server, Standby

@@ -23,8 +23,8 @@ from acms.errors import (
     StorageUnavailableError,
 )
 from acms.model import Append, ContextDraft, Expect, JobDraft, JobQuery, JobState, Receipt
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_pool import UnknownOutcomeError
+from acms.storage.postgres.pool import UnknownOutcomeError
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, new, put, said
 from tests.servers.postgres import Databases, Server

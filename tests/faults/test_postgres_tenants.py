@@ -17,20 +17,9 @@ import psycopg
 import pytest
 
 from acms.errors import ACMSError, GoneError, SessionNotFoundError, StorageError
-from acms.logs import JSONFormatter
-from acms.model import (
-    Append,
-    Context,
-    ContextQuery,
-    Derived,
-    Done,
-    Failed,
-    JobDraft,
-    JobQuery,
-    Search,
-    State,
-)
-from acms.storage.postgres import PostgresStorage
+from acms.model import Append, Context, ContextQuery, Derived, Done, Failed, JobDraft, JobQuery, Search, State
+from acms.observability.logging import JSONFormatter
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import fork, new, noted, put, said
 from tests.servers.postgres import Databases

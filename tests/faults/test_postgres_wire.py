@@ -27,7 +27,7 @@ from acms.model import (
     Receipt,
     State,
 )
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import WHEN, new, noted, put, said
 from tests.servers.postgres import Databases

@@ -16,7 +16,7 @@ import pytest
 
 from acms.errors import ACMSError
 from acms.model import Durability
-from acms.storage.sqlite import SQLiteStorage
+from acms.storage.sqlite.store import SQLiteStorage
 
 from ._vfs import Disk, Event, RecordingVFS, checkpoint_every
 from ._work import add, batch, contexts, op, sound

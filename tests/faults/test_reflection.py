@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
-from acms.core import facts as known
-from acms.core import reflect
-from acms.core.history import Cover
-from acms.facts import PROFILE
+from acms.facts import backlog as reflect
+from acms.facts.profile import PROFILE
+from acms.log import facts as known
+from acms.log.in_force import Cover
 from acms.model import JobQuery, JobState, Kind
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.testing.logs import sound
 
 from ._process import finish, python

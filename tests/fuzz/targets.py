@@ -22,22 +22,22 @@ from urllib.parse import quote
 
 import httpx2
 
-from acms import ACMS, problems
+from acms import ACMS
+from acms.branches.export import export, restore, verify
+from acms.branches.importers import LineReader, read_lines
 from acms.client import Client
 from acms.client.session import RemoteSession
 from acms.config import RetryConfig
-from acms.contract import RenderRequest
+from acms.contract import RenderRequest, problem_details
 from acms.errors import ACMSError
-from acms.imports import LineReader, read_lines
-from acms.manifest import Manifest
 from acms.model import Search
 from acms.pins import create_pin_registry
+from acms.prompt.manifest import Manifest
 from acms.server import ServerConfig, create_app, wire
-from acms.server.catalogue import OPERATIONS
-from acms.server.door import pairs
+from acms.server.dispatch import pairs
+from acms.server.routes.table import OPERATIONS
 from acms.storage import MemoryStorage, open_storage
-from acms.storage.kv import InMemoryKV
-from acms.transfer import export, restore, verify
+from acms.storage.kv.base import InMemoryKV
 
 Run = Callable[[bytes], None]
 
@@ -76,7 +76,7 @@ def allowed(run: Callable[[], object]) -> None:
     try:
         run()
     except ACMSError as error:
-        problems.problem(error, request_id="fuzz")
+        problem_details.problem(error, request_id="fuzz")
 
 
 def _dumped(*values: Any) -> tuple[bytes, ...]:
@@ -414,7 +414,7 @@ def reply() -> Target:
         for index, verb in enumerate(verbs)
         for nth, (code, content) in enumerate(answers[verb])
     ]
-    problem = json.dumps(problems.problem(ACMSError("no"), request_id="x")).encode()
+    problem = json.dumps(problem_details.problem(ACMSError("no"), request_id="x")).encode()
     return Target(examples=(*examples, b"\0\0\5" + problem), run=lambda data: _await(believed(data)))
 
 

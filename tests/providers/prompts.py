@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from acms.composition import CacheMark, PromptMessage, Tool
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.prompt_types import CacheMark, PromptMessage, Tool
 from acms.providers.tokens import default_counter
 
 _CHARACTERS = st.characters(exclude_categories=("Cc", "Cs"))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms import HeuristicTokenCounter, Origin, ProviderError
-from acms.core.answers import CONFIDENCE, PROPOSALS, parse
-from acms.core.questions import SCHEMA, question
 from acms.knowledge import Fact, Proposal, Reflection
-from acms.protocols import ReflectionRequest, Turn
-from acms.providers.reflecting import template
+from acms.ports import ReflectionRequest, Turn
+from acms.providers.reflection_parser import CONFIDENCE, PROPOSALS, parse
+from acms.providers.reflection_prompt import SCHEMA, question
+from acms.providers.reflector import template
 
 VERSIONS = (3, 7, 12)
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages
-from acms.composition import CacheMark, Exactness, PromptMessage, Tool, Usage
-from acms.core.chat import NO_RESULT
 from acms.errors import PayloadError, ValidationError
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.prompt_types import CacheMark, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs.calibration import ADDED, Calibration
 from acms.providers.tokens import default_counter
+from acms.text.chat_messages import NO_RESULT
 
 from .prompts import conversations, wild
 

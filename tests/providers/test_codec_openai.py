@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import OpenAIChat, OpenAIResponses, Tool
-from acms.composition import CacheMark, PromptMessage
 from acms.errors import PayloadError, ValidationError
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.prompt_types import CacheMark, PromptMessage
 from tests.providers import prompts
 
 CHAT = OpenAIChat("gpt-4o")

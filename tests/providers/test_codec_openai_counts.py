@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool, Usage
-from acms.composition import PromptMessage
-from acms.core.pairs import is_placeholder
 from acms.errors import ValidationError
 from acms.model import Media, Part, Raw, Role, Text, ToolCall, ToolResult
+from acms.plan.tool_groups import is_placeholder
+from acms.prompt_types import PromptMessage
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.openai_models import published
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
-from tests.core.test_tokens import reference  # noqa: F401 - a fixture
 from tests.providers import prompts
+from tests.providers.test_token_counts import reference  # noqa: F401 - a fixture
 
 COUNTS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "openai_counts.json").read_text(encoding="utf-8")

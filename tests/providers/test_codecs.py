@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acms.codecs import AnthropicMessages, Exactness, OpenAIChat, OpenAIResponses, Tool
-from acms.composition import CacheMark, PromptMessage
-from acms.core import pairs
 from acms.errors import PayloadError
 from acms.model import Json, Media, Part, Role, Text, ToolResult
-from acms.protocols import Codec
+from acms.plan import tool_groups
+from acms.ports import Codec
+from acms.prompt_types import CacheMark, PromptMessage
 
 from . import validators
 from .prompts import conversations, marks, tidy, tools, wild
@@ -120,7 +120,7 @@ def test_a_payload_has_no_more_tokens_than_its_messages_apart(
     draw: st.DataObject,
 ) -> None:
     # As a prompt has them: every call with its answers, or with what stands for one that was not given.
-    messages = [message for unit in pairs.atoms(messages) for message in unit.messages]
+    messages = [message for unit in tool_groups.atoms(messages) for message in unit.messages]
     payload = rendered(codec, messages, tools=offered, marks=draw.draw(marks(len(messages))))
     if payload is None:
         return

@@ -6,12 +6,12 @@ import asyncio
 import random
 import threading
 
-from acms.core.extract import extract
-from acms.protocols import Summarizer, SummaryRequest, Turn
+from acms.ports import Summarizer, SummaryRequest, Turn
 from acms.providers import ExtractiveSummarizer
 from acms.providers.tokens import default_counter
-from tests.core.agentlog import agent_log
-from tests.core.counters import Counting
+from acms.text.extract import extract
+from tests.support.agentlog import agent_log
+from tests.support.counters import Counting
 
 
 def request(turns: list[Turn], max_tokens: int) -> SummaryRequest:

@@ -18,8 +18,8 @@ from acms import (
     open_storage,
 )
 from acms.providers import Endpoint, HTTPReranker, registry
-from tests.flows.talk import LONG_EPISODES, PATIENT, contents, fill
 from tests.providers.server import Behave, ModelServer
+from tests.support.talk import LONG_EPISODES, PATIENT, contents, fill
 
 TEXTS = ["orders run on PostgreSQL", "the cat sleeps", "which orders"]
 

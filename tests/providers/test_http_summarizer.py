@@ -18,10 +18,10 @@ from acms import (
     WorkerConfig,
     open_storage,
 )
-from acms.protocols import SummaryRequest, Turn
+from acms.ports import SummaryRequest, Turn
 from acms.providers import Endpoint, HTTPSummarizer
-from tests.flows.talk import LONG_EPISODES, Words
 from tests.providers.server import Behave, ModelServer
+from tests.support.talk import LONG_EPISODES, Words
 
 ONCE = RetryConfig(max_attempts=1)
 

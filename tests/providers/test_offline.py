@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from acms.evaluation import corrections, run
 from acms.knowledge import Fact, Proposal
 from acms.model import Origin
-from acms.protocols import ReflectionRequest, Reflector, Turn
+from acms.ports import ReflectionRequest, Reflector, Turn
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
+from acms_eval import corrections, run
 
 SAID = datetime(2026, 3, 2, tzinfo=UTC)
 

@@ -27,9 +27,8 @@ from acms import (
     ValidationError,
     open_storage,
 )
-from acms.core.questions import SCHEMA
 from acms.knowledge import Fact
-from acms.protocols import ReflectionRequest, SummaryRequest, Turn
+from acms.ports import ReflectionRequest, SummaryRequest, Turn
 from acms.providers import (
     AnthropicReflector,
     AnthropicSummarizer,
@@ -40,6 +39,7 @@ from acms.providers import (
     OpenAIReflector,
     OpenAISummarizer,
 )
+from acms.providers.reflection_prompt import SCHEMA
 from tests.providers.server import Behave, ModelServer
 
 KEY = "sk-canary-0123456789abcdef"

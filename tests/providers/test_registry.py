@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from acms import ConfigurationError, HeuristicTokenCounter, ProviderError
-from acms.protocols import ReflectionRequest, Turn
+from acms.ports import ReflectionRequest, Turn
 from acms.providers import (
     AnthropicReflector,
     ExtractiveSummarizer,

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from acms import ACMS
-from acms.core.validate import BATCH
-from acms.protocols import StorageBackend
-from acms.storage.postgres import PostgresStorage
+from acms.log.validation import BATCH
+from acms.ports import StorageBackend
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import HashEmbedder
 
 Lines: TypeAlias = Sequence[Mapping[str, Any]]

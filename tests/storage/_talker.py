@@ -7,7 +7,7 @@ import random
 import sys
 
 from acms.model import Append, Draft
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.testing.checker import RecordingStorage, dump
 from acms.testing.logs import fork, new, said
 from tests.faults._work import open_at

@@ -31,22 +31,16 @@ from unittest.mock import patch
 import pytest
 from hypothesis import Phase
 
-from acms.core import history
-from acms.protocols import StorageBackend
-from acms.storage import (
-    CachedStorage,
-    MemoryStorage,
-    SQLiteStorage,
-    cached,
-    log,
-    memory,
-    memory_erase,
-    memory_jobs,
-    sqlite,
-    sqlite_erase,
-    sqlite_file,
-)
-from acms.storage.postgres import PostgresStorage
+from acms.log import in_force
+from acms.ports import StorageBackend
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, cached
+from acms.storage.memory import erase as memory_erase
+from acms.storage.memory import jobs
+from acms.storage.memory import store as memory
+from acms.storage.postgres.store import PostgresStorage
+from acms.storage.sqlite import erase as sqlite_erase
+from acms.storage.sqlite import file
+from acms.storage.sqlite import store as sqlite
 from acms.testing import ManualClock, StorageBackendTests, run_story
 from tests.servers.postgres import Databases, Server
 from tests.servers.stores import another
@@ -119,12 +113,12 @@ FAULTS = [
     ),
     Fault(
         "a key may stand for two bodies", "memory",
-        code(log, "repeats", ("and not same(draft, entry)", "and False")),
+        code(append_rules, "repeats", ("and not same(draft, entry)", "and False")),
         "test_a_key_never_stands_for_two_bodies",
     ),
     Fault(
         "new and old keys mix", "sqlite",
-        code(log, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
+        code(append_rules, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
         "test_new_and_old_keys_do_not_mix",
     ),
     Fault(
@@ -132,12 +126,12 @@ FAULTS = [
         "test_a_key_belongs_to_one_context",
     ),
     Fault(
-        "the expected last message is ignored", "sqlite", code(log, "check", ("expected is not ANY and", "False and")),
+        "the expected last message is ignored", "sqlite", code(append_rules, "check", ("expected is not ANY and", "False and")),
         "test_t03_of_two_appends_on_the_same_head_one_is_refused",
     ),
     Fault(
         "expected rewrites are ignored", "sqlite",
-        code(log, "check", ("op.expect.rewrites is not None and", "False and")),
+        code(append_rules, "check", ("op.expect.rewrites is not None and", "False and")),
         "test_expected_rewrites_are_not_disturbed_by_new_messages",
     ),
     Fault(
@@ -159,27 +153,27 @@ FAULTS = [
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(sqlite_file.SQLiteFile, "_attempt",
+        code(file.SQLiteFile, "_attempt",
              ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
         "a refused operation is not undone", "sqlite",
-        code(sqlite_file.SQLiteFile, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        code(file.SQLiteFile, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
-        "a fork sees what its parent says later", "sqlite", code(log, "segments", ("min(last, upto)", "last")),
+        "a fork sees what its parent says later", "sqlite", code(append_rules, "segments", ("min(last, upto)", "last")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a fork above version 3 misses its last entry", "memory",
-        code(log, "inherit", ("lineage, 1, fork)", "lineage, 1, fork - (fork > 3))")),
+        code(append_rules, "inherit", ("lineage, 1, fork)", "lineage, 1, fork - (fork > 3))")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a deep fork reads its grandparent to the end", "memory",
-        code(log, "inherit", ("(owner, last) for", "(owner, dict(lineage).get(owner, last)) for")),
+        code(append_rules, "inherit", ("(owner, last) for", "(owner, dict(lineage).get(owner, last)) for")),
         "test_t10_a_fork_of_a_fork_inherits_from_both",
     ),
     Fault(
@@ -290,25 +284,25 @@ FAULTS = [
     ),
     Fault(
         "units split a tool group", "memory",
-        code(history, "units",
+        code(in_force, "units",
              ("found.append(Unit(tuple(members)))", "found.extend(Unit((member,)) for member in members)")),
         "story",
     ),
     Fault(
         "units show an open group in the middle", "memory",
-        code(history, "units", ("elif index == len(sequence) - 1:", "elif True:")),
+        code(in_force, "units", ("elif index == len(sequence) - 1:", "elif True:")),
         "story",
     ),
     Fault(
         "an undone summary stays in force", "memory",
         code(
-            history.Cover, "__init__",
+            in_force.Cover, "__init__",
             ("if by is not None and (entry.kind is not Kind.FACT or by not in keeping):", "if False:"),
         ),
         "story",
     ),
     Fault(
-        "an edit is read at the end", "memory", code(history, "anchor", ("if entry.replaces and", "if False and")),
+        "an edit is read at the end", "memory", code(in_force, "anchor", ("if entry.replaces and", "if False and")),
         "story",
     ),
     Fault(
@@ -336,12 +330,12 @@ FAULTS = [
     ),
     Fault(
         "names of jobs are ignored", "memory",
-        code(memory_jobs.MemoryJobs, "_twin", ("job.dedupe == dedupe", "False")),
+        code(jobs.MemoryJobs, "_twin", ("job.dedupe == dedupe", "False")),
         "test_a_job_is_enqueued_with_its_append_and_once_per_name",
     ),
     Fault(
         "what is done is settled again", "memory",
-        code(memory_jobs.MemoryJobs, "settle",
+        code(jobs.MemoryJobs, "settle",
              ("(job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE",
               "job.attempt != lease.attempt")),
         "test_what_is_done_is_neither_settled_again_nor_retried",

@@ -10,14 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 from acms.model import Append, Expect, Receipt
-from acms.storage import (
-    postgres_append,
-    postgres_base,
-    postgres_migrate,
-    postgres_ops,
-    postgres_pool,
-)
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres import append as postgres_append
+from acms.storage.postgres import base, migrate, pool
+from acms.storage.postgres import ops as postgres_ops
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import new, put, said
 from tests.faults._proxy import Wire
@@ -34,10 +30,10 @@ def query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
-        right = postgres_base.queries("postgres")
+        right = base.queries("postgres")
         wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
         assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(postgres_base, "queries", lambda dialect: wrong))
+        stack.enter_context(patch.object(base, "queries", lambda dialect: wrong))
 
     return plant
 
@@ -46,10 +42,10 @@ def schema(old: str, new: str) -> Plant:
     """Replace a text in the schema; it takes a database of its own."""
 
     def plant(stack: ExitStack) -> None:
-        right = postgres_migrate.known()
+        right = migrate.known()
         wrong = [(version, needs, sum, script.replace(old, new)) for version, needs, sum, script in right]
         assert wrong != right, f"the schema has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(postgres_migrate, "known", lambda: wrong))
+        stack.enter_context(patch.object(migrate, "known", lambda: wrong))
 
     return plant
 
@@ -58,9 +54,9 @@ def preamble(old: str, new: str) -> Plant:
     """Replace a text in what every transaction is told first."""
 
     def plant(stack: ExitStack) -> None:
-        wrong = postgres_pool.PREAMBLE.replace(old, new)
-        assert wrong != postgres_pool.PREAMBLE, f"the preamble has no {old!r} any more"
-        stack.enter_context(patch.object(postgres_pool, "PREAMBLE", wrong))
+        wrong = pool.PREAMBLE.replace(old, new)
+        assert wrong != pool.PREAMBLE, f"the preamble has no {old!r} any more"
+        stack.enter_context(patch.object(pool, "PREAMBLE", wrong))
 
     return plant
 
@@ -159,7 +155,7 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     yield (
         "a lineage is remembered without its parent",
         code(
-            postgres_base.PostgresBase,
+            base.PostgresBase,
             "_read_head",
             ("self._lineages[context] = segments", "self._lineages[context] = segments[1:]"),
         ),

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from acms.core.chain import entry_id
 from acms.errors import ACMSError, StorageError
+from acms.log.hash_chain import entry_id
 from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage
 from acms.storage.wrapper import WrapperStorage
 from acms.testing import sound

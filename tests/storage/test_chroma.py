@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, VectorsUnavailableError, proof
-from acms.core import cards
-from acms.core.citations import Link
-from acms.embedding import Embedding
+from acms import ACMS, VectorsUnavailableError
+from acms.erasure import proof
 from acms.errors import ConfigurationError
+from acms.log.provenance import Link
 from acms.model import ContextQuery, Derived, Kind, Search, State
-from acms.protocols import StorageBackend
-from acms.reindexing import reindex
-from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage, chroma
+from acms.ports import StorageBackend
+from acms.recall.embeddings import Embedding
+from acms.recall.reindex import reindex
+from acms.storage import CachedStorage, ChromaVectors, MemoryStorage, SQLiteStorage
+from acms.storage.chroma import vectors
 from acms.testing import HashEmbedder, ManualClock, StorageBackendTests, VectorTests, run_story
 from acms.testing.logs import carry, fork, new, noted, packed, put, said
+from acms.text import index_record
 
 chromadb = pytest.importorskip("chromadb")
 
@@ -376,12 +378,12 @@ async def test_too_much_at_once_is_dropped_and_found_missing(
         await put(store, context, said("a"), said("b"))
         gate.open.clear()
         row = Derived(version=1, space="s", data=packed(1, 1))
-        for _ in range(chroma.QUEUED):
+        for _ in range(vectors.QUEUED):
             assert await store.put_derived(context.id, [row], wait=False) == 1
         assert await store.put_derived(context.id, [replace(row, version=2)], wait=False) == 0
-        card = Derived(version=2, space=cards.SPACE, data=b"card")
+        card = Derived(version=2, space=index_record.SPACE, data=b"card")
         assert await store.put_derived(context.id, [card], wait=False) == 1
-        assert [one.data for one in await store.derived(context.id, cards.SPACE)] == [b"card"], (
+        assert [one.data for one in await store.derived(context.id, index_record.SPACE)] == [b"card"], (
             "no card waits"
         )
         gate.open.set()

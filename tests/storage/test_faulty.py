@@ -4,7 +4,7 @@ import pytest
 
 from acms.errors import StorageBusyError, StorageError
 from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, put, said, stream

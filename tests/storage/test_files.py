@@ -15,8 +15,9 @@ import pytest
 
 from acms.errors import StorageError
 from acms.kv import open_kv
-from acms.storage import SQLiteStorage, sqlite_file
+from acms.storage import SQLiteStorage
 from acms.storage.files import create, create_folder
+from acms.storage.sqlite import file
 from acms.testing.logs import new, put, said
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the modes of POSIX")
@@ -107,13 +108,13 @@ async def test_a_file_is_narrow_before_sqlite_opens_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, str]] = []
-    opening = sqlite_file._opened
+    opening = file._opened
 
     def opened(*given: Any) -> apsw.Connection:
         seen.append(modes(tmp_path))
         return opening(*given)
 
-    monkeypatch.setattr(sqlite_file, "_opened", opened)
+    monkeypatch.setattr(file, "_opened", opened)
     await write(tmp_path / "a.db")
     assert seen[0] == {"a.db": "0o600"}
 

@@ -24,7 +24,7 @@ from acms.kv import CompareAndSetKV, InMemoryKV, KVEntry, SQLiteKV, open_kv, upd
 from acms.model import ContextQuery
 from acms.storage import SQLiteStorage
 from acms.storage.sql import migrations
-from acms.storage.sqlite_schema import APPLICATION_ID
+from acms.storage.sqlite.schema import APPLICATION_ID
 from acms.testing import KVMemoryTests, sound
 from acms.testing.logs import new, put, said
 from tests.faults._process import finish, python

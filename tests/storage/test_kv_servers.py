@@ -25,7 +25,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.kv import PostgresKV, RedisKV, open_kv, update_entry
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import KVMemoryTests, sound
 from acms.testing.logs import new, put, said
 from tests.storage.test_kv import counted_by_processes, counting

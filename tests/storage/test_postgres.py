@@ -9,7 +9,7 @@ import pytest
 from acms import open_storage
 from acms.errors import ConflictError, SessionNotFoundError
 from acms.model import Context
-from acms.storage.postgres import PostgresStorage
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import StorageBackendTests, run_story
 from acms.testing.logs import fork, new, put, said
 from tests.servers.stores import another

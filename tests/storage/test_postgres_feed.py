@@ -10,8 +10,8 @@ import pytest
 
 from acms.errors import ValidationError
 from acms.model import Append, JobDraft, State
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_ops import Group, Waiting
+from acms.storage.postgres.ops import Group, Waiting
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import fork, new, noted, put, said
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from acms.kv import PostgresKV
 from acms.storage import open_storage
-from acms.storage.postgres_migrate import ROLES
+from acms.storage.postgres.migrate import ROLES
 from acms.storage.sql import queries
 from tests.servers.stores import inside
 

@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 from acms.cli.commands import app
 from acms.config import WorkerConfig
 from acms.errors import ACMSError, ConfigurationError, SchemaVersionError, StorageUnavailableError
+from acms.jobs.worker import Worker
 from acms.model import Done, JobDraft, State
-from acms.protocols import HasHints, HasMigrations
+from acms.ports import HasHints, HasMigrations
 from acms.storage import open_storage
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_migrate import ROLES
+from acms.storage.postgres.migrate import ROLES
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
 from acms.testing.logs import fork, new, put, said
-from acms.worker import Worker
 from tests.servers.postgres import Databases, Server
 from tests.servers.stores import inside
 

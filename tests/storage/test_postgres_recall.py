@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from acms.imports import read_chat
-from acms.protocols import StorageBackend
-from acms.storage.postgres import PostgresStorage
-from acms.storage.sqlite import SQLiteStorage
+from acms.branches.importers import read_chat
+from acms.ports import StorageBackend
+from acms.storage.postgres.store import PostgresStorage
+from acms.storage.sqlite.store import SQLiteStorage
 from acms.testing import HashEmbedder
 from acms.testing.logs import WHEN, carry
 from tests.faults._process import python

@@ -18,11 +18,11 @@ import pytest
 from acms import open_storage
 from acms.errors import ConfigurationError, ValidationError
 from acms.model import Context, ContextQuery, Derived, Search, State
-from acms.protocols import StorageBackend
-from acms.storage import postgres_migrate, postgres_search
-from acms.storage.memory import MemoryStorage
-from acms.storage.postgres import PostgresStorage
-from acms.storage.postgres_pool import Pool
+from acms.ports import StorageBackend
+from acms.storage.memory.store import MemoryStorage
+from acms.storage.postgres import migrate, search
+from acms.storage.postgres.pool import Pool
+from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import new, noted, packed, put, said
 from acms.testing.storage import HOSTILE
 from tests.servers.postgres import Databases
@@ -40,8 +40,8 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStorage]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every namespace counts as a large one."""
-    monkeypatch.setattr(postgres_search, "SMALL", 0)
-    monkeypatch.setattr(postgres_search, "EXACT", 0)
+    monkeypatch.setattr(search, "SMALL", 0)
+    monkeypatch.setattr(search, "EXACT", 0)
 
 
 def half(*numbers: float) -> bytes:
@@ -104,8 +104,8 @@ async def test_the_index_of_words_finds_what_comparing_all_finds(store: Postgres
 @pytest.mark.parametrize(
     ("said_", "asked"),
     [
-        ("see src/acms/core/index.py for it", "index.py"),
-        ("see src/acms/core/index.py for it", "src/acms/core/index.py"),
+        ("see src/acms/recall/index.py for it", "index.py"),
+        ("see src/acms/recall/index.py for it", "src/acms/recall/index.py"),
         ("call find_searchable_rows now", "find_searchable_rows"),
         ("it moved to https://example.org/a/b?page=7", "example.org"),
         ("write to ana@example.org", "ana@example.org"),
@@ -380,7 +380,7 @@ async def test_the_function_that_sees_all_tenants_is_the_only_one_and_is_closed(
 async def migrated(url: str, *, vectors: bool = True) -> list[int]:
     pool = Pool(url, size=1, patience=5.0, statement_seconds=30.0)
     try:
-        return [step.version for step in await postgres_migrate.migrate(pool, partitions=4, vectors=vectors)]
+        return [step.version for step in await migrate.migrate(pool, partitions=4, vectors=vectors)]
     finally:
         await pool.close()
 
@@ -390,7 +390,7 @@ async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migratio
     postgres_url: str, superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await migrated(postgres_url, vectors=False) == [1]
-    monkeypatch.setattr(postgres_migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
+    monkeypatch.setattr(migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
     space = "model/256/f16/said1"
     vectors = directions(30, 256)
     query = Search(namespace="default", space=space, vector=tuple(vectors[7]), limit=3)
@@ -463,7 +463,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
     assert (near[0].id.split("_")[2], words[0].id.split("_")[2]) == ("8", "c")
     connection = await psycopg.AsyncConnection.connect(postgres15_url, autocommit=True)
     async with connection:
-        steps = await postgres_migrate.status(connection)
+        steps = await migrate.status(connection)
     wants = "pgvector 0.8.2 or newer on the server"
     assert [(step.applied, step.waits_for) for step in steps] == [
         (True, None),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from acms import ACMS, copying, open_storage, storage
+from acms import ACMS, open_storage, storage
+from acms.branches import copying
 from acms.errors import ConfigurationError, HandleError, NotFoundError, ValidationError
 from acms.model import ContextQuery
 from acms.storage import MemoryStorage, Shards, SQLiteStorage, urls

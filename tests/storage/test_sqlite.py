@@ -11,8 +11,7 @@ import apsw
 import pytest
 
 import acms
-from acms import transfer
-from acms.core.chain import genesis, verify
+from acms.branches import export
 from acms.errors import (
     ConflictError,
     CorruptRecordError,
@@ -20,6 +19,7 @@ from acms.errors import (
     SchemaVersionError,
     SessionNotFoundError,
 )
+from acms.log.hash_chain import genesis, verify
 from acms.model import (
     Append,
     ContextQuery,
@@ -33,7 +33,7 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
-from acms.storage.sqlite_queue import Answer
+from acms.storage.sqlite.queue import Answer
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 
@@ -537,7 +537,7 @@ async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_
         entries = await store.read(context.id)
         problems = list(verify(entries, head=genesis(root.id), version=0))
         assert [version for version, _ in problems] == [2]
-        found = await transfer.verify(store, await store.context(context.id))
+        found = await export.verify(store, await store.context(context.id))
         assert {(problem.context, problem.version) for problem in found} == {(context.id, 2)}
 
 

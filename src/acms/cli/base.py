@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import typer
 
-from acms import branches
+from acms.branches import forks
 from acms.cli import render
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
-from acms.events import Event
 from acms.model import Context, ContextQuery
-from acms.protocols import Handle, Reflector, StorageBackend
+from acms.observability.events import Event
+from acms.ports import Handle, Reflector, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -174,7 +174,7 @@ async def looking(db: str | None, namespace: str, name: str, at: str | None) -> 
     """Open an existing session as it was at a version or tag, or as it is."""
     async with opened(db) as storage:
         context = await known(storage, name, namespace)
-        version = None if at is None else await branches.version_of(storage, context.id, point(at))
+        version = None if at is None else await forks.version_of(storage, context.id, point(at))
         async with over(storage, context, name) as one:
             yield one if version is None else one.at(version)
 

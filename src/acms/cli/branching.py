@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acms import branches
+from acms.branches import forks
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -29,13 +29,13 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
-from acms.core.chain import locate
-from acms.core.history import Cover, preview
-from acms.erasure import COLLECT_AFTER
+from acms.erasure.erase import COLLECT_AFTER
 from acms.errors import SessionNotFoundError, ValidationError
+from acms.log.hash_chain import locate
+from acms.log.in_force import Cover, preview
 from acms.model import Kind
-from acms.projections import Branch, Tree
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
+from acms.results import Branch, Tree
 from acms.view import View
 
 Place = Annotated[str, typer.Argument(metavar="VERSION|TAG", help="A version, or the name of one.")]
@@ -108,13 +108,13 @@ def tag(
         async with opened(db) as storage:
             context = await known(storage, session, namespace)
             if delete:
-                await branches.untag(storage, context.id, name or "")
+                await forks.untag(storage, context.id, name or "")
             elif name is not None:
                 number = None
                 if version is not None:
-                    number = await branches.version_of(storage, context.id, point(version))
-                await branches.tag(storage, context.id, name, number, move=move)
-            found = await branches.tags(storage, context.id, None)
+                    number = await forks.version_of(storage, context.id, point(version))
+                await forks.tag(storage, context.id, name, number, move=move)
+            found = await forks.tags(storage, context.id, None)
         screen = Screen(as_json)
         columns = Column("version", "cyan", right=True), Column("tag")
         rows = [[f"v{number}", tagged] for tagged, number in found.items()]
@@ -225,7 +225,7 @@ async def _side(storage: StorageBackend, text: str, namespace: str, at: str | No
         at = place
         context = await known(storage, name, namespace)
     one = over(storage, context, name)
-    return one if at is None else one.at(await branches.version_of(storage, context.id, point(at)))
+    return one if at is None else one.at(await forks.version_of(storage, context.id, point(at)))
 
 
 @app.command(epilog="Example:  acms delete what-if --yes")
@@ -249,7 +249,7 @@ def delete(
     async def work() -> None:
         async with opened(db) as storage:
             context = await known(storage, session, namespace)
-            keeping = await branches.delete(storage, context.id)
+            keeping = await forks.delete(storage, context.id)
         until = datetime.now(UTC) + COLLECT_AFTER
         screen = Screen(as_json)
 
@@ -342,7 +342,7 @@ async def _log(screen: Screen, db: str | None, namespace: str, session: str, lim
 async def _graph(screen: Screen, db: str | None, namespace: str, session: str) -> None:
     async with opened(db) as storage:
         here = (await known(storage, session, namespace)).id
-        tree = await branches.tree(storage, here)
+        tree = await forks.tree(storage, here)
         notes = {branch.context_id: await _notes(storage, branch) for _, branch in tree}
     value = [
         {
@@ -390,7 +390,7 @@ ASCII = Signs("|", "`", "|", "-", "#", "*", "<-")
 
 async def _notes(storage: StorageBackend, branch: Branch) -> Notes:
     settings = (await storage.context(branch.context_id)).settings
-    tags = {name: tagged["version"] for name, tagged in settings.get(branches.TAGS, {}).items()}
+    tags = {name: tagged["version"] for name, tagged in settings.get(forks.TAGS, {}).items()}
     context, deleted = branch.context_id, branch.deleted
     summaries = await storage.read(context, kinds=(Kind.SUMMARY,), after=branch.fork or 0, deleted=deleted)
     cover = Cover(await storage.read(context, replacing=True, deleted=deleted) if summaries else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -12,7 +13,6 @@ from acms.cli import (
     compacting,
     demo,
     erasing,
-    evaluating,
     facts,
     jobs,
     keys,
@@ -34,7 +34,6 @@ __all__ = [
     "compacting",
     "demo",
     "erasing",
-    "evaluating",
     "facts",
     "jobs",
     "keys",
@@ -48,6 +47,9 @@ __all__ = [
     "scanning",
     "serving",
 ]
+
+with suppress(ModuleNotFoundError):  # `acms eval` comes with the distribution acms-eval
+    import acms_eval.cli  # noqa: F401
 
 
 def _version(wanted: bool) -> None:

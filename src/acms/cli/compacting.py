@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from acms import policies
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -25,10 +24,11 @@ from acms.cli.base import (
 )
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
-from acms.core.history import preview
-from acms.core.policy import ResolvedPolicy
 from acms.errors import ValidationError
-from acms.projections import Compaction
+from acms.log import policy_levels
+from acms.log.in_force import preview
+from acms.log.policy import ResolvedPolicy
+from acms.results import Compaction
 
 policy = typer.Typer(
     help="See or change when a log is compacted.", no_args_is_help=True, rich_markup_mode=None
@@ -301,14 +301,14 @@ def policy_set(
         async with opened(db) as storage:
             context = await known(storage, session, namespace)
             if whole:
-                await policies.change_namespace(storage, namespace, changes)
+                await policy_levels.change_namespace(storage, namespace, changes)
                 if retention is not None:
-                    await policies.set_retention(storage, namespace, retention)
+                    await policy_levels.set_retention(storage, namespace, retention)
                 if hold is not None:
-                    await policies.set_hold(storage, namespace, hold)
-                found = await policies.resolve(storage, context.id, namespace=namespace, service=service)
+                    await policy_levels.set_hold(storage, namespace, hold)
+                found = await policy_levels.resolve(storage, context.id, namespace=namespace, service=service)
             else:
-                found = await policies.change(storage, context.id, changes, service=service)
+                found = await policy_levels.change(storage, context.id, changes, service=service)
         _show_policy(session, found, as_json)
 
     run(as_json, work())

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
+from acms.branches.importers import Turn, read_chat
 from acms.cli import render
 from acms.cli.base import AsJson, Namespace, app, file_url, run
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
-from acms.core.history import preview
-from acms.imports import Turn, read_chat
 from acms.knowledge import Fact
+from acms.log.in_force import preview
 from acms.model import Kind
-from acms.projections import ContextItems
 from acms.providers import OfflineReflector
+from acms.results import ContextItems
 from acms.session import ACMS
 from acms.storage import open_storage
 

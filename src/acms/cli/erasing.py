@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from acms import erasure
+from acms.branches.export import Progress
 from acms.cli import render
 from acms.cli.base import AsJson, Db, app, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
+from acms.erasure import erase as erasure
 from acms.model import Json
-from acms.projections import Erasure
-from acms.protocols import StorageBackend
-from acms.transfer import Progress
+from acms.ports import StorageBackend
+from acms.results import Erasure
 
 
 @app.command(epilog="Example:  acms erase user_123 --message ID --verify")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from acms import facts as knowledge
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -30,15 +29,16 @@ from acms.cli.base import (
 )
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
-from acms.core.chain import locate
-from acms.core.exposure import mode_of
-from acms.core.history import preview
-from acms.core.sinks import cleared
 from acms.errors import EntryNotFoundError
-from acms.events import Event, Reflected
+from acms.facts import profile as knowledge
 from acms.knowledge import Decision, Fact, Scope
+from acms.log.hash_chain import locate
+from acms.log.in_force import preview
 from acms.model import Entry
-from acms.protocols import StorageBackend
+from acms.observability.events import Event, Reflected
+from acms.ports import StorageBackend
+from acms.privacy.modes import mode_of
+from acms.privacy.redact_entry import cleared
 
 LIST, HISTORY, WHY, UNDO = "list", "history", "why", "undo"
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acms import jobs as operations
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -31,18 +30,19 @@ from acms.cli.base import (
 from acms.cli.keys import served
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
-from acms.core.history import preview
-from acms.core.validate import PAGE
 from acms.errors import ACMSError, ConfigurationError
-from acms.events import Event, JobFailed, JobFinished
-from acms.logs import log, shown
+from acms.jobs import operator as operations
+from acms.jobs.worker import GRACE, Worker
+from acms.log.in_force import preview
+from acms.log.validation import PAGE
 from acms.model import Job, JobQuery, JobState
-from acms.protocols import Reflector, StorageBackend
-from acms.worker import GRACE, Worker
+from acms.observability.events import Event, JobFailed, JobFinished
+from acms.observability.logging import log, shown
+from acms.ports import Reflector, StorageBackend
 
 if TYPE_CHECKING:
     from acms.server.keys import Keys
-    from acms.server.stores import Stores
+    from acms.server.tenants import Stores
 
 LIST, RETRY, CANCEL = "list", "retry", "cancel"
 

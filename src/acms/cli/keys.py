@@ -21,7 +21,7 @@ from acms.storage.files import create_folder
 if TYPE_CHECKING:
     from acms.server.audit import Noted
     from acms.server.keys import Key, Keys
-    from acms.server.stores import Stores
+    from acms.server.tenants import Stores
 
 keys = typer.Typer(
     help="Make and end the API keys of the HTTP service.", no_args_is_help=True, rich_markup_mode=None
@@ -69,7 +69,7 @@ async def served(db: str | None, *, write: bool = False) -> AsyncGenerator[tuple
     """Open what a service on this store would open; only a command that writes creates a file."""
     from acms.server.audit import Audit
     from acms.server.keys import Keys
-    from acms.server.stores import Engine, Stores, working
+    from acms.server.tenants import Engine, Stores, working
 
     url = db or file_url(data_file())
     stores = Stores(url, working(Engine(config=ACMSConfig.from_env()), False))

@@ -15,7 +15,7 @@ from acms.cli.base import AsJson, Db, Unused, app, data_file, file_url, run
 from acms.cli.render import Column, Screen
 from acms.errors import ACMSError
 from acms.model import Migration
-from acms.protocols import Handle, HasMigrations
+from acms.ports import Handle, HasMigrations
 from acms.storage import Shards, open_storage
 from acms.storage.files import create_folder
 

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from acms import copying, transfer
+from acms.branches import copying
+from acms.branches import export as transfer
+from acms.branches.importers import Turn, read_chat, read_lines
 from acms.cli import render
 from acms.cli.base import AsJson, Db, File, Namespace, Session, Unused, app, contexts, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError
-from acms.imports import Turn, read_chat, read_lines
-from acms.protocols import HasBackup, HasIntegrity, StorageBackend
+from acms.ports import HasBackup, HasIntegrity, StorageBackend
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 

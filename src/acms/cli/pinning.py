@@ -14,17 +14,17 @@ import typer
 
 from acms.cli.base import AsJson, Db, app, data_file, file_url, run
 from acms.cli.render import Column, Screen
-from acms.core import pins as blocks
-from acms.core.history import preview
 from acms.errors import ConfigurationError, StorageError
-from acms.kv import KVEntry, KVMemory, SQLiteKV, open_kv
+from acms.log.in_force import preview
 from acms.model import Json
-from acms.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
-from acms.protocols import TokenCounter
+from acms.ports import TokenCounter
+from acms.prompt import pin_index as blocks
+from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
 from acms.storage.files import create_folder
-from acms.storage.kv import KVHome
+from acms.storage.kv import KVEntry, KVMemory, SQLiteKV, open_kv
+from acms.storage.kv.base import KVHome
 
 Kv = Annotated[
     str | None,

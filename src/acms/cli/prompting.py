@@ -17,18 +17,18 @@ from rich.text import Text
 from acms.cli import render
 from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
 from acms.cli.render import Column, Screen
-from acms.composition import PromptMessage
-from acms.core.history import preview
-from acms.core.manifest import ledger
-from acms.core.wire import parts_from_json, parts_to_json
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.manifest import Manifest, Sent
+from acms.log.entry_json import parts_from_json, parts_to_json
+from acms.log.in_force import preview
 from acms.model import Json, Media, Privacy, Raw, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as Words
-from acms.projections import Verdict
-from acms.protocols import Codec
-from acms.replay import replay as replayed
-from acms.replay import shown as messages_of
+from acms.ports import Codec
+from acms.prompt.manifest import Manifest, Sent
+from acms.prompt.manifest_writer import ledger
+from acms.prompt.replay import replay as replayed
+from acms.prompt.replay import shown as messages_of
+from acms.prompt_types import PromptMessage
+from acms.results import Verdict
 from acms.storage.files import create
 
 FORMAT = 1
@@ -58,7 +58,7 @@ RECALLED = 4
 
 
 def _codec(name: str, model: str | None) -> Codec:
-    from acms import codecs
+    from acms.providers import codecs
 
     return codecs.named(name, model)
 
@@ -105,7 +105,7 @@ def render_prompt(
     """
 
     async def work() -> None:
-        from acms.prompt import Prompt
+        from acms.prompt.builder import Prompt
 
         made = Prompt(_codec(codec, model))
         earlier = None if after is None else _kept(after).manifest
@@ -165,7 +165,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
 
     The shared beginning is what a provider can read from its cache.
     """
-    from acms.core.caching import predict
+    from acms.plan.prefix_cache import predict
 
     async def work() -> None:
         one, other = _kept(left), _kept(right)

@@ -25,9 +25,9 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
-from acms.core.history import preview
-from acms.core.validate import NAMESPACE
-from acms.facts import PROFILE
+from acms.facts.profile import PROFILE
+from acms.log.in_force import preview
+from acms.log.validation import NAMESPACE
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""

@@ -11,8 +11,8 @@ from acms.cli import render
 from acms.cli.base import AsJson, Db, Namespace, app, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
-from acms.protocols import Embedder, StorageBackend
-from acms.reindexing import reindex
+from acms.ports import Embedder, StorageBackend
+from acms.recall.reindex import reindex
 
 
 def _embedder(name: str | None) -> str | None:

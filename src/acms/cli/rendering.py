@@ -11,10 +11,10 @@ import typer
 
 from acms.cli.base import AsJson, Db, File, Namespace, app, reading, run
 from acms.cli.render import Column, Screen, plain
-from acms.contract import RenderReply
-from acms.core.history import preview
+from acms.contract.schema import RenderReply
 from acms.errors import ValidationError
-from acms.projections import Verdict
+from acms.log.in_force import preview
+from acms.results import Verdict
 
 FRAGMENTS = (
     Column("lod", "magenta"),
@@ -59,7 +59,7 @@ def render(
 
     async def work() -> int:
         body = _read(request)
-        from acms.acs import ACS
+        from acms.contract.engine import ACS
 
         async with reading(db, namespace, session) as one:
             reply = await ACS([one]).render(body)

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from acms import scanning
 from acms.cli import render
 from acms.cli.base import AsJson, Db, app, known, opened, run
 from acms.cli.render import Column, Screen, plain
-from acms.core.privacy import KINDS, safe_key
 from acms.model import Json
-from acms.scanning import Finding, Scan
+from acms.privacy import scan as scanning
+from acms.privacy.detect import KINDS, safe_key
+from acms.privacy.scan import Finding, Scan
 
 _AT_ONCE = 20
 """Entries that one proposed command erases."""

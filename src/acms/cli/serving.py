@@ -13,22 +13,11 @@ from typing import Annotated
 
 import typer
 
-from acms.cli.base import (
-    AsJson,
-    Db,
-    Model,
-    ReflectorName,
-    Url,
-    app,
-    data_file,
-    file_url,
-    reflecting,
-    run,
-)
+from acms.cli.base import AsJson, Db, Model, ReflectorName, Url, app, data_file, file_url, reflecting, run
 from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
-from acms.logs import JSONFormatter
+from acms.observability.logging import JSONFormatter
 from acms.storage.files import create_folder
 
 
@@ -73,7 +62,7 @@ def serve(
             raise MissingExtraError("server", "uvicorn") from None
         from acms.server import ServerConfig, create_app
         from acms.server.config import loopback
-        from acms.server.listening import bounded
+        from acms.server.listen import bounded
 
         wanted = auth or ("off" if loopback(host) else "required")
         if wanted not in ("required", "off"):

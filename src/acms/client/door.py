@@ -10,7 +10,7 @@ from acms.client.nouns import ContextInfo, noun, nouns, value
 from acms.client.session import RemoteSession
 from acms.client.transport import Transport, path
 from acms.config import RetryConfig
-from acms.contract import RenderRequest
+from acms.contract.schema import RenderRequest
 from acms.errors import ValidationError
 from acms.model import Json
 

@@ -13,12 +13,12 @@ from acms.client.log import Log, given
 from acms.client.nouns import ContextInfo, noun
 from acms.client.transport import path
 from acms.client.view import RemoteView
-from acms.core import validate
-from acms.core.policy import ResolvedPolicy
-from acms.core.wire import parts_to_json
 from acms.errors import EntryNotFoundError, EpisodeNotFoundError, JobFailedError, ValidationError
+from acms.log import validation
+from acms.log.entry_json import parts_to_json
+from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, Job, JobState, Json, Origin, Part, Privacy, Role, Seen
-from acms.projections import Branch, Compaction, Erasure, MessageReceipt
+from acms.results import Branch, Compaction, Erasure, MessageReceipt
 
 __all__ = ["RemoteSession"]
 
@@ -117,7 +117,7 @@ class RemoteSession(RemoteView):
             draft.setdefault("key", draft.pop("idempotency_key", None))
             if draft["key"] is None and idempotency_key is not None:
                 # In the body: a header has no room for every name.
-                draft["key"] = f"{validate.name(idempotency_key, 'idempotency_key')}:{index}"
+                draft["key"] = f"{validation.name(idempotency_key, 'idempotency_key')}:{index}"
         headers = {} if last_message is ANY else {"if-match": f'"{last_message or "empty"}"'}
         return await self._append(drafts, headers) if drafts else []
 
@@ -312,7 +312,7 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
     values = {name: value for name, value in given.items() if value is not None}
     moment = values.get("created_at")
     if isinstance(moment, datetime):
-        values["created_at"] = validate.moment(moment, f"{at}created_at").isoformat()
+        values["created_at"] = validation.moment(moment, f"{at}created_at").isoformat()
     for name in ("role", "privacy", "origin"):
         if isinstance(values.get(name), str):
             values[name] = str(values[name]).lower()
@@ -320,7 +320,7 @@ def _message(given: Mapping[str, Any], at: str) -> dict[str, Json]:
         if name in values and not isinstance(values[name], str):
             values[name] = list(values[name])
     if "metadata" in values:
-        values["metadata"] = validate.metadata(values["metadata"], f"{at}metadata")
+        values["metadata"] = validation.metadata(values["metadata"], f"{at}metadata")
     for index, part in enumerate(values.get("parts", ())):
         if not isinstance(part, Part):
             raise ValidationError(f"{type(part).__name__} is not a part", field=f"{at}parts[{index}]")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
 
-from acms import problems
 from acms.config import RetryConfig
+from acms.contract import problem_details
 from acms.errors import (
     ACMSError,
     AuthenticationError,
@@ -331,7 +331,7 @@ class Transport:
     def _error(self, status: int, headers: Mapping[str, str], found: Json) -> ACMSError:
         after = _seconds(headers.get("retry-after"))
         if isinstance(found, dict) and isinstance(found.get("code"), str):
-            error = problems.raised(cast("dict[str, Json]", found))
+            error = problem_details.raised(cast("dict[str, Json]", found))
             if isinstance(error, ValidationError):
                 _call_by_argument(error)
         elif status == 429:
@@ -369,7 +369,7 @@ def _call_by_argument(error: ValidationError) -> None:
 
 def _passing(error: ACMSError) -> bool:
     """Whether the same request may simply be sent again: nobody was there, or it was too much at a time."""
-    return error.retryable and problems.status_of(error) in (429, 503)
+    return error.retryable and problem_details.status_of(error) in (429, 503)
 
 
 def _context(url: str) -> ssl.SSLContext:

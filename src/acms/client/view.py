@@ -8,12 +8,12 @@ from acms.client import nouns
 from acms.client.log import Log
 from acms.client.nouns import noun
 from acms.client.transport import path
-from acms.core import validate
-from acms.core.policy import ResolvedPolicy
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.knowledge import Fact
+from acms.log import validation
+from acms.log.policy import ResolvedPolicy
 from acms.model import Entry, Json, Role
-from acms.projections import (
+from acms.results import (
     Branch,
     Compaction,
     ContextItems,
@@ -87,7 +87,7 @@ class RemoteView:
 
     async def window(self, budget: int, *, keep: Collection[str | Role] = ()) -> ContextItems:
         """Return the newest contiguous messages in force within a budget; see `acms.View.window`."""
-        budget = validate.budget(budget, "budget")
+        budget = validation.budget(budget, "budget")
         context = await self.log.find()
         if context is None:
             self._nothing()
@@ -106,8 +106,8 @@ class RemoteView:
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
         """Return a page of the log, oldest first: entries with a version above `after`."""
-        limit = validate.whole(limit, "limit", least=1, most=validate.PAGE)
-        after = validate.whole(after, "after")
+        limit = validation.whole(limit, "limit", least=1, most=validation.PAGE)
+        after = validation.whole(after, "after")
         context = await self.log.find()
         if context is None:
             self._nothing()

@@ -1,1 +1,1 @@
-"""The workshop: pure decisions. Nothing here awaits, reads a clock, draws a random number, logs or does I/O."""
+"""Modules under the names they had before; see docs/architecture.md."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from acms.config import ACMSConfig
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
-from acms.protocols import StorageBackend, TokenCounter
+from acms.ports import StorageBackend, TokenCounter
 from acms.session import ACMS
 
 __all__ = ["ACMSSession"]

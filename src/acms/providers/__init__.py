@@ -5,12 +5,12 @@ What needs an extra is imported when asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from acms.runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from acms.providers.anthropic import AnthropicReflector, AnthropicSummarizer
-    from acms.providers.extractive import ExtractiveSummarizer
     from acms.providers.http import Endpoint
     from acms.providers.http_embedder import HTTPEmbedder
     from acms.providers.http_reflector import HTTPReflector
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from acms.providers.http_source import HTTPSource
     from acms.providers.http_summarizer import HTTPSummarizer
     from acms.providers.local import LocalEmbedder
-    from acms.providers.offline import OfflineReflector
+    from acms.providers.offline.reflector import OfflineReflector
+    from acms.providers.offline.summarizer import ExtractiveSummarizer
     from acms.providers.openai import OpenAIEmbedder, OpenAIReflector, OpenAISummarizer
     from acms.providers.retry import with_retry
 
@@ -40,31 +41,21 @@ __all__ = [
     "with_retry",
 ]
 
-_ROOMS = {
-    "AnthropicReflector": "anthropic",
-    "AnthropicSummarizer": "anthropic",
-    "Endpoint": "http",
-    "ExtractiveSummarizer": "extractive",
-    "HTTPEmbedder": "http_embedder",
-    "HTTPReflector": "http_reflector",
-    "HTTPReranker": "http_reranker",
-    "HTTPSource": "http_source",
-    "HTTPSummarizer": "http_summarizer",
-    "LocalEmbedder": "local",
-    "OfflineReflector": "offline",
-    "OpenAIEmbedder": "openai",
-    "OpenAIReflector": "openai",
-    "OpenAISummarizer": "openai",
-    "with_retry": "retry",
+_HOMES = {
+    "AnthropicReflector": "acms.providers.anthropic",
+    "AnthropicSummarizer": "acms.providers.anthropic",
+    "Endpoint": "acms.providers.http",
+    "ExtractiveSummarizer": "acms.providers.offline.summarizer",
+    "HTTPEmbedder": "acms.providers.http_embedder",
+    "HTTPReflector": "acms.providers.http_reflector",
+    "HTTPReranker": "acms.providers.http_reranker",
+    "HTTPSource": "acms.providers.http_source",
+    "HTTPSummarizer": "acms.providers.http_summarizer",
+    "LocalEmbedder": "acms.providers.local",
+    "OfflineReflector": "acms.providers.offline.reflector",
+    "OpenAIEmbedder": "acms.providers.openai",
+    "OpenAIReflector": "acms.providers.openai",
+    "OpenAISummarizer": "acms.providers.openai",
+    "with_retry": "acms.providers.retry",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import numpy, the HTTP client and the model on first use."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError
 from acms.providers.http_summarizer import ModelSummarizer
-from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
+from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
 from acms.providers.sdk import OverClient, SDKChat, client_of, made
 
 if TYPE_CHECKING:

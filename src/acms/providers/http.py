@@ -21,12 +21,12 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from acms.aside import breathe, in_thread
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ConfigurationError, ProviderError
-from acms.logs import log
+from acms.observability.logging import log
 from acms.providers.addresses import Guard, Resolve, resolve
 from acms.providers.retry import with_retry
+from acms.runtime.threads import breathe, in_thread
 
 __all__ = ["Endpoint", "StatusError", "UnreachableError", "endpoint", "retry_after"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
-from acms.providers.reflecting import ANSWER_TOKENS, ModelReflector
+from acms.providers.reflector import ANSWER_TOKENS, ModelReflector
 
 __all__ = ["HTTPReflector"]
 

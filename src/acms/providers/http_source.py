@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from acms.config import RetryConfig
-from acms.contract import Layer, ProviderRequest
+from acms.contract.schema import Layer, ProviderRequest
 from acms.errors import ConfigurationError
 from acms.providers.http import Endpoint, OverEndpoint
 

@@ -8,11 +8,11 @@ from functools import cache
 from importlib.resources import files
 
 from acms.errors import ConfigurationError
-from acms.protocols import SummaryRequest, Turn
+from acms.ports import SummaryRequest, Turn
 from acms.providers.arguments import model_name
 from acms.providers.chat import Chat
 from acms.providers.http import Endpoint, OverEndpoint, endpoint
-from acms.providers.reflecting import Completing
+from acms.providers.reflector import Completing
 
 __all__ = ["HTTPSummarizer"]
 

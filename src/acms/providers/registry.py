@@ -23,12 +23,12 @@ _BUILT_IN: Mapping[tuple[str, str], tuple[str, str]] = {
     ("embedder", "openai"): ("openai", "OpenAIEmbedder"),
     ("reranker", "http"): ("http_reranker", "HTTPReranker"),
     ("summarizer", "anthropic"): ("anthropic", "AnthropicSummarizer"),
-    ("summarizer", "extractive"): ("extractive", "ExtractiveSummarizer"),
+    ("summarizer", "extractive"): ("offline.summarizer", "ExtractiveSummarizer"),
     ("summarizer", "http"): ("http_summarizer", "HTTPSummarizer"),
     ("summarizer", "openai"): ("openai", "OpenAISummarizer"),
     ("reflector", "anthropic"): ("anthropic", "AnthropicReflector"),
     ("reflector", "http"): ("http_reflector", "HTTPReflector"),
-    ("reflector", "offline"): ("offline", "OfflineReflector"),
+    ("reflector", "offline"): ("offline.reflector", "OfflineReflector"),
     ("reflector", "openai"): ("openai", "OpenAIReflector"),
 }
 _registered: dict[tuple[str, str], Callable[..., Any]] = {}

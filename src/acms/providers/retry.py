@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from acms.config import RetryConfig
 from acms.errors import ACMSError, ProviderError
-from acms.logs import log
+from acms.observability.logging import log
 
 __all__ = ["with_retry"]
 

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from acms.aside import breathe
 from acms.errors import ConfigurationError, ValidationError
+from acms.runtime.threads import breathe
 
 if TYPE_CHECKING:
-    from acms.protocols import TokenCounter
+    from acms.ports import TokenCounter
 
 __all__ = [
     "BPETokenCounter",

@@ -10,23 +10,23 @@ from importlib.metadata import version
 from time import perf_counter
 
 from acms.config import ACMSConfig
-from acms.core.validate import PAGE
+from acms.contract.providers import KnowledgeSource
 from acms.errors import ConfigurationError
-from acms.layers import KnowledgeSource
-from acms.logs import log, shown
+from acms.log.validation import PAGE
 from acms.model import ContextQuery, JobQuery, JobState, Json
-from acms.protocols import Embedder, Reflector, Reranker, Summarizer
+from acms.observability.logging import log, shown
+from acms.ports import Embedder, Reflector, Reranker, Summarizer
 from acms.providers.tokens import default_counter
 from acms.server.asgi import Receive, Scope, Send
 from acms.server.audit import Audit
-from acms.server.catalogue import OPERATIONS
+from acms.server.auth import Gate
 from acms.server.config import ServerConfig
-from acms.server.door import Door
-from acms.server.gate import Gate
+from acms.server.dispatch import Door
 from acms.server.keys import Keys
 from acms.server.metrics import Metrics
 from acms.server.openapi import document
-from acms.server.stores import OWN, Engine, Stores, working
+from acms.server.routes.table import OPERATIONS
+from acms.server.tenants import OWN, Engine, Stores, working
 
 __all__ = ["App", "create_app"]
 

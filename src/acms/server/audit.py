@@ -22,15 +22,15 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
-from acms import problems
-from acms.core import validate
-from acms.core.wire import dump
+from acms.contract import problem_details
 from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
-from acms.logs import log, shown
+from acms.log import validation
+from acms.log.entry_json import dump
 from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
+from acms.observability.logging import log, shown
 from acms.server.deadlines import Deadlines, within
 from acms.server.operation import Call, Operation, Reply, Scope
-from acms.server.stores import OWN, Stores, Tenant
+from acms.server.tenants import OWN, Stores, Tenant
 
 __all__ = ["Audit", "Noted", "trail"]
 
@@ -133,7 +133,7 @@ class Audit:
             intent = {**told, "request": call.request_id, "before": before}
             receipt = await self._append(tenant, {"step": "intent", **intent})
         else:
-            receipt = await self._once(call, validate.name(named, "idempotency-key"), told)
+            receipt = await self._once(call, validation.name(named, "idempotency-key"), told)
             if receipt.repeated and _keeps(call.operation):
                 found = await self._answered(call, receipt)
                 if found is not None:
@@ -144,7 +144,7 @@ class Audit:
             reply = await within(call.operation.handler(call), deadlines)
         except Exception as error:
             code = error.code if isinstance(error, ACMSError) else ACMSError.code
-            told |= {"status": problems.STATUS.get(code, 500), "code": code}
+            told |= {"status": problem_details.STATUS.get(code, 500), "code": code}
             await self._outcome(tenant, told, context)
             raise
         told["status"] = reply.status or call.operation.status

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
 
-from acms.core import validate
 from acms.errors import ConfigurationError, ValidationError
+from acms.log import validation
 
 __all__ = ["Limits", "ServerConfig"]
 
@@ -41,9 +41,9 @@ class Limits:
     def __post_init__(self) -> None:
         try:
             for name in ("body_bytes", "import_bytes", "message_bytes", "batch", "tokens"):
-                validate.whole(getattr(self, name), name, least=1)
+                validation.whole(getattr(self, name), name, least=1)
             for name in ("key_burst", "tenant_burst", "stranger_burst"):
-                validate.whole(getattr(self, name), name, least=1)
+                validation.whole(getattr(self, name), name, least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
         for name in ("deadline_seconds", "key_rate", "tenant_rate", "stranger_rate"):
@@ -90,10 +90,10 @@ class ServerConfig:
                     f"{one!r} is not the origin of a web page", options=("https://app.example.org",)
                 )
         try:
-            if validate.name(self.tenant, "tenant").startswith("@"):
+            if validation.name(self.tenant, "tenant").startswith("@"):
                 raise ValidationError("names that begin with @ are the service's own", field="tenant")
-            validate.whole(self.open_tenants, "open_tenants", least=1)
-            validate.whole(self.ready_sessions, "ready_sessions", least=1)
+            validation.whole(self.open_tenants, "open_tenants", least=1)
+            validation.whole(self.ready_sessions, "ready_sessions", least=1)
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
 

@@ -17,15 +17,15 @@ from hmac import compare_digest
 from time import monotonic
 from typing import Any
 
-from acms.core import validate
-from acms.core.chain import Entropy, token
 from acms.errors import ACMSError, ConflictError, NotFoundError, ValidationError
-from acms.kv import update_entry
+from acms.log import validation
+from acms.log.hash_chain import Entropy, token
 from acms.model import Json, KVEntry
-from acms.protocols import KVMemory
+from acms.ports import KVMemory
 from acms.server.audit import Audit
 from acms.server.operation import Principal, Scope
-from acms.server.stores import OWN, Stores
+from acms.server.tenants import OWN, Stores
+from acms.storage.kv import update_entry
 
 __all__ = ["USUAL", "Key", "Keys"]
 
@@ -130,17 +130,17 @@ class Keys:
         expires: timedelta | None = None,
     ) -> tuple[Key, str]:
         """Make a key; return it and what its owner sends, which cannot be shown again."""
-        if validate.name(tenant, "tenant") == OWN:
+        if validation.name(tenant, "tenant") == OWN:
             raise ValidationError(f"{OWN!r} is the service itself", field="tenant")
         if expires is not None and expires <= timedelta(0):
             raise ValidationError("must be in the future", field="expires")
-        chosen = frozenset(validate.choice(one, Scope, "scopes") for one in scopes)
+        chosen = frozenset(validation.choice(one, Scope, "scopes") for one in scopes)
         if not chosen:
             raise ValidationError("must name at least one", field="scopes", options=tuple(Scope))
         key = Key(
             id=token(self._entropy, _ID),
             tenant=tenant,
-            name=validate.text(name, "name", limit=validate.NAME_CHARS),
+            name=validation.text(name, "name", limit=validation.NAME_CHARS),
             scopes=chosen,
             created_at=self._clock(),
             expires_at=None if expires is None else self._clock() + expires,

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from acms.events import (
+from acms.observability.events import (
     Compacted,
     Event,
     Ingested,
@@ -21,7 +21,7 @@ from acms.events import (
     PromptFailed,
     PromptRendered,
 )
-from acms.logs import tell
+from acms.observability.logging import tell
 
 __all__ = ["MEDIA", "Metrics"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from acms import problems
+from acms.contract import problem_details
 from acms.model import Json
 from acms.server.operation import BASE, Operation
 
@@ -24,7 +24,7 @@ _PROBLEM: Mapping[str, Json] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "enum": sorted(problems.STATUS)},
+        "code": {"type": "string", "enum": sorted(problem_details.STATUS)},
         "retryable": {"type": "boolean"},
         "options": {"type": "array", "items": {"type": "string"}},
         "requestId": {"type": "string"},
@@ -102,7 +102,7 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Json]:
             "responses": {
                 "Problem": {
                     "description": "What went wrong, and what can be done (RFC 9457).",
-                    "content": {problems.MEDIA: {"schema": {"$ref": _REF.format(model="Problem")}}},
+                    "content": {problem_details.MEDIA: {"schema": {"$ref": _REF.format(model="Problem")}}},
                 }
             },
         },

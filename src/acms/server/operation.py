@@ -18,7 +18,7 @@ from acms.model import Json
 if TYPE_CHECKING:
     from acms.server.app import App
     from acms.server.config import ServerConfig
-    from acms.server.stores import Tenant
+    from acms.server.tenants import Tenant
 
 __all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
 

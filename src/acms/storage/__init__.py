@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from acms.errors import ConfigurationError, MissingExtraError
-from acms.protocols import Handle
+from acms.ports import Handle
+from acms.runtime.lazy import lazily
 from acms.storage.cached import CachedStorage, CacheStats
 from acms.storage.wrapper import WrapperStorage
 
 if TYPE_CHECKING:
-    from acms.storage.chroma import ChromaVectors
+    from acms.storage.chroma.vectors import ChromaVectors
     from acms.storage.faulty import FaultyStorage
-    from acms.storage.memory import MemoryStorage
-    from acms.storage.postgres import PostgresStorage
+    from acms.storage.memory.store import MemoryStorage
+    from acms.storage.postgres.store import PostgresStorage
     from acms.storage.shards import Shards
-    from acms.storage.sqlite import SQLiteStorage
+    from acms.storage.sqlite.store import SQLiteStorage
 
 __all__ = [
     "CacheStats",
@@ -32,27 +32,15 @@ __all__ = [
     "open_storage",
 ]
 
-_LATER = {
-    "ChromaVectors": "chroma",
-    "FaultyStorage": "faulty",
-    "MemoryStorage": "memory",
-    "PostgresStorage": "postgres",
-    "SQLiteStorage": "sqlite",
-    "Shards": "shards",
+_HOMES = {
+    "ChromaVectors": "acms.storage.chroma.vectors",
+    "FaultyStorage": "acms.storage.faulty",
+    "MemoryStorage": "acms.storage.memory.store",
+    "PostgresStorage": "acms.storage.postgres.store",
+    "SQLiteStorage": "acms.storage.sqlite.store",
+    "Shards": "acms.storage.shards",
 }
-"""The rooms that are loaded only when they are used."""
-
-
-def __getattr__(name: str) -> Any:
-    """Load a store only when it is used."""
-    room = _LATER.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{room}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOMES)
 
 
 def open_storage(url: str) -> Handle:
@@ -92,7 +80,7 @@ def open_storage(url: str) -> Handle:
         options = _options(parts.query)
         tenant = options.pop("tenant", "default")
         if scheme == "memory" and not options:
-            from acms.storage.memory import MemoryStorage
+            from acms.storage.memory.store import MemoryStorage
 
             return MemoryStorage(tenant=tenant)
         path = unquote(parts.path)[1:]
@@ -106,7 +94,7 @@ def open_storage(url: str) -> Handle:
             and durability in ("disk", "relaxed")
             and not options
         ):
-            from acms.storage.sqlite import SQLiteStorage
+            from acms.storage.sqlite.store import SQLiteStorage
 
             return SQLiteStorage(
                 path,
@@ -135,7 +123,7 @@ def _postgres(url: str) -> Handle:
 
     found = urls.postgres(url)
     try:
-        from acms.storage.postgres import PostgresStorage
+        from acms.storage.postgres.store import PostgresStorage
     except ImportError as missing:
         package = (missing.name or "psycopg").partition(".")[0]  # it has no name when only libpq is missing
         if package != "psycopg":

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from acms.core.chain import locate
 from acms.errors import ACMSError
+from acms.log.hash_chain import locate
 from acms.model import Entry, Head, Kind
-from acms.protocols import StorageBackend
-from acms.storage import log
+from acms.ports import StorageBackend
+from acms.storage import append_rules
 from acms.storage.wrapper import WrapperStorage
 
 _ENTRY_BYTES = 1_500
@@ -86,7 +86,7 @@ class CachedStorage(WrapperStorage):
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, from memory where they are there."""
-        log.check_read(newest, limit)
+        append_rules.check_read(newest, limit)
         if deleted:  # rare, and without a head there is no epoch to trust
             return await self.inner.read(
                 context, at=at, after=after, before=before, kinds=kinds, replacing=replacing,

@@ -29,7 +29,7 @@ from acms.model import (
     Search,
     State,
 )
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.storage.wrapper import WrapperStorage
 
 

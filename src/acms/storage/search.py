@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import Any
 
-from acms.core.chain import entry_id
-from acms.core.terms import found_by, rarity
+from acms.log.hash_chain import entry_id
 from acms.model import Hit, Kind, Search
+from acms.text.tokenizer import found_by, rarity
 
 _K1 = 1.2
 _B = 0.9

@@ -24,9 +24,9 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote, unquote
 
 from acms import storage
-from acms.core.validate import name
 from acms.errors import ConfigurationError, HandleError, NotFoundError
-from acms.protocols import Handle
+from acms.log.validation import name
+from acms.ports import Handle
 from acms.storage import urls
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

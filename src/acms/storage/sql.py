@@ -10,9 +10,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from acms.core.chain import entry_id, moment
-from acms.core.wire import dump, load_mapping, parts_from_json, parts_to_json, spans_from_json
 from acms.errors import CorruptRecordError
+from acms.log.entry_json import dump, load_mapping, parts_from_json, parts_to_json, spans_from_json
+from acms.log.hash_chain import entry_id, moment
 from acms.model import (
     EMPTY,
     Context,

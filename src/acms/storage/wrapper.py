@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
-from acms import handles
 from acms.errors import ACMSError
 from acms.model import (
     Append,
@@ -31,7 +30,8 @@ from acms.model import (
     Search,
     State,
 )
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
+from acms.storage import handles
 
 
 class WrapperStorage:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from acms.core import history
-from acms.core.history import anchor
+from acms.log import in_force as history
+from acms.log.in_force import anchor
 from acms.model import Context, Entry, Kind, Span, State, ToolCall, ToolResult
 
 

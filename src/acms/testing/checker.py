@@ -17,7 +17,7 @@ from zlib import crc32
 
 from acms.errors import ACMSError
 from acms.model import Append, Context, ContextDraft, Entry, Head, Kind, Receipt, State
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.storage.wrapper import WrapperStorage
 
 __all__ = [

@@ -23,7 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from acms.errors import ConfigurationError
-from acms.protocols import Embedder
+from acms.ports import Embedder
 
 __all__ = ["EmbedderTests", "HashEmbedder"]
 

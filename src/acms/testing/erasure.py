@@ -9,7 +9,7 @@ import pytest
 
 from acms.errors import ConflictError, GoneError, SessionNotFoundError, ValidationError
 from acms.model import Derived, Expect, JobDraft, JobQuery, JobState, Kind, Retry, State, Text
-from acms.protocols import HasSpaces, StorageBackend
+from acms.ports import HasSpaces, StorageBackend
 from acms.testing.logs import WHEN, fork, mixed, new, noted, put, refused, said, sound, summed_up, taken_back
 
 MINUTE = timedelta(minutes=1)

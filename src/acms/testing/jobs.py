@@ -11,7 +11,7 @@ import pytest
 
 from acms.errors import ConflictError, GoneError, LeaseLostError
 from acms.model import Append, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Receipt, Retry
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.testing.logs import WHEN, all_refused, new, put, said, sound, summed_up
 
 if TYPE_CHECKING:

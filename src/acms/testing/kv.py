@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-from acms.core.validate import KEY_CHARS, METADATA_BYTES, VALUE_BYTES, VALUE_DEPTH
 from acms.errors import ConflictError, ValidationError
-from acms.kv import update_entry
+from acms.log.validation import KEY_CHARS, METADATA_BYTES, VALUE_BYTES, VALUE_DEPTH
 from acms.model import Json, KVEntry
-from acms.protocols import CompareAndSetKV, KVMemory
+from acms.ports import CompareAndSetKV, KVMemory
+from acms.storage.kv import update_entry
 from acms.testing.logs import WHEN
 from acms.testing.storage import HOSTILE, ManualClock
 

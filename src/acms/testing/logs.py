@@ -8,8 +8,8 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from acms.core.chain import genesis, locate, verify
 from acms.errors import ACMSError
+from acms.log.hash_chain import genesis, locate, verify
 from acms.model import (
     Append,
     Context,
@@ -30,7 +30,7 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 
 WHEN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The time of everything a test writes."""

@@ -24,7 +24,6 @@ from typing import Any, cast
 
 import pytest
 
-from acms.core.chain import genesis, verify
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -36,6 +35,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.log.hash_chain import genesis, verify
 from acms.model import (
     Append,
     Context,
@@ -54,7 +54,7 @@ from acms.model import (
     State,
     Text,
 )
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.storage import MemoryStorage
 from acms.testing.erasure import ErasureTests
 from acms.testing.jobs import JobTests

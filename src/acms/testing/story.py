@@ -24,7 +24,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from acms.core import history
 from acms.errors import (
     ACMSError,
     ConflictError,
@@ -33,6 +32,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.log import in_force as history
 from acms.model import (
     Append,
     ContextDraft,
@@ -49,7 +49,7 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.testing.books import Book, Cell, Tree, check_units, ids, in_force, spans
 from acms.testing.logs import WHEN, carry, drafted, noted, packed, said, sound, summed_up, taken_back
 

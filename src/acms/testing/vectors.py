@@ -19,10 +19,10 @@ from dataclasses import replace
 
 import pytest
 
-from acms.core import cards
 from acms.model import Context, Derived, Search, State
-from acms.protocols import StorageBackend
+from acms.ports import StorageBackend
 from acms.testing.logs import fork, new, noted, packed, put, said, summed_up, taken_back
+from acms.text import index_record
 
 ONE = packed(1, 0.5)
 """A vector where any will do."""
@@ -275,11 +275,11 @@ class VectorTests:
             Derived(version=2, space=HALVES, part=part, data=data)
             for part, data in enumerate([*odd, halved(6e-8, 1), halved(65504, -65504), halved(-0.0, 1)])
         ]
-        rows.append(Derived(version=1, space=cards.SPACE, data=packed(1, 2)))
+        rows.append(Derived(version=1, space=index_record.SPACE, data=packed(1, 2)))
         await put(store, context, said("a"), said("b"))
         assert await store.put_derived(context.id, rows) == len(rows)
         for _ in range(2):
-            for space in (HALVES, "s", cards.SPACE):
+            for space in (HALVES, "s", index_record.SPACE):
                 found = await store.derived(context.id, space)
                 assert [replace(row, seq=0) for row in found] == [row for row in rows if row.space == space]
             await store.aclose()

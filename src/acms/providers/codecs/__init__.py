@@ -1,1 +1,53 @@
-"""Formats of model providers: what a prompt looks like there, and what it counts."""
+"""Formats of model providers: what a `Prompt` renders to, and what a whole request counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from acms.errors import ValidationError
+from acms.prompt_types import Count, Exactness, Tool, Usage
+from acms.runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from acms.ports import Codec
+    from acms.providers.codecs.anthropic import AnthropicMessages
+    from acms.providers.codecs.calibration import Calibration
+    from acms.providers.codecs.openai_chat import OpenAIChat
+    from acms.providers.codecs.openai_responses import OpenAIResponses
+
+__all__ = [
+    "AnthropicMessages",
+    "Calibration",
+    "Count",
+    "Exactness",
+    "OpenAIChat",
+    "OpenAIResponses",
+    "Tool",
+    "Usage",
+    "named",
+]
+
+_HOMES = {
+    "AnthropicMessages": "acms.providers.codecs.anthropic",
+    "Calibration": "acms.providers.codecs.calibration",
+    "OpenAIChat": "acms.providers.codecs.openai_chat",
+    "OpenAIResponses": "acms.providers.codecs.openai_responses",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)
+
+NAMED = {
+    "openai-chat": ("OpenAIChat", "gpt-5"),
+    "openai-responses": ("OpenAIResponses", "gpt-5"),
+    "anthropic": ("AnthropicMessages", "claude-sonnet-4-5"),
+}
+"""Formats by name: the class, and the model when none is given."""
+
+
+def named(name: str, model: str | None = None) -> Codec:
+    """Return a format by its name, for a model; `ValidationError` when there is none with that name."""
+    short = name.removesuffix("-messages")  # as the codec calls itself
+    if short not in NAMED:
+        raise ValidationError(f"{name!r} is not one of {', '.join(NAMED)}", field="codec")
+    made, usual = NAMED[short]
+    found: Codec = __getattr__(made)(usual if model is None else model)
+    return found

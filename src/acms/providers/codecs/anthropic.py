@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
-from acms.core import validate
-from acms.core.chat import NO_RESULT
 from acms.errors import ConfigurationError, PayloadError, ValidationError
+from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.protocols import TokenCounter
+from acms.ports import TokenCounter
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.anthropic_models import claude
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange, said_by
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.tokens import default_counter
+from acms.text.chat_messages import NO_RESULT
 
 __all__ = ["AnthropicMessages"]
 
@@ -68,7 +68,7 @@ class AnthropicMessages:
     ) -> None:
         if bound not in ("calibrated", "bytes"):
             raise ConfigurationError(f'unknown bound {bound!r}; known: "calibrated", "bytes"')
-        self.model = validate.name(model, "model")
+        self.model = validation.name(model, "model")
         family = claude(model)
         if system_messages is not None:
             family = family._replace(system=system_messages)

@@ -20,9 +20,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from acms.core.chat import NO_RESULT, ORPHAN
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
-from acms.protocols import TokenCounter
+from acms.ports import TokenCounter
+from acms.text.chat_messages import NO_RESULT, ORPHAN
 
 __all__ = ["REMINDER", "Prices", "Sizes", "arguments", "block", "dump", "name", "part", "shown", "text_of"]
 

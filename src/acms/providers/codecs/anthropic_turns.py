@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from acms.composition import PromptMessage
-from acms.core.chat import NO_RESULT, ORPHAN, wrap
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks as blocks
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
 __all__ = ["BEGINNING", "Arranged", "Said", "arrange", "said_by"]
 

@@ -25,9 +25,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from acms.composition import CacheMark
 from acms.model import Json, Role
-from acms.protocols import TokenCounter
+from acms.ports import TokenCounter
+from acms.prompt_types import CacheMark
 from acms.providers.codecs.openai_models import Published
 
 PER_MESSAGE = 3

@@ -11,19 +11,19 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from acms.composition import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
-from acms.core import validate
-from acms.core.chat import ORPHAN, wrap
-from acms.core.nodes import Atom
-from acms.core.pairs import is_placeholder, joined
 from acms.errors import ValidationError
+from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
-from acms.protocols import TokenCounter
+from acms.plan.nodes import Atom
+from acms.plan.tool_groups import is_placeholder, joined
+from acms.ports import TokenCounter
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.codecs.framing import MEDIA, PRIMER, Framing, Function, cache_key, dump, thawed
 from acms.providers.codecs.openai_models import published
 from acms.providers.codecs.openai_rules import NAME
 from acms.providers.tokens import token_counter
+from acms.text.chat_messages import ORPHAN, wrap
 
 UNPUBLISHED = 1.25
 """Reported for counted tokens, at most, of a model whose vocabulary is not public, until it has reported some."""
@@ -62,7 +62,7 @@ class OpenAICodec(ABC):
         calibration: Calibration | None = None,
         margin: float | None = None,
     ) -> None:
-        self.model = model = validate.name(model, "model")
+        self.model = model = validation.name(model, "model")
         self.known = published(model)
         self.marks_only = self.known.breakpoints
         self.counter: TokenCounter = counter or token_counter(self.known.encoding)

@@ -1,0 +1,537 @@
+"""Commands that measure how well a memory remembers: eval run, eval report, eval scenarios."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acms.cli import render
+from acms.cli.base import AsJson, app, run
+from acms.cli.render import Column, Screen
+from acms.errors import ConfigurationError, ValidationError
+
+if TYPE_CHECKING:
+    from acms.ports import Embedder
+    from acms_eval.judge import Judgement
+    from acms_eval.report import Document, Section, Table
+    from acms_eval.retrieval import Progress, RetrievalReport
+    from acms_eval.suite import LineUp, Suite
+
+JUDGE_KEY = "ACMS_JUDGE_KEY"
+_SEEDS = (0,)
+_TURNS = 200
+_SYSTEMS = "acms, recent, bm25, vectors, rrf, gleanr, chroma"
+
+evaluating = typer.Typer(
+    help="Measure how well a memory remembers: on scenarios, or on real conversations.",
+    epilog="Start with:  acms eval run",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(evaluating, name="eval")
+
+Told = Callable[[str, int, int], None]
+"""Takes what is being done, how much of it is done, and of how much."""
+
+
+def _one_of(*names: str) -> Callable[[list[str]], list[str]]:
+    def check(given: list[str]) -> list[str]:
+        for name in given:
+            if name not in names:
+                raise typer.BadParameter(f"{name} is not known; there are {', '.join(names)}")
+        return given
+
+    return check
+
+
+def _reflector(name: str) -> str:
+    return _one_of("none", "offline")([name])[0]
+
+
+Embedders = Annotated[
+    list[str],
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        callback=_one_of("none", "local"),
+        help="none or local; give both for both in one run.",
+    ),
+]
+Systems = Annotated[
+    list[str],
+    typer.Option(
+        "--system",
+        metavar="NAME",
+        callback=_one_of(*_SYSTEMS.split(", ")),
+        help=f"Who is measured, once or more: {_SYSTEMS}. Default: all that are installed, without chroma.",
+    ),
+]
+Seeds = Annotated[
+    list[int], typer.Option("--seed", metavar="N", help="Of what is said; more than one: all together.")
+]
+Words = Annotated[
+    Path | None,
+    typer.Option("--words", metavar="FILE", exists=True, dir_okay=False, help="Say these words, not ours."),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="FOLDER", file_okay=False, help="Keep vectors here for the next run."),
+]
+
+
+# ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("run", epilog="Example:  acms eval run --data ../locomo --report out/")
+def run_(
+    data: Annotated[
+        list[Path],
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            exists=True,
+            help="Real conversations: a file, a folder, a folder of folders. Without it: scenarios.",
+        ),
+    ] = [],
+    scenario: Annotated[
+        list[str],
+        typer.Option("--scenario", metavar="NAME", help="Only this one, or these; see acms eval scenarios."),
+    ] = [],
+    turns: Annotated[
+        int | None, typer.Option("--turns", min=12, metavar="N", help="Messages of a scenario; 200.")
+    ] = None,
+    seed: Seeds = [0],
+    words: Words = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", min=1, metavar="N", help="Tokens to recall; default: the scenario's own."),
+    ] = None,
+    embedder: Embedders = ["none"],
+    reflector: Annotated[
+        str,
+        typer.Option("--reflector", metavar="NAME", callback=_reflector, help="none, or offline: facts too."),
+    ] = "none",
+    system: Systems = [],
+    cache: Cache = None,
+    every: Annotated[
+        int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
+    ] = 1,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="With --data: also recall within each budget, for real.")
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="With --data: the retrieval.json of another run, to compare margins with.",
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", metavar="URL", help="A model server that rates what was recalled."),
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option("--judge-model", metavar="MODEL", help="The model that rates.")
+    ] = None,
+    answer_model: Annotated[
+        str | None,
+        typer.Option(
+            "--answer-model", metavar="MODEL", help="This one answers first, and its answers are rated."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FOLDER", file_okay=False, help="Write a report there too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure ACMS beside simpler ways and other packages, on scenarios or on real conversations.
+
+    Scenarios are written from the word list and the seed, the same in every run. --data takes LoCoMo, REALTALK, BEAM
+    and LongMemEval as they are published; what a file is, its content says. No model is asked unless --judge names one;
+    its key comes from ACMS_JUDGE_KEY.
+    """
+    only = {"--scenario": scenario, "--turns": turns, "--words": words, "--budget": budget, "--judge": judge}
+    wrong = [name for name, value in only.items() if value] if data else []
+    if not data:
+        given = {"--every": every > 1, "--evidence": evidence, "--against": against}
+        wrong = [name for name, value in given.items() if value]
+    if wrong:
+        about = "scenarios" if data else "--data"
+        raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
+    _known_scenarios(scenario)
+    if bool(judge) != bool(judge_model) or (answer_model and not judge):
+        raise typer.BadParameter(
+            "--judge needs --judge-model, and neither stands alone", param_hint="--judge"
+        )
+
+    async def work() -> None:
+        from acms_eval import report as reports
+        from acms_eval import sections
+
+        compared = None if against is None else _compared(against)
+        if report is not None:
+            _made(report)
+        async with AsyncExitStack() as stack:
+            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, reflector))
+            settings = {
+                "embedder": ", ".join(embedder),
+                "reflector": reflector,
+                "seed": ", ".join(map(str, seed)),
+                **({"every": str(every)} if data else {}),
+            }
+            tell = stack.enter_context(_watching())
+            raw = ""
+            if data:
+                found = await _retrieve(data, line_up, every, evidence, seed[0], settings, tell)
+                document = reports.Document(
+                    title="Recall on real conversations",
+                    text=("How well each system finds the messages that answer a question.",),
+                    settings=settings,
+                    sections=sections.retrieval(found, against=compared),
+                    left_out=line_up.left_out,
+                )
+                value: dict[str, Any] = _retrieval_json(found)
+                raw = found.to_json() + "\n"
+            else:
+                suite = await _suite(line_up, scenario, turns, seed, words, budget, bool(judge), tell)
+                judgements: dict[str, Judgement] = {}
+                if judge is not None and judge_model is not None:
+                    judgements = await _judged(suite, judge, judge_model, answer_model, tell)
+                shown = sections.scenarios(suite, seed=seed[0])
+                document = reports.Document(
+                    title="Recall in scenarios",
+                    text=("What each system knows when it is asked, of what was said in passing.",),
+                    settings={
+                        **settings,
+                        "turns": str(turns or _TURNS),
+                        "budget": "each scenario's own" if budget is None else str(budget),
+                        "words": "those of ACMS" if words is None else words.name,
+                    },
+                    sections=(*shown, *([sections.judged(judgements)] if judgements else [])),
+                    times=(sections.timed(suite),),
+                    left_out=line_up.left_out,
+                )
+                value = _suite_json(suite, judgements)
+        written: list[Path] = []
+        if report is not None:
+            written = document.write(report, {"retrieval.json": raw} if raw else None)
+        value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
+        _show(Screen(as_json), document, value, written)
+
+    run(as_json, work())
+
+
+def _known_scenarios(names: Sequence[str]) -> None:
+    from acms_eval import SCENARIOS
+
+    for name in names:
+        if name not in SCENARIOS:
+            hint = "acms eval scenarios lists them"
+            raise typer.BadParameter(f"{name} is no scenario: {hint}", param_hint="--scenario")
+
+
+@contextmanager
+def _watching() -> Generator[Told]:
+    """Show a bar on stderr when somebody is watching: what runs, and how much of it is done."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, of: bar.update(
+            task, description=render.clean(what), completed=done, total=of
+        )
+
+
+@asynccontextmanager
+async def _line_up(
+    embedders: Sequence[str], cache: Path | None, systems: Sequence[str], reflector: str
+) -> AsyncGenerator[LineUp]:
+    """Open the embedders, and return who is measured with them."""
+    from acms.providers import LocalEmbedder, OfflineReflector
+    from acms_eval.cached import CachedEmbedder
+    from acms_eval.suite import DEFAULT, line_up
+
+    async with AsyncExitStack() as stack:
+        tiers: list[tuple[str, Embedder | None]] = []
+        for name in dict.fromkeys(embedders):
+            found: Embedder | None = None
+            if name == "local":
+                path = None if cache is None else cache / "vectors.db"
+                found = await stack.enter_async_context(CachedEmbedder(LocalEmbedder(), path))
+            tiers.append((name, found))
+        opened = line_up(
+            tiers, names=systems or DEFAULT, reflector=OfflineReflector if reflector == "offline" else None
+        )
+        if not opened.systems:
+            why = "; ".join(f"{name}: {reason}" for name, reason in opened.left_out.items())
+            raise ConfigurationError(f"there is nothing to measure: {why}")
+        yield opened
+
+
+async def _suite(
+    line_up: LineUp,
+    names: Sequence[str],
+    turns: int | None,
+    seeds: Sequence[int],
+    words: Path | None,
+    budget: int | None,
+    keep: bool,
+    tell: Told,
+) -> Suite:
+    from acms_eval import SCENARIOS, phrases
+    from acms_eval.suite import through
+
+    said = None if words is None else phrases(words)
+    scenarios = [
+        SCENARIOS[name](turns=turns or _TURNS, seed=seed, phrases=said)
+        for name in (names or SCENARIOS)
+        for seed in dict.fromkeys(seeds)
+    ]
+    return await through(scenarios, line_up.systems, token_budget=budget, keep=keep, progress=tell)
+
+
+async def _judged(
+    suite: Suite, url: str, model: str, answers_with: str | None, tell: Told
+) -> dict[str, Judgement]:
+    from acms_eval.judge import Judge
+
+    key = os.environ.get(JUDGE_KEY) or None
+    async with Judge(url, model, answers_with=answers_with, api_key=key) as judge:
+        found: dict[str, Judgement] = {}
+        for system, answers in suite.answers.items():
+
+            def told(done: int, of: int, system: str = system) -> None:
+                tell(f"{model} rates {system}", done, of)
+
+            found[system] = await judge.judge(answers, told)
+        return found
+
+
+async def _retrieve(
+    paths: Sequence[Path],
+    line_up: LineUp,
+    every: int,
+    evidence: bool,
+    seed: int,
+    settings: dict[str, str],
+    tell: Told,
+) -> RetrievalReport:
+    from acms_eval.datasets import read
+    from acms_eval.retrieval import evaluate
+
+    def told(progress: Progress) -> None:
+        at = f"{progress.dataset} {progress.conversation}: {progress.system}"
+        tell(at, progress.done, progress.of)
+
+    return await evaluate(
+        chain.from_iterable(map(read, paths)),
+        line_up.systems,
+        evidence=evidence,
+        every=dict.fromkeys(line_up.systems, every),
+        left_out=line_up.left_out,
+        settings=settings,
+        seed=seed,
+        progress=told,
+    )
+
+
+def _made(folder: Path) -> None:
+    """Make the folder of a report before anything long runs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValidationError(f"cannot write to {folder}: {error.strerror}", field="folder") from error
+
+
+def _compared(file: Path) -> RetrievalReport:
+    from acms_eval.retrieval import RetrievalReport
+
+    try:
+        return RetrievalReport.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValidationError(f"cannot be read: {error}", field=str(file)) from error
+
+
+def _suite_json(suite: Suite, judgements: dict[str, Judgement]) -> dict[str, Any]:
+    from acms_eval.nouns import Report
+    from acms_eval.sections import composite_of
+
+    return {
+        "systems": {
+            system: {
+                "composite": composite_of(suite.of(system)),
+                "scenarios": {
+                    kind: Report.together(suite.of(system, kind)).figures() for kind in suite.kinds
+                },
+            }
+            for system in suite.systems
+        },
+        "judge": {system: found.figures() for system, found in judgements.items()},
+    }
+
+
+def _retrieval_json(found: RetrievalReport) -> dict[str, Any]:
+    """Return the means with their intervals, without the questions one by one."""
+    value: dict[str, Any] = json.loads(found.to_json())
+    del value["asked"]
+    value["abstention"] = {
+        dataset: {
+            system: None if (one := found.abstention(dataset, system)) is None else asdict(one)
+            for system in found.systems
+        }
+        for dataset in found.datasets
+    }
+    return value
+
+
+def _show(screen: Screen, document: Document, value: dict[str, Any], written: Sequence[Path]) -> None:
+    """Write the tables of a report, or its figures as JSON."""
+
+    def draw() -> None:
+        for section in (*document.sections, *document.times):
+            _section(screen, section)
+        _left_out(screen, document, written)
+
+    screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+
+def _left_out(screen: Screen, document: Document, written: Sequence[Path]) -> None:
+    for name, why in document.left_out.items():
+        screen.line(f"not run: {name}, {why}", "dim")
+    if written:
+        screen.line()
+        screen.line(f"report: {next(file for file in written if file.suffix == '.html')}")
+
+
+def _section(screen: Screen, section: Section) -> None:
+    screen.title(section.title)
+    for text in section.text:
+        screen.line(text, "dim")
+    for table in section.tables:
+        screen.line()
+        screen.line(table.title)
+        for places in _fitting(table, None if screen.console is None else screen.console.width):
+            columns = [Column(table.heads[place], right=place > 0) for place in places]
+            screen.table(columns, [[row[place] for place in places] for row in table.rows])
+
+
+def _fitting(table: Table, room: int | None) -> list[list[int]]:
+    """Return the columns of a table in blocks that fit a terminal: a figure that is cut is none."""
+    blocks = [[0]]
+    used = first = _wide(table, 0) + 1
+    for place in range(1, len(table.heads)):
+        width = _wide(table, place)
+        if room is not None and used + width > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = first
+        blocks[-1].append(place)
+        used += width
+    return blocks
+
+
+def _wide(table: Table, place: int) -> int:
+    return 3 + max(len(row[place]) for row in (table.heads, *table.rows))
+
+
+# ── report ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("report", epilog="Example:  acms eval report --out out/")
+def report_(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", file_okay=False, help="Where it goes.")],
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The first one of what is said.")] = 0,
+    words: Words = None,
+    embedder: Embedders = ["none"],
+    system: Systems = [],
+    cache: Cache = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small one, in seconds: few points a chart.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure everything, and write report.json, report.md, a page report.html and its charts.
+
+    The seven figures of the evaluation plan: recall against the length of a conversation, the token budget and the
+    distance from a fact; precision against recall; scenarios from easy to hard; what markers are worth; what it all
+    costs. The page needs no script and no network. Two runs write the same bytes, but for the times.
+    """
+
+    async def work() -> None:
+        from acms_eval import phrases
+        from acms_eval.deliverables import FULL, QUICK, deliverables
+
+        _made(out)
+        async with AsyncExitStack() as stack:
+            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, "none"))
+            document = await deliverables(
+                line_up,
+                sizes=QUICK if quick else FULL,
+                seed=seed,
+                phrases=None if words is None else phrases(words),
+                settings={
+                    "embedder": ", ".join(embedder),
+                    "words": "those of ACMS" if words is None else words.name,
+                },
+                progress=stack.enter_context(_watching()),
+            )
+        written = document.write(out)
+        screen = Screen(as_json)
+
+        def draw() -> None:
+            _section(screen, document.sections[0])
+            _left_out(screen, document, written)
+
+        value = {"settings": dict(document.settings), "left_out": dict(document.left_out)}
+        screen.show({**value, "files": [str(file) for file in written]}, draw)
+
+    run(as_json, work())
+
+
+# ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@evaluating.command("scenarios", epilog="Example:  acms eval scenarios")
+def scenarios_(as_json: AsJson = False) -> None:
+    """List the scenarios: what is said in them and what is asked."""
+
+    async def work() -> None:
+        from acms_eval import SCENARIOS
+
+        found = [(name, _first_line(builder.__doc__)) for name, builder in SCENARIOS.items()]
+        screen = Screen(as_json)
+        columns = (Column("scenario", "cyan"), Column("what it is"))
+        screen.show(
+            {"scenarios": [{"name": name, "text": text} for name, text in found]},
+            lambda: screen.table(columns, found),
+        )
+
+    run(as_json, work())
+
+
+def _first_line(doc: str | None) -> str:
+    """Return what a builder returns, in the words of its docstring."""
+    line = (doc or "").strip().partition("\n")[0].removeprefix("Return ")
+    return line[:1].upper() + line[1:]

@@ -1,0 +1,73 @@
+"""One figure over several scenarios, each with the weight that seed 004 gives it (E4.4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+
+from acms.errors import ValidationError
+from acms_eval.nouns import Report
+
+__all__ = ["WEIGHTS", "Composite", "Part", "composite"]
+
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        "decision_tracking": 1.0,
+        "constraint_awareness": 1.2,
+        "failure_memory": 1.0,
+        "multi_fact_tracking": 1.5,
+        "goal_tracking": 0.8,
+        "unmarked_facts": 1.5,
+        "fact_correction": 1.3,
+        "high_density": 1.5,
+    }
+)
+"""Of the scenarios that count, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one scenario adds to a composite."""
+
+    scenario: str
+    weight: float
+    #: Share of the probes that were answered: recalled, and not below what is no longer so.
+    score: float
+    probes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composite:
+    """The weighted mean of the scores of the scenarios, in [0, 1]."""
+
+    system: str
+    score: float
+    parts: tuple[Part, ...]
+
+    def to_json(self) -> str:
+        """Return the score and its parts as JSON."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+
+def composite(reports: Sequence[Report]) -> Composite:
+    """Return the composite of one system; reports of the same scenario, as of several seeds, are taken together.
+
+    Reports of scenarios without a weight do not count. `ValidationError` when one that has a weight is missing, or when
+    the reports are of several systems.
+    """
+    if len(systems := sorted({report.system for report in reports})) > 1:
+        raise ValidationError(f"must be of one system, were of {', '.join(systems)}", field="reports")
+    found = {
+        name: [score.answered for report in reports if report.kind == name for score in report.scores]
+        for name in WEIGHTS
+    }
+    if missing := [name for name, scores in found.items() if not scores]:
+        raise ValidationError(f"lack {', '.join(missing)}", field="reports")
+    parts = tuple(
+        Part(scenario=name, weight=WEIGHTS[name], score=sum(scores) / len(scores), probes=len(scores))
+        for name, scores in found.items()
+    )
+    total = sum(part.weight * part.score for part in parts)
+    return Composite(system=systems[0], score=total / sum(WEIGHTS.values()), parts=parts)

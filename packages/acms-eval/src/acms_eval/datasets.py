@@ -1,0 +1,374 @@
+"""Conversations with annotated questions, read from files: LoCoMo, REALTALK, BEAM and LongMemEval.
+
+The sets are research data of others and no part of ACMS; their files are read as they are published. What a file is,
+its content says, never its name or its folder. A message that says nothing is passed over, evidence that names no
+message is dropped, and a question keeps its place even when no evidence is left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from acms.branches.importers import Turn, read_document
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.model import Json, Role
+from acms_eval.nouns import Said
+
+__all__ = ["Conversation", "Question", "load", "read"]
+
+_Record: TypeAlias = Mapping[str, Any]
+
+KNOWN = (
+    "LoCoMo: one conversation with its qa, or a list of them",
+    "REALTALK: one chat with its qa",
+    "BEAM: chat.json, beside it probing_questions/probing_questions.json",
+    "LongMemEval: a list of questions, each with its haystack_sessions",
+    "a folder of any of these",
+)
+_BLOCK = 1 << 20
+_BEAM_SIZES = ((200_000, "BEAM-100K"), (700_000, "BEAM-500K"), (3_000_000, "BEAM-1M"))
+"""The most tokens of a chat of each size, at about 4.5 characters a token."""
+_UNDATED = datetime(2000, 1, 1, tzinfo=UTC)
+"""When a chat begins that states no time at all."""
+_MOMENT = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})\D+(\d{1,2}):(\d{2})")
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the annotators asked about a conversation, and where it is answered."""
+
+    text: str
+    #: The kind of question, as its set names it.
+    group: str
+    #: Indices of the messages that are evidence for the answer; empty when none was annotated.
+    gold: frozenset[int]
+    #: False: the conversation holds no answer to it, and the right thing is to say so.
+    answerable: bool = True
+    #: When it was asked, where the set says so.
+    asked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """One conversation of a set, and the questions about it."""
+
+    #: Unique within its set.
+    name: str
+    #: "LoCoMo", "REALTALK", "BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M" or "LongMemEval".
+    dataset: str
+    said: tuple[Said, ...]
+    questions: tuple[Question, ...]
+
+
+def load(path: str | Path) -> list[Conversation]:
+    """Read all conversations of a file or a folder, set by set, each set in the order of names.
+
+    Raises `ValidationError` with file and place when one is broken, or none is found.
+    """
+    found = list(read(path))
+    order = {name: place for place, name in enumerate(sorted({one.dataset for one in found}))}
+    return sorted(found, key=lambda one: order[one.dataset])
+
+
+def read(path: str | Path) -> Iterator[Conversation]:
+    """Read conversations one by one, in the order of their files: for sets that are larger than the memory.
+
+    In a folder, at any depth, JSON files that are no conversations are passed over, and so is all beside a `chat.json`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValidationError("does not exist", field=str(path), options=KNOWN)
+    names: set[tuple[str, str]] = set()
+    for file in _files(path) if path.is_dir() else [path]:
+        for conversation in _conversations(file, alone=file == path):
+            yield _unique(conversation, names)
+    if not names:
+        raise ValidationError("holds no conversation of a known set", field=str(path), options=KNOWN)
+
+
+def _unique(conversation: Conversation, names: set[tuple[str, str]]) -> Conversation:
+    name, number = conversation.name, 1
+    while (conversation.dataset, name) in names:
+        number += 1
+        name = f"{conversation.name} ({number})"
+    names.add((conversation.dataset, name))
+    return replace(conversation, name=name)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the JSON files of a folder, `conv-2` before `conv-10`."""
+    found = [file for file in folder.rglob("*.json") if file.is_file()]
+    chats = {file.parent for file in found if file.name == "chat.json"}
+    kept = [file for file in found if file.name == "chat.json" or file.parent not in chats]
+
+    def natural(file: Path) -> list[tuple[int, str]]:
+        parts = _NUMBER.split(str(file.relative_to(folder)))
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+    return sorted(kept, key=natural)
+
+
+def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
+    with closing(_records(file)) as records:  # the file with them, also when a record is broken
+        first = next(records, None)
+        reader = next((read for knows, read in _SETS if isinstance(first, dict) and knows(first)), None)
+        if reader is not None:
+            yield from reader(file, chain([first], records))
+        elif alone:
+            raise ValidationError("is no conversation of a known set", field=file.name, options=KNOWN)
+
+
+# ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _records(file: Path) -> Generator[Any]:
+    """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
+    decoder = json.JSONDecoder()
+    text, at, lines, listed = "", 0, 0, None
+    with _opened(file) as source:
+
+        def more(size: int) -> bool:
+            nonlocal text, at, lines
+            try:
+                block = source.read(size)
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValidationError(f"cannot be read: {error}", field=file.name) from error
+            lines += text.count("\n", 0, at)
+            text, at = text[at:] + block, 0
+            return bool(block)
+
+        def blank(skipped: str = " \t\r\n") -> bool:
+            """Go to what comes next; False at the end of the file."""
+            nonlocal at
+            while True:
+                while at < len(text) and text[at] in skipped:
+                    at += 1
+                if at < len(text):
+                    return True
+                if not more(_BLOCK):
+                    return False
+
+        if not blank():
+            raise ValidationError("is empty", field=file.name, options=KNOWN)
+        listed = text[at] == "["
+        at += listed
+        while blank(" \t\r\n," if listed else " \t\r\n"):
+            if listed and text[at] == "]":
+                return
+            size = _BLOCK
+            while True:
+                try:
+                    item, end = decoder.raw_decode(text, at)
+                    length = end - at
+                    if end < len(text) or not more(size):  # a number may go on in the next block
+                        break
+                except (json.JSONDecodeError, RecursionError) as error:
+                    if isinstance(error, RecursionError) or not more(size):
+                        line = lines + text.count("\n", 0, getattr(error, "pos", at)) + 1
+                        reason = getattr(error, "msg", "nested too deeply")
+                        raise ValidationError(
+                            f"is not JSON: {reason}", field=f"{file.name}:{line}"
+                        ) from error
+                size *= 2
+            at += length
+            yield item
+        if listed:
+            raise ValidationError(
+                "is not JSON: the list has no end", field=f"{file.name}:{lines + text.count(chr(10)) + 1}"
+            )
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return file.open(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValidationError(f"cannot be read: {error.strerror}", field=str(file)) from error
+
+
+class _Place:
+    """Turns whatever goes wrong with a record into an error that says where."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, ValidationError) and not error.field.startswith(self.where):
+            raise ValidationError(str(error), field=self.where, options=error.options) from error
+        if isinstance(error, KeyError):
+            raise ValidationError(f"has no {error}", field=self.where) from error
+        if isinstance(error, TypeError | AttributeError | ValueError | IndexError):
+            raise ValidationError(f"cannot be understood: {error}", field=self.where) from error
+
+
+# ── sets ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ids(evidence: Json) -> Iterator[str]:
+    """Yield the ids in an annotation: a text of several, a list, or an object of lists."""
+    if isinstance(evidence, str):
+        yield from evidence.replace(";", " ").replace(",", " ").split()
+    elif isinstance(evidence, dict):
+        for one in evidence.values():
+            yield from _ids(one)
+    elif isinstance(evidence, list):
+        for one in evidence:
+            yield from _ids(one)
+    elif evidence is not None:
+        yield str(evidence)
+
+
+def _said(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
+    """Return what was said, and the place of each message by its id."""
+    said: list[Said] = []
+    places: dict[str, int] = {}
+    for turn in turns:
+        places[str(turn["metadata"][key])] = len(said)
+        said.append(
+            Said(
+                role=turn["role"],
+                text=turn["content"],
+                speaker=turn.get("actor_id"),
+                created_at=turn.get("created_at") or _UNDATED + timedelta(seconds=len(said)),
+            )
+        )
+    return tuple(said), places
+
+
+def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conversation]]:
+    """Return a reader of conversations between two people: LoCoMo or REALTALK."""
+
+    def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+        for number, record in enumerate(records):
+            where = f"{file.name}: record {number + 1}"
+            with _Place(where):
+                name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
+                said, places = _said(read_document(record, where), "dia_id")
+                asked = list(record["qa"])
+            questions: list[Question] = []
+            for place, one in enumerate(asked):
+                with _Place(f"{where}, qa[{place}]"):
+                    group = str(one["category"])
+                    questions.append(
+                        Question(
+                            text=validation.text(one["question"], "question"),
+                            group=group,
+                            gold=frozenset(places[id] for id in _ids(one.get("evidence")) if id in places),
+                            answerable=(dataset, group) != ("LoCoMo", "5"),
+                        )
+                    )
+            yield Conversation(name=name, dataset=dataset, said=said, questions=tuple(questions))
+
+    return read_people
+
+
+def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+    said, places = _said(read_document(list(records), file.name), "chat_id")
+    beside = [
+        file.parent / "probing_questions" / "probing_questions.json",
+        file.parent / "probing_questions.json",
+    ]
+    probes = next((path for path in beside if path.is_file()), None)
+    if probes is None:
+        raise ValidationError(
+            "is a BEAM chat without questions: there is no probing_questions/probing_questions.json beside it",
+            field=str(file),
+        )
+    questions: list[Question] = []
+    with _Place(probes.name):
+        document: Any = next(_records(probes), None)
+        abilities = [(ability, list(ones)) for ability, ones in document.items()]
+    for ability, ones in abilities:
+        for place, one in enumerate(ones):
+            with _Place(f"{probes.name}: {ability}[{place}]"):
+                questions.append(
+                    Question(
+                        text=validation.text(one["question"], "question"),
+                        group=ability,
+                        gold=frozenset(places[id] for id in _ids(one.get("source_chat_ids")) if id in places),
+                        answerable=ability != "abstention",
+                    )
+                )
+    tokens = sum(len(one.text) for one in said) / 4.5
+    dataset = next((name for most, name in _BEAM_SIZES if tokens < most), "BEAM-10M")
+    name = file.parent.resolve().name if file.stem == "chat" else file.stem
+    yield Conversation(name=name, dataset=dataset, said=said, questions=tuple(questions))
+
+
+def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
+    """Read LongMemEval: every question has a conversation of its own, sessions in the order of their dates."""
+    for number, record in enumerate(records):
+        where = f"{file.name}: record {number + 1}"
+        with _Place(where):
+            name, group, asked = str(record["question_id"]), record["question_type"], record["question"]
+            where = f"{file.name}: {name}"
+        with _Place(where):
+            sessions = sorted(
+                zip(
+                    map(_moment, record["haystack_dates"]),
+                    record["haystack_session_ids"],
+                    record["haystack_sessions"],
+                    strict=True,
+                ),
+                key=lambda session: session[0],
+            )
+            answers = set(record.get("answer_session_ids") or ())
+            said: list[Said] = []
+            marked: set[int] = set()
+            within: set[int] = set()
+            for started, session, turns in sessions:
+                for second, turn in enumerate(turns, 1):
+                    if not turn["content"].strip():
+                        continue
+                    if turn.get("has_answer"):
+                        marked.add(len(said))
+                    if session in answers:
+                        within.add(len(said))
+                    said.append(
+                        Said(
+                            role=validation.choice(turn["role"], Role, "role").value,
+                            text=turn["content"],
+                            created_at=started + timedelta(seconds=second),
+                        )
+                    )
+            missing = name.endswith("_abs")
+            question = Question(
+                text=validation.text(asked, "question"),
+                group="abstention" if missing else str(group),
+                gold=frozenset(marked or within),
+                answerable=not missing,
+                asked_at=_moment(record["question_date"]) if record.get("question_date") else None,
+            )
+            conversation = Conversation(
+                name=name, dataset="LongMemEval", said=tuple(said), questions=(question,)
+            )
+        yield conversation
+
+
+def _moment(written: str) -> datetime:
+    match = _MOMENT.search(written)
+    if match is None:
+        raise ValueError(f"{written!r} is not a date like 2023/05/20 (Sat) 02:21")
+    year, month, day, hour, minute = map(int, match.groups())
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+_SETS: tuple[
+    tuple[Callable[[_Record], bool], Callable[[Path, Iterator[_Record]], Iterator[Conversation]]], ...
+] = (
+    (lambda one: isinstance(one.get("conversation"), dict) and "qa" in one, _people("LoCoMo")),
+    (lambda one: isinstance(one.get("name"), dict) and "qa" in one, _people("REALTALK")),
+    (lambda one: "haystack_sessions" in one, _long),
+    (lambda one: isinstance(one.get("turns"), list), _beam),
+)

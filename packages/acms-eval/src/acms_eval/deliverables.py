@@ -1,0 +1,507 @@
+"""The seven figures that seed 004 asks of an evaluation, measured for every system at once and drawn.
+
+Decision persistence, sensitivity to the token budget, the overhead, precision against recall, the spectrum of
+difficulty, temporal degradation, and what markers are worth. The overhead is read off a clock and stands apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from acms.ports import Embedder
+from acms.providers import OfflineReflector
+from acms_eval import sections, sweeps
+from acms_eval.charts import Axis, Chart, Point, Series, Unit, written
+from acms_eval.peers import open_acms
+from acms_eval.report import Document, Section
+from acms_eval.scenarios import DISTANCES, SCENARIOS
+from acms_eval.suite import LineUp, Suite, through
+from acms_eval.sweeps import Configured, Latency, Row, Step
+from acms_eval.topics import Phrases
+
+__all__ = ["FULL", "QUICK", "Sizes", "deliverables"]
+
+SHARE = Axis(label="hit rate", unit="share")
+ANSWERED = Axis(label="answered", unit="share")
+MESSAGES = Axis(label="messages", log=True)
+_WITH_FACTS = ", with facts"
+_CORRECTED = 100
+"""Messages that the scenario of corrections takes at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    #: Conversations of each kind, and of the curve over distances, which has one question a place.
+    seeds: int
+    distance_seeds: int
+    #: Messages of a scenario.
+    turns: int
+    lengths: tuple[int, ...]
+    token_budgets: tuple[int, ...]
+    distances: tuple[int, ...]
+    episode_turns: tuple[int, ...]
+    current_pcts: tuple[float, ...]
+    #: Messages after which the clock is read, and questions each time.
+    clock: tuple[int, ...]
+    asks: int
+
+
+FULL = Sizes(
+    seeds=3,
+    distance_seeds=20,
+    turns=200,
+    lengths=sweeps.LENGTHS,
+    token_budgets=sweeps.TOKEN_BUDGETS,
+    distances=DISTANCES,
+    episode_turns=sweeps.EPISODE_TURNS,
+    current_pcts=sweeps.CURRENT_PCTS,
+    clock=(10, 50, 100, 200, 500, 1000),
+    asks=20,
+)
+QUICK = Sizes(
+    seeds=1,
+    distance_seeds=1,
+    turns=100,
+    lengths=(50, 100),
+    token_budgets=(500, 1000),
+    distances=(10, 50),
+    episode_turns=(4, 16),
+    current_pcts=(0.2, 0.6),
+    clock=(10, 50),
+    asks=3,
+)
+"""A few seconds: every chart, few points."""
+
+Told = Callable[[str, int, int], None]
+"""Takes what is being measured, how much of it is done, and of how much."""
+
+
+async def deliverables(
+    line_up: LineUp,
+    *,
+    sizes: Sizes = FULL,
+    seed: int = 0,
+    phrases: Phrases | None = None,
+    settings: Mapping[str, str] | None = None,
+    progress: Told | None = None,
+) -> Document:
+    """Measure everything and return the report; the same in every run, but for its times."""
+    run = _Run(line_up, sizes, seed, phrases, progress)
+    suite = await run.suite()
+    overview, by_scenario = sections.scenarios(suite, seed=seed)
+    return Document(
+        title="How well ACMS remembers",
+        text=(
+            "Conversations are written by rule from a word list and a seed, told to every system message by message, "
+            "and asked about. A question is never said. A hit: every expected word was recalled. Answered: a hit, and "
+            "what is no longer so did not rank above what is. All systems are asked within the same budget of tokens, "
+            "by the same words, in the same run.",
+        ),
+        settings={
+            **(settings or {}),
+            "seeds": f"{seed} to {seed + sizes.seeds - 1}",
+            "messages of a scenario": str(sizes.turns),
+        },
+        sections=(
+            overview,
+            await run.persistence(),
+            await run.budgets(),
+            _precision(suite),
+            _difficulty(suite, by_scenario),
+            await run.degradation(),
+            await run.marked(),
+        ),
+        times=(await run.overhead(), sections.timed(suite)),
+        left_out=line_up.left_out,
+    )
+
+
+class _Run:
+    """What the sweeps have in common."""
+
+    def __init__(
+        self,
+        line_up: LineUp,
+        sizes: Sizes,
+        seed: int,
+        phrases: Phrases | None,
+        progress: Told | None,
+    ) -> None:
+        self.systems = line_up.systems
+        self.acms = line_up.acms
+        self.sizes = sizes
+        self.seed = seed
+        self.seeds = range(seed, seed + sizes.seeds)
+        self.phrases = phrases
+        self.progress = progress
+
+    def _step(self, step: Step) -> None:
+        if self.progress is not None:
+            self.progress(f"{step.sweep}: {step.system}", step.done, step.of)
+
+    @property
+    def _configured(self) -> Mapping[str, Configured]:
+        def of(name: str, embedder: Embedder | None) -> Configured:
+            return lambda config: open_acms(embedder, name=name, config=config)
+
+        return {name: of(name, embedder) for name, embedder in self.acms.items()}
+
+    async def suite(self) -> Suite:
+        """Run every scenario."""
+        talks = [
+            build(turns=self.sizes.turns, seed=seed, phrases=self.phrases)
+            for build in SCENARIOS.values()
+            for seed in self.seeds
+        ]
+        return await through(talks, self.systems, progress=self.progress)
+
+    async def persistence(self) -> Section:
+        """Measure recall against the length of a conversation."""
+        measured = partial(
+            sweeps.lengths, self.systems, seeds=self.seeds, phrases=self.phrases, progress=self._step
+        )
+        early = await measured(values=self.sizes.lengths)
+        corrected = [length for length in self.sizes.lengths if length >= _CORRECTED]
+        changed = await measured(values=corrected, scenario="corrections")
+        return Section(
+            name="persistence",
+            title="Decision persistence",
+            text=(
+                "Twenty facts are said at the beginning and asked about along the rest of the conversation, which "
+                "grows. In the second chart three of them are corrected later, and the correction has to rank above "
+                "what it corrects.",
+            ),
+            charts=(
+                _lines("persistence", "Decision persistence", MESSAGES, SHARE, early, _hit),
+                _lines(
+                    "persistence-corrected",
+                    "Still known, and still true",
+                    MESSAGES,
+                    ANSWERED,
+                    changed,
+                    _answered,
+                ),
+            ),
+        )
+
+    async def budgets(self) -> Section:
+        """Measure what parameters do."""
+        size = self.sizes
+        rows = await sweeps.token_budgets(
+            self.systems,
+            values=size.token_budgets,
+            turns=size.turns,
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        episodes = await sweeps.episode_lengths(
+            self._configured,
+            values=size.episode_turns,
+            turns=size.turns,
+            token_budget=500,
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        current = await sweeps.current_shares(
+            self._configured,
+            values=size.current_pcts,
+            turns=size.turns,
+            token_budget=500,
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        budget, pct = Axis(label="tokens", log=True), Axis(label="share of the budget", unit="share")
+        knobs = (
+            _lines("episodes", "Length of an episode", Axis(label="messages"), SHARE, episodes, _hit),
+            _lines("current", "Share of the current episode", pct, SHARE, current, _hit),
+        )
+        return Section(
+            name="budget",
+            title="Token budget sensitivity",
+            text=(
+                "Twenty facts in the first twenty exchanges, half of them without a marker, recalled within budgets "
+                "from small to large. Then two parameters of ACMS, at 500 tokens: the messages after which an episode "
+                "ends, and the share of the budget that the current episode is sure of.",
+            ),
+            charts=(
+                _lines("budget", "Token budget sensitivity", budget, SHARE, rows, _hit),
+                *(knobs if self.acms else ()),
+            ),
+        )
+
+    async def degradation(self) -> Section:
+        """Measure recall against the distance from a fact."""
+        rows = await sweeps.distances(
+            self.systems,
+            values=self.sizes.distances,
+            seeds=range(self.seed, self.seed + self.sizes.distance_seeds),
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        variants = list(dict.fromkeys(row.variant for row in rows))
+        axis = Axis(label="messages since the fact", log=True)
+        charts = [
+            _lines(
+                "degradation" if not place else "degradation-noise",
+                f"Temporal degradation, {variant}",
+                axis,
+                SHARE,
+                [row for row in rows if row.variant == variant],
+                _hit,
+            )
+            for place, variant in enumerate(variants)
+        ]
+        return Section(
+            name="degradation",
+            title="Temporal degradation",
+            text=(
+                "One decision, and the same question again and again, within 300 tokens. With noise, half of what is "
+                "said afterwards is about the topic of the decision and names other values.",
+            ),
+            charts=tuple(charts),
+        )
+
+    async def marked(self) -> Section:
+        """Measure what markers are worth."""
+        rows = await sweeps.marked_and_plain(
+            self.systems,
+            values=[max(_CORRECTED, self.sizes.turns)],
+            seeds=self.seeds,
+            phrases=self.phrases,
+            progress=self._step,
+        )
+
+        def drawn(name: str, title: str, read: Callable[[Row], float | None], y: Axis) -> Chart:
+            series = tuple(
+                Series(
+                    name=variant,
+                    points=tuple(Point(x=row.system, y=read(row)) for row in rows if row.variant == variant),
+                )
+                for variant in ("marked", "plain")
+            )
+            return Chart(
+                name=name,
+                title=title,
+                text=_told("Of every system, with markers and without", series, y.unit),
+                kind="rows",
+                x=Axis(label="system"),
+                y=y,
+                series=series,
+            )
+
+        return Section(
+            name="marked",
+            title="Marked and unmarked",
+            text=(
+                "The same facts and corrections, announced (“Decision: …”) or said in plain conversation. What is "
+                "marked weighs more in ACMS; what is not has to be found all the same.",
+            ),
+            charts=(
+                drawn("marked", "Answered, marked and unmarked", _answered, ANSWERED),
+                drawn(
+                    "marked-first",
+                    "Found first, marked and unmarked",
+                    _first,
+                    Axis(label="hit@1", unit="share"),
+                ),
+            ),
+        )
+
+    async def overhead(self) -> Section:
+        """Measure what it takes, by the clock."""
+        systems = {**self.systems}
+        for name, embedder in self.acms.items():
+            called = f"{name}{_WITH_FACTS}"
+            systems[called] = open_acms(embedder, name=called, reflector=OfflineReflector)
+        rows = await sweeps.latencies(
+            systems,
+            values=self.sizes.clock,
+            asks=self.sizes.asks,
+            seed=self.seed,
+            phrases=self.phrases,
+            progress=self._step,
+        )
+        last = max((row.turns for row in rows), default=0)
+        return Section(
+            name="overhead",
+            title="Overhead profile",
+            text=(
+                "What a message and a question cost. Background: vectors and, “with facts”, the reflection that "
+                "distils them by rules. Measured in memory, one conversation at a time, on a machine that may have "
+                "had other work to do.",
+            ),
+            charts=(
+                _profile(f"Overhead after {last:,} messages", [row for row in rows if row.turns == last]),
+                _latency(rows),
+            ),
+        )
+
+
+# ── figures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _hit(row: Row) -> float | None:
+    return row.hit
+
+
+def _first(row: Row) -> float | None:
+    return row.hit_at_1
+
+
+def _answered(row: Row) -> float | None:
+    return row.answered
+
+
+def _lines(
+    name: str, title: str, x: Axis, y: Axis, rows: Sequence[Row], read: Callable[[Row], float | None]
+) -> Chart:
+    series = tuple(
+        Series(
+            name=system, points=tuple(Point(x=row.at, y=read(row)) for row in rows if row.system == system)
+        )
+        for system in dict.fromkeys(row.system for row in rows)
+    )
+    most = max((row.at for row in rows), default=0)
+    last = tuple(
+        Series(name=one.name, points=tuple(point for point in one.points if point.x == most))
+        for one in series
+    )
+    told = _told(f"{y.label} against {x.label}; at {written(most, x.unit)}", last, y.unit)
+    return Chart(name=name, title=title, text=told, x=x, y=y, series=series)
+
+
+def _told(start: str, series: Sequence[Series], unit: Unit) -> str:
+    """Return what a chart shows, for who hears it."""
+    told = [
+        f"{one.name}{f' {point.x}' if isinstance(point.x, str) else ''} {written(point.y, unit)}"
+        for one in series
+        for point in one.points
+    ]
+    text = f"{start}: {', '.join(told)}."
+    return text[:1].upper() + text[1:]
+
+
+def _precision(suite: Suite) -> Section:
+    series = tuple(
+        Series(
+            name=system,
+            points=tuple(
+                Point(x=x, y=sections.means(reports, "hit"), label=label, strong=kind is None)
+                for label, kind in (("mean of all", None), *((kind, kind) for kind in suite.kinds))
+                if (x := sections.means(reports := suite.of(system, kind), "precision")) is not None
+            ),
+        )
+        for system in suite.systems
+    )
+    x = Axis(label="precision", unit="share")
+    told = "; ".join(
+        f"{one.name}: precision {written(float(point.x), 'share')}, hit rate {written(point.y, 'share')}"
+        for one in series
+        for point in one.points
+        if point.strong
+    )
+    chart = Chart(
+        name="precision",
+        title="Precision and recall",
+        text=f"A small mark for each scenario, a large one for the mean of a system. {told}.",
+        kind="points",
+        x=x,
+        y=SHARE,
+        series=series,
+    )
+    return Section(
+        name="precision",
+        title="Precision and recall",
+        text=(
+            "Precision: the share of what was recalled that carries an expected word. The current episode, which ACMS "
+            "shows whatever is asked, counts as recalled. The upper right corner is best.",
+        ),
+        charts=(chart,),
+    )
+
+
+def _difficulty(suite: Suite, tables: Section) -> Section:
+    def ease(kind: str) -> float:
+        found = [sections.means(suite.of(system, kind), "answered") for system in suite.systems]
+        return -sum(value or 0.0 for value in found)
+
+    ordered = sorted(suite.kinds, key=ease)
+    series = tuple(
+        Series(
+            name=system,
+            points=tuple(
+                Point(x=kind.replace("_", " "), y=sections.means(suite.of(system, kind), "answered"))
+                for kind in ordered
+            ),
+        )
+        for system in suite.systems
+    )
+    hardest = tuple(Series(name=one.name, points=one.points[-1:]) for one in series)
+    chart = Chart(
+        name="difficulty",
+        title="Scenarios, easy to hard",
+        text=_told("Share answered, scenario by scenario; the hardest", hardest, "share"),
+        kind="rows",
+        x=Axis(label="scenario"),
+        y=ANSWERED,
+        series=series,
+    )
+    return Section(
+        name="difficulty",
+        title="Scenario difficulty",
+        text=("From what all systems together answer best to what they answer worst.",),
+        tables=tables.tables,
+        charts=(chart,),
+    )
+
+
+# ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _profile(title: str, rows: Sequence[Latency]) -> Chart:
+    kinds: tuple[tuple[str, Callable[[Latency], float]], ...] = (
+        ("ingest", lambda row: row.ingest_ms),
+        ("recall", lambda row: row.recall_ms),
+        ("background", lambda row: row.background_ms),
+    )
+    series = tuple(
+        Series(name=name, points=tuple(Point(x=row.system, y=read(row)) for row in rows))
+        for name, read in kinds
+    )
+    return Chart(
+        name="overhead",
+        title=title,
+        text="Milliseconds for a message (ingest, background) and for a question (recall), system by system.",
+        kind="rows",
+        x=Axis(label="system"),
+        y=Axis(label="milliseconds", unit="ms", log=True),
+        series=series,
+    )
+
+
+def _latency(rows: Sequence[Latency]) -> Chart:
+    systems = list(dict.fromkeys(row.system for row in rows))
+    series = tuple(
+        Series(
+            name=system,
+            points=tuple(Point(x=row.turns, y=row.recall_ms) for row in rows if row.system == system),
+            style=systems.index(system.removesuffix(_WITH_FACTS)),
+            dashed=system.endswith(_WITH_FACTS),
+        )
+        for system in systems
+    )
+    return Chart(
+        name="latency",
+        title="A recall as the conversation grows",
+        text="Median milliseconds of a recall against the messages told so far.",
+        x=MESSAGES,
+        y=Axis(label="milliseconds", unit="ms"),
+        series=series,
+    )

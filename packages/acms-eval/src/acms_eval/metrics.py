@@ -1,0 +1,164 @@
+"""What is measured of a recall (seed 004, E4), from the texts that came back and the words that were asked for.
+
+A keyword is found at the borders of words: "REST" is not in "interest", "March 1" not in "March 14", "48,000" not in
+"148,000". One that is written in capitals (REST, AVA) must be written so; others are found without regard to case.
+
+Where a figure depends on the order of items it is that of their scores, the best one first, and not the order in which
+they are shown; items of equal score keep the latter. What a probe calls a decoy is passed over: hearsay that names the
+value ("PostgreSQL is popular, but some prefer MongoDB") does not say what was decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import log2
+
+from acms_eval.nouns import Probe, Recalled, Score
+
+__all__ = [
+    "carries",
+    "hit",
+    "hit_at",
+    "ndcg",
+    "outdated",
+    "precision",
+    "score",
+    "stale",
+    "stale_anywhere",
+    "surfaced",
+]
+
+
+@lru_cache(maxsize=4096)
+def _pattern(keyword: str) -> re.Pattern[str]:
+    words = r"\s+".join(map(re.escape, keyword.split()))
+    flags = 0 if keyword.isupper() else re.IGNORECASE
+    return re.compile(rf"(?<!\w)(?<!\d[.,]){words}(?!\w)(?![.,]\d)", flags)
+
+
+def carries(text: str, keyword: str) -> bool:
+    """Return whether a keyword stands in a text, as a word of its own."""
+    return bool(keyword.split()) and _pattern(keyword).search(text) is not None
+
+
+def _any(text: str, keywords: Sequence[str]) -> bool:
+    return any(carries(text, keyword) for keyword in keywords)
+
+
+def _all(text: str, keywords: Sequence[str]) -> bool:
+    return all(carries(text, keyword) for keyword in keywords)
+
+
+def _heard(probe: Probe, items: Sequence[Recalled]) -> Sequence[Recalled]:
+    """Return the items without the texts that are no answer."""
+    if not probe.decoys:
+        return items
+    found: list[Recalled] = []
+    for item in items:
+        text = item.text
+        if _any(text, probe.expected):
+            for decoy in probe.decoys:
+                text = text.replace(decoy, "")
+        found.append(item if text == item.text else replace(item, text=text))
+    return found
+
+
+def _ranked(items: Sequence[Recalled]) -> list[Recalled]:
+    return sorted(items, key=lambda item: -item.score)
+
+
+def hit(probe: Probe, items: Sequence[Recalled]) -> bool:
+    """Return whether every expected keyword is in what was recalled, in one item or in several (strict hit)."""
+    items = _heard(probe, items)
+    return all(any(carries(item.text, keyword) for item in items) for keyword in probe.expected)
+
+
+def hit_at(k: int, probe: Probe, items: Sequence[Recalled]) -> bool:
+    """Return whether every expected keyword is in the k items of the best score."""
+    return hit(probe, _ranked(items)[:k])
+
+
+def outdated(probe: Probe, items: Sequence[Recalled]) -> bool | None:
+    """Return whether the best item that says only what is no longer so ranks above the best one that says what is.
+
+    It does too when nothing says what is so. None where nothing was superseded.
+    """
+    if not probe.forbidden:
+        return None
+    for item in _ranked(_heard(probe, items)):
+        if _all(item.text, probe.expected):
+            return False
+        if _any(item.text, probe.forbidden):
+            return True
+    return False
+
+
+def surfaced(probe: Probe, items: Sequence[Recalled]) -> float | None:
+    """Return the share of the bonus keywords that were recalled; None where a probe has none."""
+    found = [any(carries(item.text, keyword) for item in items) for keyword in probe.bonus]
+    return sum(found) / len(found) if found else None
+
+
+def stale(probe: Probe, items: Sequence[Recalled]) -> bool:
+    """Return whether an item says what is no longer so, and not also what is so now."""
+    return any(_any(item.text, probe.forbidden) and not _all(item.text, probe.expected) for item in items)
+
+
+def stale_anywhere(probe: Probe, items: Sequence[Recalled]) -> bool:
+    """Return whether any item outside the current episode names what is no longer so."""
+    return any(not item.current and _any(item.text, probe.forbidden) for item in items)
+
+
+def precision(probe: Probe, items: Sequence[Recalled]) -> float | None:
+    """Return the share of items that carry an expected keyword (E4.1); None when nothing was recalled."""
+    heard = _heard(probe, items)
+    return sum(_any(item.text, probe.expected) for item in heard) / len(heard) if heard else None
+
+
+def ndcg(probe: Probe, items: Sequence[Recalled], k: int = 5) -> float:
+    """Return the discounted gain of the first k, best score first, over that of the best order (E4.2).
+
+    Grade 2 is an expected keyword and at least half the best score of this recall, 1 a keyword, 0 neither; the gain is
+    2 ** grade - 1. The best order puts the highest grades first and counts the first of them as 2. Nothing relevant is
+    0.
+    """
+    ranked = _ranked(_heard(probe, items))
+    half = ranked[0].score / 2 if ranked else 0.0
+    grades = [
+        (2 if item.score >= half > 0 else 1) if _any(item.text, probe.expected) else 0 for item in ranked
+    ]
+    best = sorted(grades, reverse=True)
+    if not best or not best[0]:
+        return 0.0
+    best[0] = 2
+
+    def gain(found: Sequence[int]) -> float:
+        return sum((2**grade - 1) / log2(place + 2) for place, grade in enumerate(found[:k]))
+
+    return gain(grades) / gain(best)
+
+
+def score(
+    probe: Probe, items: Sequence[Recalled], *, tokens: int | None = None, seconds: float = 0.0
+) -> Score:
+    """Return all figures of one recall; `tokens` is what was used, by default the sum over the items."""
+    past = [item for item in items if not item.current]
+    return Score(
+        probe=probe,
+        hit=hit(probe, items),
+        hit_at_1=hit_at(1, probe, items),
+        hit_at_5=hit_at(5, probe, items),
+        outdated=outdated(probe, items),
+        surfaced=surfaced(probe, items),
+        stale=stale(probe, items),
+        stale_anywhere=stale_anywhere(probe, items),
+        precision=precision(probe, items),
+        precision_past=precision(probe, past),
+        ndcg=ndcg(probe, items),
+        items=len(items),
+        tokens=sum(item.tokens for item in items) if tokens is None else tokens,
+        seconds=seconds,
+    )

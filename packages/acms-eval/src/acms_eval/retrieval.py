@@ -1,0 +1,504 @@
+"""How well a system finds the messages that answer a question, on real conversations.
+
+Gold is what the annotators named as evidence; questions without gold count for abstention only.
+
+- R@k: |gold ∩ first k| / |gold|. nDCG@10: binary.
+- B*n*: |gold ∩ packed| / |gold|, packed is what fits *n* cl100k tokens of "Speaker: text" lines in rank order, skipping
+  what does not fit. For all of these a system is asked with a budget that holds everything, and ranked is what it
+  recalls; what it does not recall, or shows without ranking it (its current episode), comes last, oldest first.
+- E*n*: |gold ∩ recalled| / |gold| of a real recall with a budget of *n* tokens, as the system itself counts them, the
+  current episode included.
+
+Every figure is the mean over questions. "all" are the questions that have an answer; those that have none are a group
+of their own (LoCoMo category 5 has gold: what was said by the other speaker).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from math import log2
+from typing import Any
+
+from acms.errors import ProviderError, ValidationError
+from acms.providers.tokens import BPETokenCounter
+from acms.results import POSSIBLE_FROM
+from acms_eval import bootstrap
+from acms_eval.bootstrap import Interval
+from acms_eval.datasets import Conversation
+from acms_eval.nouns import Recalled, System
+from acms_eval.peers import OpenSystem
+
+__all__ = [
+    "Abstention",
+    "Asked",
+    "DataSize",
+    "Progress",
+    "RetrievalReport",
+    "auc",
+    "budgets",
+    "costs",
+    "evaluate",
+    "figures",
+    "ranking",
+]
+
+EVERYTHING = 1_000_000
+"""The budget of a recall whose whole ranking is wanted."""
+CHAT, LONG = (500, 1000, 2000, 4000), (2000, 4000, 8000, 16000)
+ALL = "all"
+
+
+def budgets(dataset: str) -> tuple[int, ...]:
+    """Return the token budgets a set is measured at: small ones where messages are short."""
+    return CHAT if dataset in ("LoCoMo", "REALTALK") else LONG
+
+
+def _short(budget: int) -> str:
+    return f"{budget // 1000}k" if budget >= 1000 and budget % 1000 == 0 else str(budget)
+
+
+# ── one question ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def costs(conversation: Conversation) -> list[int]:
+    """Return the cl100k tokens of each message as a line "Speaker: text"."""
+    count = _counter().count
+    return [count(f"{said.speaker or said.role}: {said.text}\n") for said in conversation.said]
+
+
+@lru_cache(maxsize=1)
+def _counter() -> BPETokenCounter:
+    return BPETokenCounter("cl100k_base")
+
+
+def ranking(items: Sequence[Recalled], count: int) -> list[int]:
+    """Return all `count` messages, those that were recalled first, best score first.
+
+    What was not recalled comes last, oldest first, and so does the current episode, which is shown but not ranked: the
+    room that a system leaves in a budget is filled for all systems alike.
+    """
+    best = sorted((item for item in items if not item.current), key=lambda item: -item.score)
+    found = dict.fromkeys(item.index for item in best if item.index is not None)
+    return [*found, *(index for index in range(count) if index not in found)]
+
+
+def figures(
+    ranked: Sequence[int], gold: frozenset[int], lines: Sequence[int], sizes: Sequence[int]
+) -> dict[str, float]:
+    """Return R@5, R@10, nDCG@10 and the share of gold that is packed into each size, from the tokens of all lines."""
+    if not gold:
+        raise ValidationError("must not be empty", field="gold")
+    gains = [1 / log2(place + 2) for place in range(10)]
+    hits = [index in gold for index in ranked[:10]]
+    found = {
+        "R@5": sum(hits[:5]) / len(gold),
+        "R@10": sum(hits) / len(gold),
+        "nDCG@10": sum(gain for gain, hit in zip(gains, hits, strict=False) if hit) / sum(gains[: len(gold)]),
+    }
+    least = min(lines)
+    for size in sizes:
+        left, packed = size, 0
+        for index in ranked:
+            if lines[index] <= left:
+                left -= lines[index]
+                packed += index in gold
+                if left < least:
+                    break
+        found[f"B{_short(size)}"] = packed / len(gold)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one system made of one question."""
+
+    system: str
+    dataset: str
+    conversation: str
+    #: Its place among the questions of the conversation.
+    question: int
+    group: str
+    answerable: bool
+    #: Figure by name, in [0, 1]; empty when the question has no gold.
+    figures: Mapping[str, float]
+    #: How sure the system was that there is an answer; None: it cannot tell.
+    confidence: float | None = None
+    #: The recall with the largest budget; None when only rankings were asked for.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """How much of a set was read."""
+
+    conversations: int = 0
+    messages: int = 0
+    questions: int = 0
+    #: Questions whose evidence names no message, for lack of which they count for abstention only.
+    without_gold: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run has come; `done` counts the questions of this system and conversation, 0 while it is told."""
+
+    dataset: str
+    conversation: str
+    system: str
+    done: int
+    of: int
+
+
+# ── the run ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def evaluate(
+    conversations: Iterable[Conversation],
+    systems: Mapping[str, OpenSystem],
+    *,
+    evidence: bool = False,
+    every: Mapping[str, int] | None = None,
+    left_out: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    seed: int = 0,
+    rounds: int = bootstrap.ROUNDS,
+    progress: Callable[[Progress], None] | None = None,
+) -> RetrievalReport:
+    """Tell every system every conversation, ask all questions, and return how well they did.
+
+    Conversations are taken one by one, so an iterator of a large set never holds more than one. A system is told
+    everything and comes to rest before its first question; questions are asked one after the other and are not told.
+    With `evidence` each question is also asked once with each budget. `every` names slow systems, each with an n: it is
+    asked every nth question of a data set only. A system that raises `ProviderError` is left out of the whole report,
+    with the reason. `left_out` and `settings` go into the report as they are.
+    """
+    rows: list[Asked] = []
+    sizes: dict[str, DataSize] = {}
+    running, missing = dict(systems), dict(left_out or {})
+    for conversation in conversations:
+        questions = conversation.questions
+        known = sizes.get(conversation.dataset, DataSize())
+        sizes[conversation.dataset] = DataSize(
+            conversations=known.conversations + 1,
+            messages=known.messages + len(conversation.said),
+            questions=known.questions + len(questions),
+            without_gold=known.without_gold + sum(not question.gold for question in questions),
+        )
+        lines = costs(conversation)
+        for name, opened in list(running.items()):
+            step = (every or {}).get(name, 1)
+
+            def tell(done: int, system: str = name, at: Conversation = conversation) -> None:
+                if progress is not None:
+                    progress(
+                        Progress(
+                            dataset=at.dataset,
+                            conversation=at.name,
+                            system=system,
+                            done=done,
+                            of=len(at.questions),
+                        )
+                    )
+
+            try:
+                async with opened() as system:
+                    tell(0)
+                    for said in conversation.said:
+                        await system.tell(said)
+                    await system.settle()
+                    for place in range(-known.questions % step, len(questions), step):
+                        rows.append(await _ask(system, name, conversation, place, lines, evidence))
+                        tell(place + 1)
+            except ProviderError as error:
+                del running[name]
+                missing[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
+                rows = [row for row in rows if row.system != name]
+    return RetrievalReport(
+        asked=tuple(rows),
+        sizes=sizes,
+        left_out=missing,
+        settings=dict(settings or {}),
+        seed=seed,
+        rounds=rounds,
+    )
+
+
+async def _ask(
+    system: System, name: str, conversation: Conversation, place: int, lines: Sequence[int], evidence: bool
+) -> Asked:
+    question, sizes = conversation.questions[place], budgets(conversation.dataset)
+    items = await system.ask(question.text, EVERYTHING)
+    confidence: float | None = getattr(system, "confidence", None)
+    found: dict[str, float] = {}
+    seconds: float | None = None
+    if question.gold:
+        found = figures(ranking(items, len(lines)), question.gold, lines, sizes)
+        for budget in sizes if evidence else ():
+            start = time.perf_counter()
+            shown = {item.index for item in await system.ask(question.text, budget)}
+            seconds = time.perf_counter() - start
+            found[f"E{_short(budget)}"] = len(question.gold & shown) / len(question.gold)
+    return Asked(
+        system=name,
+        dataset=conversation.dataset,
+        conversation=conversation.name,
+        question=place,
+        group=question.group,
+        answerable=question.answerable,
+        figures=found,
+        confidence=confidence,
+        seconds=seconds,
+    )
+
+
+# ── abstention ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def auc(answerable: Sequence[float], unanswerable: Sequence[float]) -> float:
+    """Return how probable it is that a question with an answer gets the higher confidence than one without; ties: half.
+
+    0.5 is a coin, 1 tells them apart without error.
+    """
+    if not answerable or not unanswerable:
+        raise ValidationError("needs questions of both kinds", field="unanswerable")
+    pairs = sum(
+        1.0 if sure > other else 0.5 if sure == other else 0.0
+        for sure in answerable
+        for other in unanswerable
+    )
+    return pairs / (len(answerable) * len(unanswerable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """How well a system knows what it cannot answer: it declines below a confidence."""
+
+    answerable: int
+    unanswerable: int
+    auc: float
+    #: Below this confidence it declines.
+    threshold: float
+    declined: int
+    #: Share of what it declined that has no answer; None when it declined nothing.
+    precision: float | None
+    #: Share of what has no answer that it declined.
+    recall: float
+    #: Share of what has an answer that it declined all the same.
+    false_alarms: float
+
+
+# ── the report ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalReport:
+    """What all systems made of all questions; every mean has its 95 % bootstrap interval."""
+
+    asked: tuple[Asked, ...]
+    #: By set.
+    sizes: Mapping[str, DataSize]
+    #: Systems that were not run, and why.
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    #: What was run with, such as the embedder.
+    settings: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    rounds: int = bootstrap.ROUNDS
+
+    @property
+    def datasets(self) -> list[str]:
+        """The sets, in the order in which they came."""
+        return list(self.sizes)
+
+    @property
+    def systems(self) -> list[str]:
+        """The systems, in the order in which they ran."""
+        return list(dict.fromkeys(row.system for row in self.asked))
+
+    def groups(self, dataset: str) -> list[str]:
+        """Return "all" and the kinds of question of a set, those without an answer last."""
+        found = {row.group: row.answerable for row in self.asked if row.dataset == dataset and row.figures}
+        return [ALL, *sorted(found, key=lambda group: (not found[group], group))]
+
+    def names(self, dataset: str) -> list[str]:
+        """Return the names of the figures of a set."""
+        return list(
+            dict.fromkeys(name for row in self.asked if row.dataset == dataset for name in row.figures)
+        )
+
+    def _rows(self, dataset: str, system: str, group: str) -> list[Asked]:
+        return [
+            row
+            for row in self.asked
+            if row.figures
+            and (row.dataset, row.system) == (dataset, system)
+            and (row.answerable if group == ALL else row.group == group)
+        ]
+
+    def means(self, dataset: str, system: str, group: str = ALL) -> dict[str, Interval]:
+        """Return every figure of a system over a group of questions; empty when none was asked."""
+        rows = self._rows(dataset, system, group)
+        clusters = [row.conversation for row in rows]
+        return {
+            name: bootstrap.interval(
+                [row.figures[name] for row in rows], clusters, seed=self.seed, rounds=self.rounds
+            )
+            for name in (self.names(dataset) if rows else ())
+        }
+
+    def margin(
+        self, dataset: str, name: str, *, of: str = "acms", over: str = "plain BM25", group: str = ALL
+    ) -> Interval | None:
+        """Return by how much a figure of one system is above another's, on the questions both were asked.
+
+        None when there are none.
+        """
+        values, clusters = self._margins(dataset, name, of, over, group)
+        return bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds) if values else None
+
+    def _margins(
+        self, dataset: str, name: str, of: str, over: str, group: str = ALL
+    ) -> tuple[list[float], list[str]]:
+        theirs = {
+            (row.conversation, row.question): row.figures[name] for row in self._rows(dataset, over, group)
+        }
+        pairs = [
+            (row.figures[name] - theirs[row.conversation, row.question], row.conversation)
+            for row in self._rows(dataset, of, group)
+            if (row.conversation, row.question) in theirs
+        ]
+        return [value for value, _ in pairs], [cluster for _, cluster in pairs]
+
+    def shrinkage(
+        self,
+        left_out: RetrievalReport,
+        dataset: str,
+        name: str,
+        *,
+        of: str = "acms",
+        over: str = "plain BM25",
+    ) -> Interval | None:
+        """Return how much smaller a margin is on data that was left out than here, on the data it was tuned on.
+
+        The margin holds when the interval reaches down to 0 or below. None when one of the two has no such questions.
+        """
+        here, there = (report._margins(dataset, name, of, over) for report in (self, left_out))
+        if not here[0] or not there[0]:
+            return None
+        return bootstrap.difference(here, there, seed=self.seed, rounds=self.rounds)
+
+    def abstention(self, dataset: str, system: str, *, threshold: float = POSSIBLE_FROM) -> Abstention | None:
+        """Return how well a system knows what a set does not answer, when it declines below a confidence.
+
+        The confidence is by default the one below which a recall of ACMS is of the band "none".
+        None when it cannot tell, or when all questions are of one kind.
+        Questions without gold count too: they have an answer, or none, all the same.
+        """
+        rows = [
+            row
+            for row in self.asked
+            if (row.dataset, row.system) == (dataset, system) and row.confidence is not None
+        ]
+        sure = {
+            kind: [row.confidence or 0.0 for row in rows if row.answerable is kind] for kind in (True, False)
+        }
+        if not sure[True] or not sure[False]:
+            return None
+        declined = {kind: sum(value < threshold for value in values) for kind, values in sure.items()}
+        total = declined[True] + declined[False]
+        return Abstention(
+            answerable=len(sure[True]),
+            unanswerable=len(sure[False]),
+            auc=auc(sure[True], sure[False]),
+            threshold=threshold,
+            declined=total,
+            precision=declined[False] / total if total else None,
+            recall=declined[False] / len(sure[False]),
+            false_alarms=declined[True] / len(sure[True]),
+        )
+
+    def table(self, *, intervals: bool = False, groups: bool = False) -> str:
+        """Return a plain table for each set: a line a system, in percent; with intervals and groups if asked."""
+        blocks: list[str] = []
+        for dataset in self.datasets:
+            size = self.sizes[dataset]
+            names = self.names(dataset)
+            rows = [["", "n", *names]]
+            for group in self.groups(dataset) if groups else (ALL,):
+                for system in self.systems:
+                    found = self.means(dataset, system, group)
+                    if found:
+                        label = system if group == ALL else f"{group}: {system}"
+                        figures = (_percent(found[name], intervals) for name in names)
+                        rows.append([label, str(found[names[0]].count), *figures])
+            blocks.append(
+                f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
+                f" questions, {size.without_gold} without gold\n{_aligned(rows)}"
+            )
+        if self.left_out:
+            blocks.append(
+                "left out: " + "; ".join(f"{name} ({reason})" for name, reason in self.left_out.items())
+            )
+        return "\n\n".join(blocks)
+
+    def to_json(self) -> str:
+        """Return everything as JSON: the means and, for comparing with other data later, every question.
+
+        No text of a conversation or a question is in it.
+        """
+        document = {
+            "settings": dict(self.settings),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "left_out": dict(self.left_out),
+            "sizes": {name: asdict(size) for name, size in self.sizes.items()},
+            "means": {
+                dataset: {
+                    system: {
+                        group: {
+                            name: asdict(value) for name, value in self.means(dataset, system, group).items()
+                        }
+                        for group in self.groups(dataset)
+                    }
+                    for system in self.systems
+                }
+                for dataset in self.datasets
+            },
+            "asked": [asdict(row) for row in self.asked],
+        }
+        return json.dumps(document, indent=1, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> RetrievalReport:
+        """Read what `to_json` wrote; `ValidationError` for anything else."""
+        try:
+            document: dict[str, Any] = json.loads(text)
+            return RetrievalReport(
+                asked=tuple(Asked(**row) for row in document["asked"]),
+                sizes={name: DataSize(**size) for name, size in document["sizes"].items()},
+                left_out=document["left_out"],
+                settings=document["settings"],
+                seed=document["seed"],
+                rounds=document["rounds"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValidationError(f"is no report of a retrieval: {error}", field="report") from error
+
+
+def _percent(found: Interval, interval: bool) -> str:
+    mean = f"{100 * found.mean:.1f}"
+    return f"{mean} [{100 * found.low:.1f}, {100 * found.high:.1f}]" if interval else mean
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,130 @@
+"""Runs a scenario: tells it to a system as a user would, asks, and judges what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from acms.config import ACMSConfig
+from acms.model import Source
+from acms.ports import Embedder, Reflector, StorageBackend
+from acms.session import ACMS
+from acms.storage import open_storage
+from acms_eval.metrics import score
+from acms_eval.nouns import Probe, Recalled, Report, Said, Scenario, Score, System
+
+__all__ = ["Remembering", "measure", "measure_budgets", "run"]
+
+CURRENT = (Source.CURRENT, Source.WINDOW)
+
+
+class Remembering:
+    """An ACMS session as a system to be measured; who opened the session closes it."""
+
+    def __init__(self, session: ACMS, name: str = "acms", *, include_current_episode: bool = True) -> None:
+        self.session = session
+        self.name = name
+        #: How sure the last recall was that something answers the question.
+        self.confidence: float | None = None
+        self._include_current = include_current_episode
+        self._told: dict[str, int] = {}
+
+    async def tell(self, said: Said) -> None:
+        """Ingest a message."""
+        id = await self.session.ingest(
+            said.role,
+            said.text,
+            actor_id=said.speaker,
+            markers=said.markers,
+            created_at=said.created_at,
+        )
+        self._told[id] = len(self._told)
+
+    async def settle(self) -> None:
+        """Wait for vectors and jobs."""
+        await self.session.wait_pending()
+
+    async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
+        """Recall; nothing is ingested."""
+        items = await self.session.recall(
+            question, token_budget=token_budget, include_current_episode=self._include_current
+        )
+        self.confidence = items.confidence
+        return [
+            Recalled(
+                text=item.content,
+                score=item.score,
+                current=item.source in CURRENT,
+                tokens=item.token_count,
+                source=item.source,
+                index=self._told.get(item.id),
+            )
+            for item in items
+        ]
+
+
+async def measure(scenario: Scenario, system: System, *, token_budget: int | None = None) -> Report:
+    """Tell a system a scenario, ask every probe when it is due, and return how good the answers were.
+
+    Before a probe the system comes to rest: an answer is judged by what it can know, not by how busy it was. Probes
+    due at the same message are asked one after the other and do not see each other. The budget is that of the scenario
+    where none is given.
+    """
+    budget = scenario.token_budget if token_budget is None else token_budget
+    return (await measure_budgets(scenario, system, [budget]))[0]
+
+
+async def measure_budgets(
+    scenario: Scenario, system: System, token_budgets: Sequence[int]
+) -> tuple[Report, ...]:
+    """Measure as `measure` does, each probe asked within every one of some budgets; one report for each."""
+    due: dict[int, list[Probe]] = {}
+    for probe in scenario.probes:
+        due.setdefault(probe.after, []).append(probe)
+    scores: list[list[Score]] = [[] for _ in token_budgets]
+    told = 0.0
+    for count in range(len(scenario.said) + 1):
+        start = time.perf_counter()
+        if count:
+            await system.tell(scenario.said[count - 1])
+        asked = due.get(count, ())
+        if asked or count == len(scenario.said):
+            await system.settle()
+        told += time.perf_counter() - start
+        for probe in asked:
+            for found, budget in zip(scores, token_budgets, strict=True):
+                start = time.perf_counter()
+                items = await system.ask(probe.question, budget)
+                found.append(score(probe, items, seconds=time.perf_counter() - start))
+    return tuple(
+        Report(
+            system=system.name,
+            scenario=scenario.name,
+            turns=len(scenario.said),
+            token_budget=budget,
+            scores=tuple(found),
+            tell_seconds=told,
+        )
+        for found, budget in zip(scores, token_budgets, strict=True)
+    )
+
+
+async def run(
+    scenario: Scenario,
+    *,
+    storage: str | Callable[[], StorageBackend] = "memory://",
+    reflector: Reflector | None = None,
+    embedder: Embedder | None = None,
+    token_budget: int | None = None,
+    config: ACMSConfig | None = None,
+    name: str = "acms",
+) -> Report:
+    """Feed a new session a scenario as a user would, and return how good its recalls were.
+
+    `storage` is an address or makes a handle; the session bears the name of the scenario and must not exist yet.
+    """
+    handle = open_storage(storage) if isinstance(storage, str) else storage()
+    async with ACMS(scenario.name, handle, embedder, reflector=reflector, config=config) as session:
+        report = await measure(scenario, Remembering(session, name), token_budget=token_budget)
+        return replace(report, facts=len(await session.facts()))

@@ -1,0 +1,285 @@
+"""The hand that all scenarios are written with: exchanges in order, and nothing that gives an answer away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Literal
+
+from acms.errors import ValidationError
+from acms.knowledge import Proposal
+from acms_eval.metrics import carries
+from acms_eval.nouns import Probe, Said, Scenario
+from acms_eval.topics import Phrases, Topic
+
+__all__ = ["Decided", "Part", "Statement", "Writer", "bare", "keywords", "proposal", "spread"]
+
+START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+CURRENCIES = "$€£"
+TRIES = 12
+"""Draws of a remark before small talk takes its place."""
+
+Part = Literal["fact", "correction"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What the user decides, still to be said."""
+
+    topic: str
+    text: str
+    value: str
+    part: Part
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A topic with the values of this conversation."""
+
+    topic: Topic
+    #: First to last; the last one holds in the end.
+    values: tuple[str, ...]
+    #: What noise names: never a value that was decided.
+    rivals: tuple[str, ...]
+
+    def state(self, random: Random, *, marked: bool) -> Statement:
+        """Return how the first value is decided."""
+        text = random.choice(self.topic.marked if marked else self.topic.plain)
+        return Statement(
+            topic=self.topic.name,
+            text=text.format(v=self.values[0]),
+            value=self.values[0],
+            part="fact",
+            proposal=proposal(self.topic, self.values[0], "fact"),
+        )
+
+    def change(self, text: str, to: int) -> Statement:
+        """Return how another value takes the place of the one before it."""
+        value, old = self.values[to], self.values[to - 1]
+        return Statement(
+            topic=self.topic.name,
+            text=text.format(v=value, old=old, what=self.topic.attribute),
+            value=value,
+            part="correction",
+            proposal=proposal(self.topic, value, "correction"),
+        )
+
+    def probe(self, question: str, *, after: int = 0) -> Probe:
+        """Return a question about the value that holds in the end."""
+        return Probe(
+            question=question,
+            expected=keywords(self.topic, self.values[-1]),
+            forbidden=tuple(bare(value) for value in self.values[:-1]),
+            after=after,
+            topic=self.topic.name,
+        )
+
+
+def bare(value: str) -> str:
+    """Return a value without its sign of currency, as it may be said."""
+    return value.lstrip(CURRENCIES)
+
+
+def keywords(topic: Topic, value: str) -> tuple[str, ...]:
+    """Return the words that tell an answer: the value, without a sign of currency, or every word of it."""
+    return (bare(value),) if topic.whole else tuple(value.split())
+
+
+def proposal(topic: Topic, value: str, part: str) -> Proposal:
+    """Return what follows from a statement, as a perfect reflector would propose it."""
+    return Proposal(
+        action="add" if part == "fact" else "update",
+        content=topic.content.format(v=value),
+        subject=topic.subject,
+        attribute=topic.attribute,
+        value=value,
+        cardinality=topic.cardinality,
+        fact_type=topic.fact_type,
+        confidence=1.0,
+        reason=part,
+    )
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes a conversation, exchange after exchange; everything follows from its source of chance."""
+
+    random: Random
+    phrases: Phrases
+    said: list[Said] = field(default_factory=list[Said])
+    proposals: list[tuple[int, Proposal]] = field(default_factory=list[tuple[int, Proposal]])
+    #: No remark in passing may name one of these.
+    kept: tuple[str, ...] = ()
+    #: Of each topic: remarks that name its value without deciding it.
+    echoes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    now: datetime = START
+
+    @staticmethod
+    def named(name: str, turns: int, seed: int, phrases: Phrases, *, least: int = 10) -> Writer:
+        """Return the writer of a scenario; too few turns for what it says are refused."""
+        if turns < least:
+            raise ValidationError(f"must be at least {least}, was {turns}", field="turns")
+        return Writer(Random(f"{name}/{turns}/{seed}"), phrases)
+
+    # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def decide(self, topics: Sequence[Topic], changes: Mapping[str, int] | None = None) -> list[Decided]:
+        """Choose values for topics, for some of them as many more as they change; none is said in passing."""
+        found: list[Decided] = []
+        for topic in topics:
+            chosen = self.random.sample(topic.values, len(topic.values))
+            count = 1 + (changes or {}).get(topic.name, 0)
+            found.append(Decided(topic=topic, values=tuple(chosen[:count]), rivals=tuple(chosen[count:])))
+        self.keep(
+            word
+            for one in found
+            for value in one.values
+            for word in (*keywords(one.topic, value), bare(value))
+        )
+        return found
+
+    def keep(self, words: Iterable[str]) -> None:
+        """Let no remark in passing name these words."""
+        self.kept = tuple(dict.fromkeys((*self.kept, *words)))
+
+    def gives_away(self, text: str, *, but: str = "") -> bool:
+        """Return whether a text names a kept word, one that is in another text aside."""
+        return any(carries(text, word) and not (but and carries(but, word)) for word in self.kept)
+
+    def places(self, count: int, first: int, last: int) -> list[int]:
+        """Return different places of exchanges in [first, last), in order."""
+        return sorted(self.random.sample(range(first, max(last, first + count)), count))
+
+    # ── saying ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def say(self, role: str, text: str, topic: str = "", part: str = "filler") -> None:
+        """Add a message, a little after the one before, and now and then on another day."""
+        self.now += timedelta(seconds=self.random.randint(15, 90))
+        if role == "user" and self.random.random() < 1 / 40:
+            self.now += timedelta(hours=self.random.randint(12, 40))
+        self.said.append(Said(role=role, text=text, created_at=self.now, topic=topic, part=part))
+
+    def state(self, statement: Statement) -> None:
+        """Say a fact or its correction, and acknowledge it."""
+        self.proposals.append((len(self.said), statement.proposal))
+        self.say("user", statement.text, statement.topic, statement.part)
+        reply = self.random.choice(self.phrases.acknowledged).format(v=statement.value)
+        self.say("assistant", reply, statement.topic, "reply")
+
+    def small_talk(self) -> None:
+        """Say nothing in particular."""
+        self.say("user", self._free(self.phrases.bland))
+        self.say("assistant", self._free(self.phrases.nods))
+
+    def remark(self, texts: Sequence[str], rivals: Sequence[str], topic: str = "", *, echo: str = "") -> None:
+        """Say something in passing that names rivals, and no answer, unless it echoes one."""
+        for _ in range(TRIES):
+            a, b = self.random.sample(rivals, 2)
+            text = self.random.choice(texts).format(a=a, b=b, v=echo)
+            opener = self.random.choice(self.phrases.openers)
+            if opener and not text.startswith((a, "I ", "I'")) and not (echo and text.startswith(echo)):
+                text = text[0].lower() + text[1:]
+            if not self.gives_away(opener + text, but=echo):
+                break
+        else:
+            self.small_talk()
+            return
+        if echo:
+            self.echoes.setdefault(topic, []).append(opener + text)
+        self.say("user", opener + text, topic, "echo" if echo else "noise")
+        named = a.casefold() != a and a == bare(a) and a in text  # nobody says that a number comes up a lot
+        replies = [one.format(a=a) for one in self.phrases.replies if named or "{a}" not in one]
+        self.say("assistant", self._free(replies), topic, "noise")
+
+    def _free(self, texts: Sequence[str]) -> str:
+        """Return one of some texts, of those that name no answer."""
+        for _ in range(TRIES):
+            text = self.random.choice(texts)
+            if not self.gives_away(text):
+                return text
+        free = [text for text in texts if not self.gives_away(text)]
+        if not free:
+            raise ValidationError("every text of small talk names a value that was decided", field="bland")
+        return self.random.choice(free)
+
+    # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(
+        self,
+        name: str,
+        *,
+        turns: int,
+        stated: Mapping[int, Statement],
+        probes: Sequence[Probe],
+        noise: float = 0.0,
+        about: Sequence[Decided] = (),
+        related: float = 0.0,
+        echoed: float = 0.0,
+        token_budget: int = 1000,
+    ) -> Scenario:
+        """Return the scenario: statements at their exchanges, and between them remarks and small talk.
+
+        `noise`, `related` and `echoed` are the shares of the other exchanges that name rivals of what it is `about`,
+        that name no value, and that echo the value itself. Probes of place 0 are asked at the end, in any order.
+        """
+        free = [place for place in range(turns // 2) if place not in stated]
+        kinds = ["noise"] * round(noise * len(free)) + ["related"] * round(related * len(free))
+        kinds += ["echo"] * round(echoed * len(free))
+        kinds += [""] * (len(free) - len(kinds))
+        self.random.shuffle(kinds)
+        filled = dict(zip(free, kinds, strict=True))
+        turn: dict[str, list[Decided]] = {}
+        decided: dict[str, str] = {}
+        for place in range(turns // 2):
+            if place in stated:
+                self.state(stated[place])
+                decided[stated[place].topic] = stated[place].value
+                continue
+            kind = filled[place]
+            able = [one for one in about if _texts(one.topic, kind)] if kind else []
+            if not able:
+                self.small_talk()
+                continue
+            if not turn.get(kind):
+                turn[kind] = self.random.sample(able, len(able))
+            one = turn[kind].pop()
+            # What is echoed has been decided: an echo before it would be the first to say so.
+            value = decided.get(one.topic.name, "")
+            if kind == "echo" and not value:
+                kind = "noise"
+            self.remark(
+                _texts(one.topic, kind), one.rivals, one.topic.name, echo=value if kind == "echo" else ""
+            )
+        if turns % 2:
+            self.say("user", self._free(self.phrases.bland))
+        asked = [replace(probe, after=probe.after or turns) for probe in probes]
+        self.random.shuffle(asked)
+        asked.sort(key=lambda probe: probe.after)
+        return Scenario(
+            name=name,
+            said=tuple(self.said),
+            probes=tuple(replace(probe, decoys=tuple(self.echoes.get(probe.topic, ()))) for probe in asked),
+            proposals=tuple(self.proposals),
+            token_budget=token_budget,
+        )
+
+
+def _texts(topic: Topic, kind: str) -> tuple[str, ...]:
+    return {"noise": topic.noise, "related": topic.related, "echo": topic.echoes}[kind]
+
+
+def spread(scenario: Scenario) -> Scenario:
+    """Return a scenario with its probes asked one by one, evenly from its last fact or correction to its end."""
+    settled = max(index for index, one in enumerate(scenario.said) if one.part in ("fact", "correction")) + 2
+    left = len(scenario.said) - settled
+    count = len(scenario.probes)
+    return replace(
+        scenario,
+        probes=tuple(
+            replace(probe, after=settled + round(left * place / count))
+            for place, probe in enumerate(scenario.probes, 1)
+        ),
+    )

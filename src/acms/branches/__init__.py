@@ -1,0 +1,1 @@
+"""Branches: forks, tags, diffs, copies between stores, export and import."""

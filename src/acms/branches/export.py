@@ -1,0 +1,320 @@
+"""Moving and checking whole logs: export, restore, verify. The medium is JSONL, one context and its own entries.
+
+An export is verbatim: ids, versions, hashes, salts and tombstones. What a fork inherited is not part of it, so a tree
+is moved parents first. Restoring needs no room for the whole log, and goes on where an interrupted one stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from acms.errors import ACMSError, CorruptRecordError
+from acms.log import hash_chain
+from acms.log.entry_json import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
+from acms.model import Context, Entry, Json, Kind
+from acms.ports import StorageBackend
+
+__all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
+
+PAGE = 500
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told (entries done, entries in all) after every page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong with a stored log."""
+
+    context: str
+    #: Where it was found; 0 when it concerns the log as a whole.
+    version: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.context} v{self.version}: {self.what}"
+
+
+async def pages(
+    storage: StorageBackend, context: str, *, after: int = 0, at: int
+) -> AsyncIterator[list[Entry]]:
+    """Read a log a page at a time, inherited entries too."""
+    while after < at:
+        entries = await storage.read(context, at=at, after=after, limit=PAGE)
+        if not entries:
+            return
+        yield entries
+        after = entries[-1].version
+
+
+async def export(
+    storage: StorageBackend, id_or_key: str, *, namespace: str = "default", progress: Progress | None = None
+) -> AsyncIterator[str]:
+    """Yield a context and its own entries as lines of JSON, each with its newline.
+
+    The log is written up to the version it has when this starts; the first line says which, so that a cut-off export
+    is recognised.
+    """
+    context = await storage.context(id_or_key, namespace=namespace)
+    head = await storage.head(context.id)
+    start = context.fork or 0
+    yield (
+        dump({**context_to_json(context), "end": {"version": head.version, "chain": head.chain.hex()}}) + "\n"
+    )
+    async for entries in pages(storage, context.id, after=start, at=head.version):
+        for entry in entries:
+            yield dump(entry_to_json(entry)) + "\n"
+        if progress is not None:
+            progress(entries[-1].version - start, head.version - start)
+
+
+async def restore(
+    storage: StorageBackend,
+    lines: Iterable[str] | AsyncIterable[str],
+    *,
+    first: int = 1,
+    progress: Progress | None = None,
+) -> Context:
+    """Write an exported context verbatim; goes on after the last version that is already stored.
+
+    `first` is the number that errors give to the first line: an export may be a part of something longer.
+    `CorruptRecordError` names the line that is no export, does not count on from the one before, or is missing at the
+    end; `ConflictError` when the id or the key is taken by another log, or the parent of a fork is not there.
+    """
+    numbered = _numbered(lines, first)
+    try:
+        number, line = await anext(numbered)
+    except StopAsyncIteration:
+        raise CorruptRecordError("the export is empty") from None
+    written = _parse(line, number)
+    context = context_from_json(written)
+    end, total = _end(written)
+    start = context.fork or 0
+    count = _Count() if context.parent is None else None
+    found: tuple[int, bytes] = (start, b"")
+    batch: list[Entry] = []  # one append at a time: half of one could not be checked, nor gone on with
+
+    async def entries() -> AsyncIterator[Entry]:
+        nonlocal count, found
+        async for number, line in numbered:
+            entry = entry_from_json(_parse(line, number))
+            if count is None:
+                count = _Count.before(entry)
+            for what in count.add(entry):
+                raise CorruptRecordError(f"line {number} of the export, version {entry.version}: {what}")
+            if batch and entry.batch != batch[0].batch:
+                for complete in batch:
+                    yield complete
+                batch.clear()
+            batch.append(entry)
+            found = (entry.version, entry.chain)
+            if progress is not None and number % PAGE == 0:
+                progress(entry.version - start, max(total, entry.version) - start)
+        if end is None or found == (total, end):
+            for complete in batch:
+                yield complete
+
+    await storage.restore(context, entries())
+    if end is not None and total > start and found != (total, end):
+        raise CorruptRecordError(
+            f"the export ends at version {found[0]} of {total}; every whole append of it is stored",
+            options=("export again and restore that file: it goes on from there",),
+        )
+    if progress is not None:
+        progress(found[0] - start, found[0] - start)
+    return await storage.context(context.id, namespace=context.namespace)
+
+
+async def verify(
+    storage: StorageBackend, context: Context, *, progress: Progress | None = None
+) -> list[Problem]:
+    """Recompute every hash and counter of a log, inherited segments too; return what does not agree."""
+    head = await storage.head(context.id)
+    oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
+    check = _Check(context.id, hash_chain.genesis(oldest.parent or oldest.id))
+    after = 0
+    while after < head.version:
+        try:
+            entries = await storage.read(context.id, at=head.version, after=after, limit=PAGE)
+        except (ACMSError, ValueError):
+            entries = await _readable(storage, check, after, min(after + PAGE, head.version))
+            after = min(after + PAGE, head.version)
+        else:
+            if not entries:
+                break
+            after = entries[-1].version
+        for entry in entries:
+            check.add(entry)
+        if progress is not None:
+            progress(after, head.version)
+    check.flush()
+    if check.version < head.version and check.version not in check.unreadable:
+        check.report(check.version + 1, f"missing: the log should end at {head.version}")
+    if not check.problems:
+        count = check.count
+        for name, stored, counted in (
+            ("chain hash", head.chain.hex(), check.head.hex()),
+            ("number of messages", head.messages, count.position),
+            ("number of tokens", head.tokens, count.total),
+            ("last message", head.last_message, check.last_message),
+        ):
+            if stored != counted:
+                check.report(head.version, f"the {name} of the head is {stored}, the log says {counted}")
+        if head.rewrites < check.rewrites:
+            check.report(head.version, f"the head counts {head.rewrites} rewrites, the log {check.rewrites}")
+    return check.problems
+
+
+async def _readable(storage: StorageBackend, check: _Check, after: int, last: int) -> list[Entry]:
+    """Read a page one by one and report the entries that cannot be read."""
+    found: list[Entry] = []
+    for version in range(after + 1, last + 1):
+        try:
+            found.extend(await storage.read(check.context, after=version - 1, before=version + 1))
+        except (ACMSError, ValueError) as error:
+            check.report(version, f"cannot be read: {error}")
+            check.unreadable.add(version)
+    return found
+
+
+class _Check:
+    """Feeds entries to the chain one append at a time: a chain value is only known at the start of one."""
+
+    def __init__(self, context: str, head: bytes) -> None:
+        self.context = context
+        self.problems: list[Problem] = []
+        self.unreadable: set[int] = set()
+        self.head = head
+        self.version = 0
+        self.count = _Count()
+        self.last_message: str | None = None
+        self.rewrites = 0
+        self._batch: list[Entry] = []
+
+    def report(self, version: int, what: str) -> None:
+        self.problems.append(Problem(context=self.context, version=version, what=what))
+
+    def add(self, entry: Entry) -> None:
+        if self._batch and (entry.batch, entry.context) != (self._batch[0].batch, self._batch[0].context):
+            self.flush()
+        self._batch.append(entry)
+
+    def flush(self) -> None:
+        """Verify the append that is complete."""
+        batch, self._batch = self._batch, []
+        if not batch:
+            return
+        first = batch[0].version
+        before = self.version
+        while before + 1 < first and before + 1 in self.unreadable:
+            before += 1
+        blind = before != self.version or any(
+            version in self.unreadable for version in range(first, batch[-1].version)
+        )
+        for version, what in hash_chain.verify(batch, head=self.head, version=before):
+            if not (blind and ("broken" in what or version in self.unreadable)):
+                self.report(version, what)
+        if blind:
+            self.count = _Count.before(batch[0])
+        for entry in batch:
+            for what in self.count.add(entry):
+                self.report(entry.version, what)
+            self.rewrites += bool(entry.replaces)
+            if entry.kind is Kind.MESSAGE:
+                self.last_message = entry.id
+        self.head, self.version = batch[-1].chain, batch[-1].version
+
+
+@dataclass(slots=True)
+class _Count:
+    """The counters every entry carries, and what else no hash covers."""
+
+    position: int = 0
+    total: int = 0
+
+    @classmethod
+    def before(cls, entry: Entry) -> _Count:
+        """Return the counters before an entry whose predecessor is unknown."""
+        if entry.position is None:
+            return cls(-1, entry.total)
+        return cls(entry.position - 1, entry.total - entry.tokens)
+
+    def add(self, entry: Entry) -> Iterator[str]:
+        """Count an entry and yield what it says differently."""
+        if entry.kind is Kind.MESSAGE:
+            position = (
+                entry.position if self.position < 0 and entry.position is not None else self.position + 1
+            )
+            self.position, self.total = position, self.total + entry.tokens
+            if entry.position != position:
+                yield f"has position {entry.position}, the messages before it make it {position}"
+                self.position = entry.position or position
+        elif entry.position is not None:
+            yield f"has position {entry.position}, but it is no message"
+        if entry.total != self.total:
+            yield f"has a running total of {entry.total} tokens, counted {self.total}"
+            self.total = entry.total
+
+
+async def _numbered(lines: Iterable[str] | AsyncIterable[str], first: int) -> AsyncIterator[tuple[int, str]]:
+    number = first - 1
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line
+        return
+    try:
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"line {number + 1} of the export is not UTF-8 text") from error
+
+
+def _parse(line: str, number: int) -> dict[str, Json]:
+    try:
+        written = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorruptRecordError(f"line {number} of the export is not JSON: {error}") from error
+    if not isinstance(written, dict):
+        raise CorruptRecordError(f"line {number} of the export is not a JSON object")
+    if "\\u" in line and not all(map(_storable, _texts(written))):
+        raise CorruptRecordError(f"line {number} of the export holds a NUL character or half a character")
+    return cast("dict[str, Json]", written)
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _texts(written: Json) -> Iterator[str]:
+    """Yield every text and name; no recursion: what was read may be deep."""
+    waiting: list[Json] = [written]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *cast("dict[str, Json]", value).values()]
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _end(written: dict[str, Json]) -> tuple[bytes | None, int]:
+    """Return the chain value and version an export ends with; None when it does not say."""
+    end = written.get("end")
+    if end is None:
+        return None, 0
+    try:
+        return bytes.fromhex(end["chain"]), int(end["version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRecordError(f"this is not an exported context: {error}") from error

@@ -1,0 +1,502 @@
+"""Branches: forks, their tree, named versions, and how two sides differ.
+
+A fork is one row in one commit (decision 0002). Everything else here reads: what inherits from what, which versions
+have names, what is in force on one side and not on the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from acms.branches import diff as differing
+from acms.branches import late_facts as adoption
+from acms.branches.diff import Run, Standing
+from acms.erasure.erase import COLLECT_AFTER
+from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
+from acms.log import policy_levels, validation
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Done,
+    Entry,
+    Expect,
+    Failed,
+    Head,
+    JobDraft,
+    Json,
+    Kind,
+    Lease,
+)
+from acms.observability.logging import log
+from acms.ports import StorageBackend
+from acms.recall import pipeline
+from acms.results import Branch, Change, Delta, Diff, Tree
+from acms.storage.append_rules import segments
+
+if TYPE_CHECKING:
+    from acms.privacy.stage import Stage
+    from acms.session_state import SharedSession
+
+TAGS = "tags"
+MAX_TAGS = 1_000
+"""Names one session may give to its versions."""
+ADOPT = "adopt"
+COLLECT = "collect"
+
+_PAGE = 500
+_TURN = 100
+"""Heads that are read in a row."""
+_SHOWN = 20
+"""Known tags that an error lists."""
+_LATE = 32
+"""Late facts a fork looks at itself: so few are read without leaving the event loop."""
+_LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
+_COMPARED = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: a session at its head, or at a version or tag."""
+
+    shared: SharedSession
+    at: int | str | None
+
+
+# ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def fork(shared: SharedSession, at: int | str | None, session_id: str | None) -> Context:
+    """Return a fork of a session, made by one commit; a named one is made once."""
+    storage = shared.storage
+    name = None if session_id is None else validation.session_name(session_id, "session_id")
+    parent = await _known(shared)
+    version = head = None
+    if at is not None:
+        version, head = await _place(storage, await _live(storage, parent), at)
+    child = await storage.create(
+        ContextDraft(
+            key=name,
+            namespace=shared.namespace,
+            counter=shared.counter.name,
+            created_at=datetime.now(UTC),
+            parent=parent,
+            fork=version,
+            inherit=(policy_levels.POLICY,),
+        )
+    )
+    if child.parent != parent or version not in (None, child.fork):
+        raise ConflictError(
+            f"the name {name!r} stands for {await _what(storage, child)}",
+            retryable=False,
+            options=("choose another session_id",),
+        )
+    # Where the log is nothing but messages there are no facts to look for.
+    late = head is not None and version is not None and head.version > max(version, head.messages)
+    if late and await _ask_for_adoption(storage, parent, child):
+        shared.work()
+    log(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
+    return child
+
+
+async def _what(storage: StorageBackend, context: Context) -> str:
+    if context.parent is None:
+        return "a session that is no fork"
+    parent = await storage.context(context.parent)
+    return f"a fork of {parent.key or parent.id!r} at version {context.fork}"
+
+
+async def _ask_for_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
+    """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
+    late = await storage.read(parent, kinds=_LEARNED, after=child.fork or 0, limit=_LATE)
+    found = adoption.candidates(late, _inherited(child), child.fork or 0)
+    if len(late) < _LATE:  # else the job looks at them all
+        if not found:
+            return False
+        own = await storage.read(child.id, kinds=_LEARNED, after=child.fork or 0)
+        if {fact.id for fact in found} <= {id for fact in own for id in fact.sources}:
+            return False  # a named fork that was made before
+    job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
+    _done(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
+    return True
+
+
+async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
+    """Append the late facts of its parent to a fork: the handler of "adopt" jobs.
+
+    Copies what was said with the sources, and cites the original. Doing it again adds nothing. Cancelled when the fork
+    or its parent was deleted.
+    """
+    try:
+        return None if await adopt_late(storage, lease.job.context, lease) else Done()
+    except SessionNotFoundError as error:
+        return Failed(error=str(error), cancelled=True)
+
+
+async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
+    """Append the late facts of its parent to a fork; return whether there were any."""
+    while True:
+        child = await storage.context(context)
+        if child.parent is None or child.fork is None:
+            return False
+        head = await storage.head(child.id)
+        late = await _late(storage, child)
+        own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
+        cover = await pipeline.cover_at(storage, child.id, head, head.version)
+        drafts = adoption.adopted(late, own, cover, child.fork, await _open_episode(storage, child))
+        if not drafts:
+            return False
+        (result,) = await storage.append(
+            [
+                Append(
+                    context=child.id,
+                    drafts=tuple(drafts),
+                    expect=Expect(rewrites=head.rewrites),
+                    finish=finish,
+                )
+            ]
+        )
+        if type(result) is ConflictError:
+            continue  # something was replaced or erased meanwhile: look again
+        receipt = _done(result)
+        log(logging.INFO, "adopted", context=child.id, entries=len(drafts))
+        return not receipt.repeated
+
+
+async def _late(storage: StorageBackend, child: Context) -> list[Entry]:
+    """Return what the parent learned above a fork from what the fork has, and would not have unlearned without more."""
+    assert child.parent is not None
+    assert child.fork is not None
+    runs = _inherited(child)
+    head = await storage.head(child.parent)
+    late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
+    found = adoption.candidates(late, runs, child.fork)
+    if not found:
+        return []
+    known: dict[str, Entry | None] = {}
+    asked = {id for one in found for id in one.sources}
+    while asked:
+        wanted = sorted(asked)
+        entries = await storage.get(wanted)
+        known.update(zip(wanted, entries, strict=True))
+        beyond = [entry for entry in entries if entry is not None and not adoption.inherits(entry.id, runs)]
+        asked = {id for entry in beyond if entry.kind is Kind.FACT for id in entry.sources} - known.keys()
+    replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
+    found = adoption.grounded(found, known, runs)
+    return adoption.standing(found, late, replacing, child.fork)
+
+
+async def _open_episode(storage: StorageBackend, child: Context) -> int:
+    """Return the ordinal of the first episode that had not ended where a fork begins."""
+    entries = await storage.read(child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_LATE)
+    turns = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+    if not turns:
+        return 0
+    newest = turns[-1]
+    ended = newest.closes is not None or any(
+        entry.kind is Kind.EPISODE and entry.episode == newest.episode for entry in entries
+    )
+    return newest.episode + 1 if ended else newest.episode
+
+
+def _inherited(child: Context) -> list[Run]:
+    return segments(child.id, child.lineage, 1, child.fork or 0)
+
+
+def _done(result: Any) -> Any:
+    if isinstance(result, ACMSError):
+        raise result
+    return result
+
+
+# ── the tree ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def forks(storage: StorageBackend, context: str, at: int | None) -> list[Branch]:
+    """List the live forks of a context, oldest first; with `at` those made up to that version."""
+    found = await _all(storage, ContextQuery(parent=context, limit=_PAGE))
+    made = [one for one in reversed(found) if at is None or (one.fork or 0) <= at]
+    return await _branches(storage, made)
+
+
+async def ancestry(storage: StorageBackend, context: str) -> list[Branch]:
+    """List the line of forks that leads to a context, the first one first, itself last."""
+    line = await _line(storage, await storage.context(context))
+    return await _branches(storage, line[::-1])
+
+
+async def tree(storage: StorageBackend, context: str) -> Tree:
+    """Return the whole fork tree of a context, deleted branches too."""
+    root = (await storage.context(context)).root
+    found = await _all(storage, ContextQuery(root=root, deleted=True, limit=_PAGE))
+    below: dict[str, list[Tree]] = {}
+    top: Tree | None = None
+    branches = await _branches(storage, found)
+    for one, branch in zip(found, branches, strict=True):  # the newest first: every fork before its parent
+        made = Tree(branch=branch, forks=tuple(reversed(below.pop(one.id, []))))
+        if one.parent is None:
+            top = made
+        else:
+            below.setdefault(one.parent, []).append(made)
+    assert top is not None
+    return top
+
+
+async def delete(storage: StorageBackend, context: str) -> list[Branch]:
+    """Hide a context, to be collected later, and return the live forks that read entries it owns."""
+    due = datetime.now(UTC) + COLLECT_AFTER
+    job = JobDraft(kind=COLLECT, dedupe=f"{COLLECT}:{context}", not_before=due)
+    _done(*await storage.append([Append(context=context, drafts=(), jobs=(job,))]))
+    while True:
+        found = await _live(storage, context)
+        try:
+            await storage.settings(found.id, {"deleted": True}, rev=found.settings_rev)
+            break
+        except ConflictError:
+            continue
+    log(logging.INFO, "deleted", context=context)
+    alive = await _all(storage, ContextQuery(root=found.root, limit=_PAGE))
+    keeping = [one for one in alive if any(owner == context for owner, _ in one.lineage)]
+    return await _branches(storage, keeping[::-1])
+
+
+async def _all(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+    found: list[Context] = []
+    while True:
+        page = await storage.contexts(query)
+        found += page.items
+        if page.next_after is None:
+            return found
+        query = ContextQuery(
+            parent=query.parent,
+            root=query.root,
+            deleted=query.deleted,
+            after=page.next_after,
+            limit=query.limit,
+        )
+
+
+async def _line(storage: StorageBackend, context: Context) -> list[Context]:
+    """Return a context and its ancestors, the nearest first."""
+    line = [context]
+    while line[-1].parent is not None:
+        line.append(await storage.context(line[-1].parent))
+    return line
+
+
+async def _branches(storage: StorageBackend, contexts: Sequence[Context]) -> list[Branch]:
+    found: list[Branch] = []
+    for one in contexts:
+        found.append(await _branch(storage, one))
+        if len(found) % _TURN == 0:
+            await asyncio.sleep(0)  # a head is read without leaving the loop: let others have their turn
+    return found
+
+
+async def _branch(storage: StorageBackend, context: Context) -> Branch:
+    deleted = context.deleted_at is not None
+    if deleted:  # it has no head to show
+        newest = await storage.read(context.id, newest=1, deleted=True)
+        version = newest[0].version if newest else 0
+    else:
+        try:
+            version = (await storage.head(context.id)).version
+        except SessionNotFoundError:  # it was deleted since it was listed
+            return await _branch(storage, await storage.context(context.id))
+    return Branch(
+        context_id=context.id,
+        session_id=context.key or context.id,
+        parent=context.parent,
+        fork=context.fork,
+        version=version,
+        created_at=context.created_at,
+        deleted=deleted,
+    )
+
+
+# ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def version_of(storage: StorageBackend, context: str, at: int | str | None) -> int:
+    """Return the version that a number or a tag stands for, the newest one for None.
+
+    `ValidationError` when the log does not reach it, `NotFoundError` for an unknown tag.
+    """
+    return (await _place(storage, await storage.context(context), at))[0]
+
+
+async def tag(storage: StorageBackend, context: str, name: str, version: int | None, *, move: bool) -> int:
+    """Name a version and return it."""
+    name = validation.name(name, "name")
+    if name.isdecimal():
+        raise ValidationError("must not be a number: numbers are versions", field="name")
+    head = await storage.head(context)
+    number = head.version if version is None else validation.whole(version, "version")
+    if number > head.version:
+        raise ValidationError(
+            f"the log ends at version {head.version}, {number} does not exist yet", field="version"
+        )
+    value = {"version": number, "chain": await _chain(storage, context, head, number)}
+    inherited = await _tagged(storage, await storage.context(context))
+
+    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+        own: dict[str, Json] = dict(settings.get(TAGS, {}))
+        known = own.get(name) or inherited.get(name)
+        if known is not None and known["version"] != number and not move:
+            raise ConflictError(
+                f"{name!r} stands for version {known['version']}, not {number}",
+                retryable=False,
+                options=("tag it with move=True", "choose another name"),
+            )
+        if name not in own and len(own) >= MAX_TAGS:
+            raise ValidationError(f"the session has {MAX_TAGS} tags, which is the limit", field="name")
+        return {TAGS: {**own, name: value}}
+
+    await policy_levels.update(storage, context, decide)
+    return number
+
+
+async def untag(storage: StorageBackend, context: str, name: str) -> None:
+    """Take a name off its version."""
+
+    def decide(settings: Mapping[str, Json]) -> Mapping[str, Json]:
+        own: dict[str, Json] = dict(settings.get(TAGS, {}))
+        if name not in own:
+            raise NotFoundError(f"this session gave no version the name {name!r}", options=_known_tags(own))
+        del own[name]
+        return {TAGS: own or None}
+
+    await policy_levels.update(storage, context, decide)
+
+
+async def tags(storage: StorageBackend, context: str, at: int | None) -> dict[str, int]:
+    """Return the named versions of a context, inherited ones too, oldest first; with `at` those up to it."""
+    found = await _tagged(storage, await storage.context(context))
+    rows = sorted((tagged["version"], name) for name, tagged in found.items())
+    return {name: version for version, name in rows if at is None or version <= at}
+
+
+async def _tagged(storage: StorageBackend, context: Context) -> dict[str, Mapping[str, Json]]:
+    """Return every tag a context knows: its own, and those of ancestors at what it inherited; the nearest one wins."""
+    found: dict[str, Mapping[str, Json]] = {}
+    limit: int | None = None
+    for one in await _line(storage, context):
+        for name, tagged in one.settings.get(TAGS, {}).items():
+            if limit is None or tagged["version"] <= limit:
+                found.setdefault(name, tagged)
+        if one.fork is not None:
+            limit = one.fork if limit is None else min(limit, one.fork)
+    return found
+
+
+async def _place(storage: StorageBackend, context: Context, at: int | str | None) -> tuple[int, Head]:
+    head = await storage.head(context.id)
+    if not isinstance(at, str):
+        return pipeline.version_of(head, None if at is None else validation.whole(at, "at")), head
+    found = await _tagged(storage, context)
+    tagged = found.get(at)
+    if tagged is None:
+        names = ", ".join(sorted(found)[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        raise NotFoundError(
+            f"no version has the name {at!r}" + (f"; there are: {names}" if names else "; none has a name"),
+            options=_known_tags(found),
+        )
+    version: int = tagged["version"]
+    if version > head.version or await _chain(storage, context.id, head, version) != tagged["chain"]:
+        raise ConflictError(
+            f"the tag {at!r} was given to a version {version} that is not in this log any more",
+            retryable=False,
+            options=("tag a version of this log with move=True",),
+        )
+    return version, head
+
+
+def _known_tags(found: Mapping[str, Mapping[str, Json]]) -> list[str]:
+    rows = sorted((tagged["version"], name) for name, tagged in found.items())
+    return [f"{name!r} is version {version}" for version, name in rows[:_SHOWN]]
+
+
+async def _chain(storage: StorageBackend, context: str, head: Head, version: int) -> str:
+    """Return what ties a version to this log and no other; nothing for the empty beginning, which all logs share."""
+    if version in (0, head.version):
+        return head.chain.hex() if version else ""
+    (entry,) = await storage.read(context, after=version - 1, before=version + 1)
+    return entry.chain.hex()
+
+
+# ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def diff(left: Side, right: Side) -> Diff:
+    """Return how what is in force differs, from the left side to the right one.
+
+    Reads what either side has of its own, and of what they share only what is out of force on one side alone.
+    """
+    if left.shared.storage is not right.shared.storage:
+        raise ValidationError(
+            "both sides must be sessions on one storage handle",
+            field="other",
+            options=("open both with the same storage object",),
+        )
+    storage = left.shared.storage
+    one, one_version, before = await _standing(storage, left)
+    other, other_version, after = await _standing(storage, right)
+    common = differing.common(before.runs, after.runs)
+    spans = differing.disputed(before.cover, after.cover, common)
+    inherited: list[Entry] = []
+    for first, last in differing.stretches(spans):
+        inherited += await storage.read(one, at=last, after=first - 1, kinds=_COMPARED)
+    mine = await storage.read(one, at=one_version, after=common, kinds=_COMPARED)
+    theirs = await storage.read(other, at=other_version, after=common, kinds=_COMPARED)
+    found = {
+        kind: _shown(delta, left.shared.stage, right.shared.stage)
+        for kind, delta in differing.deltas(before, after, [*inherited, *mine], [*inherited, *theirs]).items()
+    }
+    return Diff(
+        left=f"{left.shared.session_id} v{one_version}",
+        right=f"{right.shared.session_id} v{other_version}",
+        common=common,
+        messages=found[Kind.MESSAGE],
+        facts=found[Kind.FACT],
+        summaries=found[Kind.SUMMARY],
+    )
+
+
+def _shown(delta: Delta, left: Stage, right: Stage) -> Delta:
+    """Return a difference as its entries may leave, each side by its own stage."""
+    return Delta(
+        added=tuple(right.entries(delta.added)),
+        removed=tuple(left.entries(delta.removed)),
+        changed=tuple(
+            [Change(before=left.entry(one.before), after=right.entry(one.after)) for one in delta.changed]
+        ),
+    )
+
+
+async def _standing(storage: StorageBackend, side: Side) -> tuple[str, int, Standing]:
+    context = await _live(storage, await _known(side.shared))
+    version, head = await _place(storage, context, side.at)
+    runs = segments(context.id, context.lineage, 1, version)
+    return context.id, version, Standing(runs, await pipeline.cover_at(storage, context.id, head, version))
+
+
+async def _known(shared: SharedSession) -> str:
+    context = await shared.find()
+    if context is None:
+        raise SessionNotFoundError(f"the session {shared.session_id!r} does not exist yet")
+    return context
+
+
+async def _live(storage: StorageBackend, context: str) -> Context:
+    found = await storage.context(context)
+    if found.deleted_at is not None:
+        raise SessionNotFoundError(
+            f"the session {found.key or found.id!r} was deleted", options=("undelete it first",)
+        )
+    return found

@@ -1,0 +1,372 @@
+"""Chat files as messages for `ingest_many`: OpenAI-style JSON and JSONL, LoCoMo, REALTALK and BEAM.
+
+Readers are pure: the same file gives the same messages with the same keys, so an import can be interrupted and run
+again, and nothing is stored twice. A message that says nothing (no text, no call, no result) is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.model import Json, Media, Part, Role
+
+__all__ = ["LineReader", "Turn", "read_chat", "read_document", "read_lines"]
+
+Turn: TypeAlias = dict[str, Any]
+"""The keyword arguments of one `ingest`, with a `key` that is the same on every reading of the file."""
+
+EXPECTED = (
+    '[{"role": "user", "content": "…"}, …]',
+    '{"messages": [{"role": "user", "content": "…"}, …]}',
+    'JSONL: one {"role": …, "content": …} or one {"messages": […]} a line',
+    "a LoCoMo, REALTALK or BEAM conversation, one a file",
+)
+
+_LINES = (".jsonl", ".ndjson")
+_TIMES = ("created_at", "timestamp", "create_time", "created")
+_MILLISECONDS = (
+    100_000_000_000  # a number above this counts milliseconds: as seconds it would be the year 5138
+)
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+_LOCOMO_TIME = re.compile(r"(\d{1,2}):(\d{2}) ?([ap])m on (\d{1,2}) ([a-z]+),? (\d{4})", re.IGNORECASE)
+_REALTALK_TIME = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4}), (\d{1,2}):(\d{2}):(\d{2})")
+_BEAM_TIME = re.compile(r"([a-z]+)-(\d{1,2})-(\d{4})", re.IGNORECASE)
+_SESSION = re.compile(r"session_(\d+)")
+
+
+def read_chat(path: str | Path) -> Iterator[Turn]:
+    """Read the messages of a chat file; the format is found by looking at it.
+
+    `ValidationError` names the file and the line or message at fault, and what was expected.
+    """
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as lines:
+            yield from read_lines(lines, path.name)
+    except OSError as error:
+        raise ValidationError(f"cannot be read: {error.strerror}", field=str(path)) from error
+
+
+def read_lines(lines: Iterable[str], name: str) -> Iterator[Turn]:
+    """Read the messages of a chat file from its lines; `name` is the file's name for errors and for its suffix."""
+    numbered = enumerate(_decoded(lines, name), 1)
+    number, first = next(((number, line) for number, line in numbered if line.strip()), (0, ""))
+    if not first:
+        raise ValidationError("is empty", field=name, options=EXPECTED)
+    if name.lower().endswith(_LINES) or _is_object(first):
+        records = (
+            (f"{name}:{number}", _parse(line, name, number))
+            for number, line in _chain((number, first), numbered)
+        )
+        yield from _messages(item for where, record in records for item in _items(record, where))
+        return
+    text = "\n" * (number - 1) + first + "".join(line for _, line in numbered)
+    yield from read_document(_parse(text, name, 1), name)
+
+
+class LineReader:
+    """Reads JSONL a line at a time: the messages and keys are those that `read_lines` finds in the whole of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._places = count()
+
+    def read(self, line: str, number: int) -> list[Turn]:
+        """Return the messages of a line; `ValidationError` names its number."""
+        record = _parse(line, self._name, number)
+        return list(_messages(_items(record, f"{self._name}:{number}"), self._places))
+
+
+def _decoded(lines: Iterable[str], name: str) -> Iterator[str]:
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"is not UTF-8 text: byte {error.start} of a block", field=name) from error
+
+
+def _chain(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    yield first
+    yield from ((number, line) for number, line in rest if line.strip())
+
+
+def _is_object(line: str) -> bool:
+    """Return whether a line is a whole JSON object: then the file is JSONL, or a document on one line."""
+    if not line.lstrip().startswith("{"):
+        return False
+    try:
+        document = _object(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
+    return document is not None and not any(recognise(document) for recognise, _ in _DATASETS)
+
+
+def _parse(text: str, name: str, number: int) -> Json:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise ValidationError(
+            f"is not JSON: {error.msg}", field=f"{name}:{line}", options=EXPECTED
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ValidationError(
+            "is not JSON that can be read", field=f"{name}:{number}", options=EXPECTED
+        ) from error
+
+
+# ── formats ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _object(value: Json) -> dict[str, Json] | None:
+    return cast("dict[str, Json]", value) if isinstance(value, dict) else None
+
+
+def _list(value: Json) -> list[Json] | None:
+    return cast("list[Json]", value) if isinstance(value, list) else None
+
+
+def read_document(document: Json, name: str) -> Iterator[Turn]:
+    """Read the messages of a chat file from what its JSON says; `name` is the file's name for errors."""
+    records = _list(document)
+    if records is None:
+        records = [document]
+    one = _object(records[0]) if records else None
+    if one is not None and "turns" in one:
+        one = {"batches": records}
+    for recognise, read in _DATASETS:
+        if one is not None and recognise(one):
+            if len(records) > 1 and "batches" not in one:
+                raise ValidationError(
+                    f"holds {len(records)} conversations",
+                    field=name,
+                    options=("put one conversation into a file",),
+                )
+            try:
+                yield from read(one)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise ValidationError(
+                    f"looked like a known dataset, but {type(error).__name__}: {error}",
+                    field=name,
+                    options=EXPECTED,
+                ) from error
+            return
+    yield from _messages(
+        item
+        for index, record in enumerate(records)
+        for item in _items(record, name if records is not document else f"{name}: messages[{index}]")
+    )
+
+
+def _sessions(conversation: Mapping[str, Json]) -> Iterator[tuple[str, list[Json]]]:
+    """Yield (name, turns) of session_1, session_2… in order."""
+    found = [(int(match[1]), match[0]) for name in conversation if (match := _SESSION.fullmatch(name))]
+    for _, name in sorted(found):
+        if isinstance(conversation[name], list):
+            yield name, conversation[name]
+
+
+def _locomo(document: Mapping[str, Json]) -> Iterator[Turn]:
+    conversation = document["conversation"]
+    for name, turns in _sessions(conversation):
+        match = _LOCOMO_TIME.search(conversation[f"{name}_date_time"])
+        if match is None:
+            raise ValueError(f"{name}_date_time is {conversation[f'{name}_date_time']!r}")
+        hour, minute, half, day, month, year = match.groups()
+        started = datetime(
+            int(year), _month(month), int(day), int(hour) % 12 + 12 * (half in "pP"), int(minute), tzinfo=UTC
+        )
+        for number, turn in enumerate(turns, 1):
+            first = turn["speaker"] == conversation["speaker_a"]
+            yield from _spoken(turn, turn["text"], first, started + timedelta(seconds=number))
+
+
+def _realtalk(document: Mapping[str, Json]) -> Iterator[Turn]:
+    for _, turns in _sessions(document):
+        for turn in turns:
+            match = _REALTALK_TIME.search(turn["date_time"])
+            if match is None:
+                raise ValueError(f"date_time is {turn['date_time']!r}")
+            day, month, year, hour, minute, second = map(int, match.groups())
+            said = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+            yield from _spoken(
+                turn, turn["clean_text"], turn["speaker"] == document["name"]["speaker_1"], said
+            )
+
+
+def _spoken(turn: Mapping[str, Json], text: str, first: bool, said: datetime) -> Iterator[Turn]:
+    """Yield one turn of a conversation between two people; what an image shows is appended in words."""
+    caption = turn.get("blip_caption")
+    content = f"{text} [shares: {caption}]".strip() if caption else text
+    if content.strip():
+        yield {
+            "role": "user" if first else "assistant",
+            "content": content,
+            "actor_id": turn["speaker"],
+            "metadata": {"dia_id": turn["dia_id"]},
+            "created_at": said,
+            "key": turn["dia_id"],
+        }
+
+
+def _beam(document: Mapping[str, Json]) -> Iterator[Turn]:
+    said: datetime | None = None
+    for batch in document["batches"]:
+        for turn in (turn for exchange in batch["turns"] for turn in exchange):
+            match = _BEAM_TIME.fullmatch(turn.get("time_anchor") or "")
+            if match is not None:
+                said = datetime(int(match[3]), _month(match[1]), int(match[2]), tzinfo=UTC)
+            found: Turn = {
+                "role": turn["role"],
+                "content": turn["content"],
+                "metadata": {"chat_id": turn["id"]},
+                "key": str(turn["id"]),
+            }
+            if said is not None:
+                said += timedelta(seconds=1)
+                found["created_at"] = said
+            if found["content"].strip():
+                yield found
+
+
+def _month(name: str) -> int:
+    return _MONTHS.index(name.lower()) + 1
+
+
+_DATASETS: tuple[
+    tuple[Callable[[Mapping[str, Json]], bool], Callable[[Mapping[str, Json]], Iterator[Turn]]], ...
+] = (
+    (lambda one: isinstance(one.get("conversation"), dict) and "speaker_a" in one["conversation"], _locomo),
+    (lambda one: isinstance(one.get("name"), dict) and "speaker_1" in one["name"], _realtalk),
+    (lambda one: isinstance(one.get("batches"), list), _beam),
+)
+
+
+# ── OpenAI-style messages ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _items(record: Json, place: str) -> Iterator[tuple[str, Json]]:
+    """Yield (place, message) of a record: a message, or an object with a list of them."""
+    found = _list((_object(record) or {}).get("messages"))
+    if found is None:
+        yield place, record
+    else:
+        yield from ((f"{place}: messages[{index}]", message) for index, message in enumerate(found))
+
+
+def _messages(items: Iterable[tuple[str, Json]], places: Iterator[int] | None = None) -> Iterator[Turn]:
+    """Translate messages; `places` go on from those before."""
+    places = count() if places is None else places
+    for place, item in items:
+        index = next(places)
+        message = _object(item)
+        if message is None or "role" not in message:
+            raise ValidationError('is not a chat message: it has no "role"', field=place, options=EXPECTED)
+        try:
+            turn = _message(message)
+        except ValidationError as error:
+            raise ValidationError(str(error), field=place) from error
+        if turn is not None:
+            written = json.dumps(message, sort_keys=True, separators=(",", ":"))
+            yield {**turn, "key": f"{index}-{sha256(written.encode()).hexdigest()[:12]}"}
+
+
+def _message(message: Mapping[str, Json]) -> Turn | None:
+    """Translate one message; None when it says nothing."""
+    role = validation.choice(message["role"], Role, "role")
+    content, parts = _content(message.get("content"))
+    if not content and not parts and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
+    calls = _list(message.get("tool_calls") or [])
+    if calls is None:
+        raise ValidationError("must be a list", field="tool_calls")
+    call_id = message.get("tool_call_id")
+    if not content.strip() and not parts and not calls and call_id is None:
+        return None
+    validation.parts(role, content, parts, calls, call_id)
+    turn: Turn = {"role": role.value, "content": content}
+    if calls:
+        turn["tool_calls"] = calls
+    if call_id is not None:
+        turn["tool_call_id"] = call_id
+    if parts:
+        turn["parts"] = parts
+    actor = message.get("actor_id") or message.get("name")
+    if actor is not None:
+        turn["actor_id"] = validation.name(actor, "name")
+    if message.get("metadata"):
+        turn["metadata"] = validation.metadata(message["metadata"])
+    if message.get("markers"):
+        turn["markers"] = validation.markers(message["markers"])
+    said = next((message[name] for name in _TIMES if message.get(name) is not None), None)
+    if said is not None:
+        turn["created_at"] = _moment(said)
+    return turn
+
+
+def _content(content: Json) -> tuple[str, list[Part]]:
+    """Read content as text, or as a list of parts: texts are joined by newlines, media become references."""
+    if content is None:
+        return "", []
+    if isinstance(content, str):
+        return content, []
+    given = _list(content)
+    if given is None:
+        raise ValidationError(
+            f"must be a text or a list of parts, not {type(content).__name__}", field="content"
+        )
+    texts: list[str] = []
+    parts: list[Part] = []
+    for index, item in enumerate(given):
+        field = f"content[{index}]"
+        part = _object(item) or {"type": "text", "text": item}
+        kind = part.get("type")
+        if kind in ("text", "input_text", "output_text", "refusal"):
+            texts.append(
+                validation.text(part.get("refusal" if kind == "refusal" else "text"), f"{field}.text")
+            )
+        elif kind in ("image_url", "input_image"):
+            image = part.get("image_url")
+            parts.append(_image((_object(image) or {"url": image}).get("url"), f"{field}.image_url"))
+        elif kind in ("input_audio", "file", "input_file"):
+            raise ValidationError(f"{kind} carries its bytes: give a reference to it instead", field=field)
+        else:
+            raise ValidationError(f"{kind!r} is not a known part of a message", field=field)
+    return "\n".join(texts), parts
+
+
+def _image(url: Json, field: str) -> Media:
+    """Refer to an image by its address, or by its hash when the message carries its bytes."""
+    url = validation.text(url, field)
+    if not url.startswith("data:"):
+        return Media("image/*", url)
+    mime, _, data = url.removeprefix("data:").partition(",")
+    digest = sha256(data.encode()).hexdigest()
+    return Media(mime.partition(";")[0] or "image/*", f"sha256:{digest}", digest)
+
+
+def _moment(said: Json) -> datetime:
+    """Read a time: ISO 8601 (UTC when it names no zone) or seconds or milliseconds since 1970."""
+    if isinstance(said, int | float) and not isinstance(said, bool):
+        try:
+            return datetime.fromtimestamp(said / 1000 if abs(said) > _MILLISECONDS else said, UTC)
+        except (OverflowError, OSError, ValueError) as error:
+            raise ValidationError(f"{said!r} is not a time", field="created_at") from error
+    if not isinstance(said, str):
+        raise ValidationError(f"{said!r} is not a time", field="created_at")
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        return validation.moment(said)
+    return validation.moment(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

@@ -1,0 +1,470 @@
+"""Compaction: the older part of a log gets a summary that stands for it, written by a job.
+
+Nothing is deleted and nothing waits: new messages never disturb a compaction, and past versions read as they did.
+What was chosen is looked at again before the summary is appended; when all of it is still in force the same text is
+used, however often something else came first, so a model is never asked twice for one stretch (rule 1.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from acms.compaction import span
+from acms.compaction.span import Stretch
+from acms.config import ACMSConfig
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    EntryNotFoundError,
+    ExpiredError,
+    GoneError,
+    IdempotencyMismatchError,
+    JobFailedError,
+    LeaseLostError,
+    ProviderError,
+    ValidationError,
+)
+from acms.jobs.worker import POLL, Handler
+from acms.log import in_force, policy_levels
+from acms.log.in_force import Cover
+from acms.log.policy import CompactionPolicy, changed
+from acms.model import (
+    Append,
+    Context,
+    Done,
+    Draft,
+    Entry,
+    Expect,
+    Failed,
+    Head,
+    Job,
+    JobDraft,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Origin,
+    Receipt,
+    Retry,
+    State,
+)
+from acms.observability.events import Compacted
+from acms.observability.logging import log, tell
+from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
+from acms.privacy import stage as sinks
+from acms.providers.tokens import token_counter
+from acms.recall import pipeline
+from acms.results import Compaction
+from acms.write.rewrite import take_back, taken_back
+
+if TYPE_CHECKING:
+    from acms.session_state import SharedSession
+    from acms.view import View
+    from acms.write.rewrite import Writer
+
+ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+ASKED = 70
+"""Per cent of a summary's tokens that a model is asked for; the rest is for what it leaves out."""
+THREAD_ABOVE = 1_000
+"""Choosing among more entries than this leaves the event loop to others."""
+FRAME = 64
+"""Tokens left free for what a provider writes around a piece of a long stretch."""
+
+
+# ── what a session asks for ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def request(shared: SharedSession, context: str, overrides: Mapping[str, Json]) -> Job:
+    """Enqueue a compaction and return its job, or the one that is under way."""
+    storage = shared.storage
+    service = shared.config.compaction
+    known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
+    policy = CompactionPolicy(**{**known.policy.to_json(), **changed({}, overrides)})
+    draft = span.requested(context, span.kind_of(shared.summarizer), policy, force=True)
+    while True:
+        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
+        page = await storage.jobs(JobQuery(context=context, limit=500))
+        found = [one for one in page.items if one.dedupe == draft.dedupe]
+        if found:
+            shared.work()
+            return found[0]
+
+
+async def wait(shared: SharedSession, context: str, job: Job, timeout: float | None) -> Compaction | None:
+    """Wait until a job has ended and return the compaction it made."""
+    storage = shared.storage
+    shared.work()
+    async with asyncio.timeout(timeout):
+        while True:
+            (now,) = (await storage.jobs(JobQuery(ids=(job.id,)))).items or (None,)
+            if now is None:
+                raise GoneError(f"job {job.id} does not exist")
+            if now.state in ENDED:
+                break
+            await asyncio.sleep(POLL)
+    if now.state is not JobState.DONE:
+        raise JobFailedError(
+            f"job {now.id} is {now.state.value} after {now.attempt} attempts: {now.error}",
+            job_id=now.id,
+            options=("acms jobs retry", "ask for it again"),
+        )
+    found = await compactions(storage, context, None, job.id, stage=shared.stage)
+    return found[-1] if found else None  # a log that came from another store may have one of an older job 17
+
+
+async def undo(view: View, shared: SharedSession, writer: Writer, version: int) -> int:
+    """Take back the rewrite at a version; return the version of the retraction."""
+    storage = shared.storage
+    while True:
+        context = await shared.find()
+        entry = None if context is None else await _at(storage, context, version)
+        if context is None or entry is None:
+            raise EntryNotFoundError(f"the session {shared.session_id!r} has no version {version}")
+        if not entry.replaces:
+            raise ValidationError(
+                f"v{version} is a {entry.kind.value} that replaces nothing",
+                field="version",
+                options=(f"retract {entry.id}",),
+            )
+        head = await storage.head(context)
+        replacing = await storage.read(context, at=head.version, replacing=True)
+        cover = Cover(replacing)
+        by = cover.by(version)
+        if by is not None:
+            if await taken_back(shared, entry, next(one for one in replacing if one.version == by)):
+                return by
+            raise ConflictError(
+                f"v{version} was taken back or replaced by v{by}",
+                retryable=False,
+                options=(f"undo v{by} first",),
+            )
+        for first, last in entry.replaces:
+            for old in await storage.read(context, at=last, after=first - 1, kinds=pipeline.SHOWN):
+                if old.state is State.EXPIRED and cover.by(old.version) == version:
+                    raise ExpiredError(
+                        f"retention has deleted the content of v{old.version}, it cannot come back"
+                    )
+        receipt = await take_back(shared, writer, context, entry, replacing, head)
+        if receipt is not None:
+            return receipt.versions[0]
+
+
+async def _at(storage: StorageBackend, context: str, version: int) -> Entry | None:
+    found = await storage.read(context, after=version - 1, before=version + 1) if version > 0 else []
+    return found[0] if found else None
+
+
+async def compactions(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    job: str | None = None,
+    *,
+    stage: sinks.Stage = sinks.OPEN,
+) -> list[Compaction]:
+    """List the summaries up to a version, oldest first; with `job` only what that job wrote."""
+    head = await storage.head(context)
+    version = pipeline.version_of(head, at)
+    cover = await pipeline.cover_at(storage, context, head, version)
+    found: list[Compaction] = []
+    for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
+        if not entry.replaces or (job is not None and entry.data.get("job") != job):
+            continue
+        data = entry.data
+        found.append(
+            Compaction(
+                version=entry.version,
+                id=entry.id,
+                summary=stage.entry(entry).content,
+                replaces=entry.covers or (entry.version, entry.version),
+                spans=entry.replaces,
+                tokens_before=int(data.get("before", 0)),
+                tokens_after=int(data.get("after", 0)),
+                preserved=int(data.get("preserved", 0)),
+                removed=int(data.get("removed", 0)),
+                policy=data.get("policy", {}),
+                summarizer=str(data.get("summarizer", "")),
+                created_at=entry.created_at,
+                in_force=cover.by(entry.version) is None and entry.state is not State.ERASED,
+            )
+        )
+    return found
+
+
+async def expand(storage: StorageBackend, context: str | None, at: int | None, version: int) -> list[Entry]:
+    """Return what a summary stands for, as it was read just before it."""
+    entry = None
+    if context is not None:
+        pipeline.version_of(await storage.head(context), at)
+        entry = await _at(storage, context, version)
+    if (
+        context is None
+        or entry is None
+        or entry.kind is not Kind.SUMMARY
+        or not entry.replaces
+        or (at is not None and version > at)
+    ):
+        raise EntryNotFoundError(f"there is no summary at v{version}")
+    before = Cover(await storage.read(context, at=version - 1, replacing=True))
+    found: list[Entry] = []
+    for first, last in entry.replaces:
+        found += await storage.read(context, at=last, after=first - 1, kinds=pipeline.SHOWN)
+    inside = {one.version for one in found}
+    return [one for one in in_force.effective(found, before) if one.version in inside]
+
+
+# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one compaction needs."""
+
+    storage: StorageBackend
+    context: Context
+    policy: CompactionPolicy
+    counter: TokenCounter
+    summarizer: Summarizer
+    config: ACMSConfig
+    #: Whether a model writes: it may leave out what has to be there.
+    model: bool
+
+
+def handler(
+    config: ACMSConfig,
+    summarizer: Summarizer | None = None,
+    counters: Mapping[str, TokenCounter] = {},
+) -> Handler:
+    """Return what works off compactions; `counters` are those that are not known by name."""
+
+    async def run(storage: StorageBackend, lease: Lease) -> Done | Retry | Failed | None:
+        writes = await writer(summarizer)
+        context = await storage.context(lease.job.context)
+        counter = counters.get(context.counter) or token_counter(context.counter)
+        stored = lease.job.payload.get("policy")
+        if stored is None:
+            known = await policy_levels.resolve(
+                storage, context.id, namespace=context.namespace, service=config.compaction
+            )
+            policy = known.policy
+        else:
+            policy = CompactionPolicy(**stored)
+        work = _Work(storage, context, policy, counter, writes, config, summarizer is not None)
+        return await _compact(work, lease)
+
+    return run
+
+
+async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
+    storage, context = work.storage, work.context.id
+    head = await storage.head(context)
+    cover = await pipeline.cover_at(storage, context, head, head.version)
+    entries = await pipeline.read_stretches(storage, context, cover, head.version)
+    choosing = partial(_chosen, entries, cover, work.policy)
+    stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
+    said = max((entry.total for entry in entries), default=0)
+    if stretch is None or not (lease.job.payload.get("force") or span.worth(work.policy, stretch, said)):
+        log(logging.DEBUG, "compact_nothing", context=context, version=head.version)
+        return Done()
+    text, coverage = await summarised(work, stretch)
+    tokens = work.counter.count(text)
+    draft = Draft(
+        kind=Kind.SUMMARY,
+        content=text,
+        created_at=datetime.now(UTC),
+        tokens=tokens,
+        origin=Origin.DERIVED,
+        privacy=span.privacy(stretch.entries),
+        covers=stretch.covers,
+        replaces=stretch.spans,
+        data={
+            "job": lease.job.id,
+            "policy": work.policy.to_json(),
+            "before": stretch.before,
+            "after": stretch.before - stretch.tokens + tokens,
+            "preserved": stretch.preserved,
+            "removed": len(stretch.entries),
+            "summarizer": span.name_of(work.summarizer),
+            "coverage": coverage,
+            "level": stretch.level,
+            in_force.ASKED: bool(lease.job.payload.get("force")),
+        },
+    )
+    seconds = (await policy_levels.namespace_settings(storage, work.context.namespace)).get(
+        policy_levels.RETENTION, work.config.retention_seconds
+    )
+    jobs: tuple[JobDraft, ...] = ()
+    if seconds is not None:
+        payload = {"job": lease.job.id, "after": head.version, "seconds": seconds}
+        name = f"expire:{context}:{head.version}:{lease.job.id}"
+        jobs = (JobDraft(kind="expire", dedupe=name, payload=payload),)
+    return await _append(work, lease, stretch, draft, head, jobs)
+
+
+def _chosen(entries: Sequence[Entry], cover: Cover, policy: CompactionPolicy) -> Stretch | None:
+    return span.choose(in_force.units(in_force.effective(entries, cover), whole=True), policy)
+
+
+async def _append(
+    work: _Work, lease: Lease, stretch: Stretch, draft: Draft, head: Head, jobs: tuple[JobDraft, ...]
+) -> Done | Retry | Failed | None:
+    """Append a summary, as often as it takes: only a rewrite of what it stands for makes it worthless."""
+    storage, context = work.storage, work.context.id
+    rewrites = head.rewrites
+    while True:
+        op = Append(
+            context=context, drafts=(draft,), expect=Expect(rewrites=rewrites), jobs=jobs, finish=lease
+        )
+        (result,) = await storage.append([op])
+        if isinstance(result, Receipt):
+            _tell(work, result, stretch, draft)
+            return None
+        if not isinstance(result, ConflictError) or isinstance(
+            result, LeaseLostError | IdempotencyMismatchError
+        ):
+            raise result
+        head = await storage.head(context)
+        cover = await pipeline.cover_at(storage, context, head, head.version)
+        current = await storage.get([entry.id for entry in stretch.entries])
+        if any(entry is None or entry.state is not State.LIVE for entry in current):
+            return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
+        if not span.still(stretch, cover, current):
+            return Retry(error="what it was to stand for was rewritten", not_before=datetime.now(UTC))
+        if head.rewrites == rewrites:
+            raise result  # refused for another reason
+        rewrites = head.rewrites
+
+
+def _tell(work: _Work, receipt: Receipt, stretch: Stretch, draft: Draft) -> None:
+    version = receipt.versions[0]
+    log(logging.INFO, "compacted", context=work.context.id, version=version, removed=len(stretch.entries))
+    event = Compacted(
+        context_id=work.context.id,
+        version=version,
+        first=stretch.covers[0],
+        last=stretch.covers[1],
+        tokens_before=stretch.before,
+        tokens_after=int(draft.data["after"]),
+    )
+    tell(work.config.on_event, event)
+
+
+# ── writing the text ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def summarised(work: _Work, stretch: Stretch) -> tuple[str, float]:
+    """Return the text of a summary, and the share of the characters in question that its writer has read."""
+    stage = sinks.stage(work.storage, work.config.privacy.mode, work.counter)
+    return await shortened(
+        work.summarizer,
+        span.turns(stage.entries(stretch.entries)),
+        limit=stretch.limit,
+        below=stretch.tokens,
+        counter=work.counter,
+        seconds=work.config.worker.call_seconds,
+        model=work.model,
+    )
+
+
+async def writer(summarizer: Summarizer | None) -> Summarizer:
+    """Return who writes: the extractive summarizer where none is given."""
+    if summarizer is not None:
+        return summarizer
+    room = await asyncio.to_thread(
+        importlib.import_module, "acms.providers.offline.summarizer"
+    )  # it brings numpy
+    return room.ExtractiveSummarizer()
+
+
+async def shortened(
+    summarizer: Summarizer,
+    said: Sequence[Turn],
+    *,
+    limit: int,
+    below: int,
+    counter: TokenCounter,
+    seconds: float,
+    model: bool,
+) -> tuple[str, float]:
+    """Return a text of at most `limit` tokens that can stand for some turns, and the share of them that was read.
+
+    A summarizer with a window is handed pieces, and then the summaries of these; each call ends within so many
+    `seconds`. What a `model` leaves out is added as far as it fits. `ProviderError` when the summarizer failed, was
+    late, said nothing, or took `below` tokens or more.
+    """
+    call = _Call(summarizer, counter, seconds)
+    whole = said = tuple(said)
+    if not said:
+        raise call.refused("there is no text to summarise", retryable=False)
+    window: int | None = getattr(summarizer, "window", None)
+    most = limit * ASKED // 100 if model else limit
+    coverage = 1.0
+    while True:
+        parts: list[tuple[Turn, ...]] = [said]
+        if window is not None:
+            room = max(1, window - most - FRAME)
+            parts = await asyncio.to_thread(span.chunks, said, room, counter)
+        if said is whole:
+            coverage = sum(map(_length, parts)) / _length(whole)
+        texts = [text async for text in call.texts(parts, most)]
+        text = "\n".join(texts)
+        if len(texts) == 1 or counter.count(text) <= most:
+            break
+        if len(text) >= _length(said):
+            raise call.refused("its summaries are no shorter than what it read")
+        said = tuple(
+            Turn(speaker="summary", text=text, version=part[-1].version, summary=True)
+            for text, part in zip(texts, parts, strict=True)
+        )
+    if counter.count(text) >= below:
+        raise call.refused("its summary is no shorter than what it read")
+    if model:
+        text = await asyncio.to_thread(span.completed, text, whole, limit, counter.count)
+    if not text:
+        raise call.refused("nothing of its summary fits")
+    return text, coverage
+
+
+def _length(said: Sequence[Turn]) -> int:
+    return sum(len(turn.text) for turn in said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How a summarizer is asked."""
+
+    summarizer: Summarizer
+    counter: TokenCounter
+    seconds: float
+
+    def refused(self, why: str, *, retryable: bool = True) -> ProviderError:
+        return ProviderError(why, provider=span.name_of(self.summarizer), retryable=retryable)
+
+    async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
+        """Ask for one summary of each part, each with its share of the tokens."""
+        total = sum(map(_length, parts))
+        for part in parts:
+            share = limit if len(parts) == 1 else max(span.LEAST, limit * _length(part) // total)
+            asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
+            try:
+                async with asyncio.timeout(self.seconds):
+                    text = await self.summarizer.summarize(asked)
+            except TimeoutError as error:
+                raise self.refused(f"no summary within {self.seconds:g} s") from error
+            except ACMSError:
+                raise
+            except Exception as error:
+                raise self.refused(type(error).__name__) from error
+            if not isinstance(text, str) or not span.cleaned(text):
+                raise self.refused("it returned no text")
+            yield span.cleaned(text)

@@ -1,0 +1,320 @@
+"""Compact: which part of a log a summary shall stand for, and how long that summary may be.
+
+Pure and blind to who writes the text. The newest messages stay, a tool group is never split, leading instructions are
+never summarised, and marked messages go last: they stay as they are while they are few, else they are quoted (seed 001;
+DESIGN decisions 3 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from acms.log.in_force import Cover, Units, anchor
+from acms.log.policy import CompactionPolicy
+from acms.model import Entry, JobDraft, Kind, Privacy, Role, Span
+from acms.plan.prefix_cache import SLACK, step
+from acms.ports import Summarizer, TokenCounter, Turn
+from acms.results import speak
+from acms.text.chunks import spans
+
+KIND = "compact"
+"""Kind of the job that every worker takes; one that needs a certain summarizer adds its name."""
+MARKED = 4
+"""Marked messages stay as they are while they take no more than one part in so many of the budget."""
+LEFT = 0.5
+"""Share of the budget that a log should have at most after a compaction: beyond that no marked message stays as it is.
+What is left up to the threshold is for what comes next, so that the next compaction is far (decision 0036)."""
+SUMMARIES = 0.25
+"""Share of the budget that summaries may take."""
+FAN = 4
+"""So many summaries beside each other are merged into one."""
+SHORTER = 5
+"""A summary takes one part in so many of what it stands for, unless it is told otherwise."""
+LEAST = 48
+"""Tokens a summary may always have: less says nothing."""
+GROWTH = 0.1
+"""Share of the budget by which a log must have grown since a compaction was last asked for."""
+GAIN = 0.4
+"""Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
+from its place on (decision 0036)."""
+
+SOON, LITTLE = 0.25, 0.2
+"""In the last quarter of an epoch this share of the budget is enough: prompts show the summary from the next one on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What one summary shall stand for."""
+
+    #: In the order in which they are read: messages and earlier summaries.
+    entries: tuple[Entry, ...]
+    #: Exactly what goes out of force: the entries and what they replaced themselves.
+    spans: tuple[Span, ...]
+    #: Tokens in force before it, and of the entries.
+    before: int
+    tokens: int
+    #: Tokens the summary may have.
+    limit: int
+    #: Messages that stay in force.
+    preserved: int
+    #: 1 for a summary of messages, one more than the highest it covers for one of summaries.
+    level: int
+
+    @property
+    def covers(self) -> Span:
+        """First and last version it stands for."""
+        return self.spans[0][0], self.spans[-1][1]
+
+
+def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
+    """Whether an append shall ask for a compaction.
+
+    `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
+    does not ask again with every message.
+    """
+    if not policy.enabled or not policy.budget:
+        return False
+    return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
+
+
+def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
+    """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough.
+
+    `said` are the tokens of all messages of the log. Shortly before prompts move their start less is enough.
+    """
+    budget = policy.budget or 0
+    if not due(policy, stretch.before, stretch.before):
+        return False
+    distance = step(budget, SLACK)
+    soon = said % distance >= (1 - SOON) * distance
+    return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
+
+
+def name_of(model: object) -> str:
+    """Return the name of a summarizer or a reflector: its `model`, else that of its class."""
+    name = getattr(model, "model", None)
+    return name if isinstance(name, str) and name else type(model).__name__
+
+
+def kind_of(summarizer: Summarizer | None) -> str:
+    """Return the kind of job that workers with this summarizer take; every worker has the extractive one."""
+    return KIND if summarizer is None else f"{KIND}:{name_of(summarizer)}"
+
+
+def requested(context: str, kind: str, policy: CompactionPolicy, *, force: bool) -> JobDraft:
+    """Return the request to compact a log; while one is under way another is the same."""
+    return JobDraft(
+        kind=kind, dedupe=f"{KIND}:{context}", payload={"policy": policy.to_json(), "force": force}
+    )
+
+
+def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
+    """Return what to summarise of everything in force; None when nothing older than what stays is worth it."""
+    rows = sorted(
+        [(list(unit.entries), unit.complete) for unit in found.units]
+        + [([entry], True) for entry, _ in found.hidden],
+        key=lambda row: (anchor(row[0][-1]), row[0][-1].version),
+    )
+    groups = [group for group, _ in rows]
+    costs = [sum(entry.tokens for entry in group) for group in groups]
+    before = sum(costs)
+    lead = 0
+    while lead < len(groups) and groups[lead][0].role in (Role.SYSTEM, Role.DEVELOPER):
+        lead += 1
+    end = _tail(groups, costs, rows, policy, before)
+    older = list(zip(groups[lead:end], costs[lead:end], strict=True))
+    budget = policy.budget or before
+    kept: set[int] = set()
+    room = budget // MARKED
+    if policy.budget is not None:
+        stays = sum(costs[end:]) + sum(cost for group, cost in older if group[0].kind is Kind.SUMMARY)
+        room = min(room, max(0, int(LEFT * budget) - stays))
+    for group, cost in reversed(older):
+        if any(entry.markers for entry in group) and cost <= room:
+            kept.add(id(group))
+            room -= cost
+    summaries = [(group, cost) for group, cost in older if group[0].kind is Kind.SUMMARY]
+    said = [
+        (group, cost) for group, cost in older if group[0].kind is not Kind.SUMMARY and id(group) not in kept
+    ]
+    new, old = sum(cost for _, cost in said), sum(cost for _, cost in summaries)
+    most = int(budget * SUMMARIES)
+    crowded = policy.budget is not None and old + new // SHORTER > most
+    merged = len(summaries) > 1 and (len(summaries) >= FAN or crowded)
+    merged = merged or (len(summaries) == 1 and crowded and new > 0)
+    chosen = [
+        group for group, _ in older if id(group) not in kept and (merged or group[0].kind is not Kind.SUMMARY)
+    ]
+    entries = tuple(entry for group in chosen for entry in group)
+    quoted = sum(entry.tokens for entry in entries if entry.markers)
+    limit = _limit(policy, new, quoted, old if merged else 0, 0 if merged else old, most)
+    tokens = new + (old if merged else 0)
+    if len(entries) < 2 or tokens <= limit + LEAST // 2:
+        return None
+    levels = [int(entry.data.get("level", 1)) for entry in entries if entry.kind is Kind.SUMMARY]
+    taken = {entry.id for entry in entries}
+    return Stretch(
+        entries=entries,
+        spans=replaced(entries),
+        before=before,
+        tokens=tokens,
+        limit=limit,
+        preserved=sum(1 for group in groups for e in group if e.kind is Kind.MESSAGE and e.id not in taken),
+        level=1 + max(levels, default=0),
+    )
+
+
+def _tail(
+    groups: Sequence[list[Entry]],
+    costs: Sequence[int],
+    rows: Sequence[tuple[list[Entry], bool]],
+    policy: CompactionPolicy,
+    before: int,
+) -> int:
+    """Return how many of the groups are older than what stays."""
+    end, kept = len(groups), 0
+    while end > 0 and (kept < policy.preserve_recent_count or not rows[end - 1][1]):
+        end -= 1
+        kept += sum(1 for entry in groups[end] if entry.kind is Kind.MESSAGE)
+    evicted = sum(costs[:end])
+    while end > 0 and evicted > before - policy.keep * before:
+        end -= 1
+        evicted -= costs[end]
+    return end
+
+
+def _limit(policy: CompactionPolicy, new: int, quoted: int, merged: int, staying: int, most: int) -> int:
+    """Return the tokens of a summary of new messages, some of them marked, and of summaries to be merged."""
+    if policy.summary_tokens is not None:
+        return policy.summary_tokens
+    wanted = (new - quoted) // SHORTER + quoted // 2
+    if policy.budget is None:
+        wanted += merged // 2
+    else:
+        wanted = min(wanted + merged, max(most - staying, policy.budget // 16))
+    return max(LEAST, wanted)
+
+
+def replaced(entries: Iterable[Entry]) -> tuple[Span, ...]:
+    """Return exactly the versions some entries stand at and replaced, as ascending spans."""
+    pieces = sorted(
+        [(entry.version, entry.version) for entry in entries]
+        + [span for entry in entries for span in entry.replaces]
+    )
+    found: list[Span] = []
+    for first, last in pieces:
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def still(stretch: Stretch, cover: Cover, current: Iterable[Entry | None]) -> bool:
+    """Whether everything a summary stands for is still in force and has its content (rule 1.4)."""
+    return all(
+        now is not None and now.state is old.state and cover.by(old.version) is None
+        for old, now in zip(stretch.entries, current, strict=True)
+    )
+
+
+def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
+    """Return what a summarizer reads of some entries; what may not leave the engine is left out."""
+    return tuple(
+        Turn(
+            speaker="summary"
+            if entry.kind is Kind.SUMMARY
+            else entry.actor or (entry.role or Role.USER).value,
+            text=entry.content,
+            markers=entry.markers,
+            version=entry.version,
+            summary=entry.kind is Kind.SUMMARY,
+        )
+        for entry in entries
+        if entry.content.strip() and entry.privacy is not Privacy.BLOCK
+    )
+
+
+def privacy(entries: Iterable[Entry]) -> Privacy:
+    """Return how private a text made from some entries is: a blocked one is not part of it."""
+    return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW
+
+
+def chunks(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
+    """Divide turns into runs of at most so many tokens; one that alone is longer is cut between its sentences."""
+    found: list[tuple[Turn, ...]] = []
+    run: list[Turn] = []
+    size = 0
+    for turn in said:
+        for piece in _pieces(turn, most, counter):
+            cost = counter.count(speak(piece.speaker, piece.text)) + 2
+            if run and size + cost > most:
+                found.append(tuple(run))
+                run, size = [], 0
+            run.append(piece)
+            size += cost
+    return [*found, tuple(run)] if run else found
+
+
+def _pieces(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
+    def cost(text: str) -> int:
+        return counter.count(speak(turn.speaker, text)) + 2
+
+    if cost(turn.text) <= most:
+        return [turn]
+    pieces: list[str] = []
+    for first, last in spans(turn.text):
+        sentence = turn.text[first:last]
+        if pieces and cost(pieces[-1] + sentence) <= most:
+            pieces[-1] += sentence
+            continue
+        while sentence:
+            size = len(sentence)
+            while size > 1 and cost(sentence[:size]) > most:
+                half = size // 2
+                size = sentence.rfind(" ", half // 2, half) + 1 or half
+            pieces.append(sentence[:size])
+            sentence = sentence[size:]
+    return [
+        Turn(
+            speaker=turn.speaker, text=piece, markers=turn.markers, version=turn.version, summary=turn.summary
+        )
+        for piece in pieces
+    ]
+
+
+def cleaned(text: str) -> str:
+    """Return what a summarizer wrote without what no store can keep, and without space around it."""
+    return text.replace("\0", "").encode("utf-8", "ignore").decode("utf-8").strip()
+
+
+def completed(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:
+    """Return what a model wrote within its limit, and with the marked texts and details it left out, as many as fit.
+
+    Names, numbers, paths and the like are what models drop first and what cannot be guessed again.
+    """
+    from acms.text.details import details  # they bring numpy, and appends import this room
+    from acms.text.extract import extract
+
+    if count(text) > limit:
+        text = extract(
+            [Turn(speaker="summary", text=text, version=said[-1].version, summary=True)], limit, count
+        )
+    missing: list[Turn] = []
+    for turn in said:
+        if turn.markers and turn.text.strip() not in text:
+            missing.append(turn)
+            continue
+        lines = [turn.text[first:last] for first, last in spans(turn.text)]
+        kept = [line for line in lines if any(detail.text not in text for detail in details(line))]
+        if kept:
+            missing.append(replace(turn, text="".join(kept), markers=()))
+    room = limit - count(text)
+    while missing and room > 0:
+        whole = f"{text}\n{extract(missing, room, count)}".strip()
+        over = count(whole) - limit
+        if over <= 0:
+            return whole
+        room -= max(1, over)
+    return text

@@ -1,0 +1,286 @@
+"""Admission: what of the candidates may be shown, and as what; then the choice among them.
+
+Privacy comes before the choice: of a blocked item only its id and level of detail, and names that give nothing away;
+of any other the text without what is sensitive, its tokens counted again. Redaction reads every letter, so only what is
+chosen is read; where that changes a text, the choice is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from acms.contract.kv_policy import Held, policy
+from acms.contract.leak_check import Windows
+from acms.contract.renditions import Counts, let_go
+from acms.contract.schema import Candidate, KVPolicy, RiskLevel, Variant
+from acms.contract.selection import Profile, Selection, select
+from acms.model import Privacy
+from acms.privacy.detect import Redacted, effective, redact, safe_key
+from acms.results import Ledger, Verdict
+
+MARK = "[REDACTED: "
+"""How the mark of a redaction begins."""
+PIECE = 8
+"""Characters of something sensitive that give it away."""
+ROUNDS = 3
+"""Times that only what is chosen is read; then everything is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a choice is made by."""
+
+    #: The strictest of request and tenant.
+    mode: Privacy
+    gaze: tuple[str, ...]
+    tokens_max: int
+    now: datetime
+    count: Callable[[str], int]
+    #: The same for many texts, where that is faster.
+    counts: Counts | None = None
+    profile: Profile = "quality"
+    order: Literal["selection", "lod"] = "selection"
+    risk: RiskLevel = RiskLevel.MEDIUM
+    #: Texts that are nobody's and may not be told either.
+    unread: tuple[str, ...] = ()
+    #: What the caller says of its cache, and how many keys that holds at most.
+    cache: tuple[Held, ...] = ()
+    capacity: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What was chosen, and what privacy did on the way."""
+
+    selection: Selection
+    #: By id, those of the fragments, as they were admitted.
+    candidates: dict[str, Candidate]
+    #: Fragments of which only the id is shown.
+    blocked: int = 0
+    #: Fragments in which something was redacted, by us or before.
+    redacted: int = 0
+    #: Candidates that are not shown at all: their id or their names would give away what they hold.
+    withheld: int = 0
+    #: What the caller's cache should do.
+    advice: KVPolicy
+
+
+def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
+    """Choose what enters a reply. The order in which candidates come does not matter."""
+    withheld = 0
+    under = {mode: effective(terms.mode, mode) for mode in Privacy}
+    pool: list[Candidate] = []
+    hidden: list[Candidate] = []
+    for one in candidates:
+        (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
+    texts = Windows((*(text for one in hidden for text in _texts(one)), *terms.unread))
+    for one in hidden:
+        found = _referred(one, texts)
+        if found is None:
+            withheld += 1
+        else:
+            pool.append(found)
+    clean: set[str] = set()
+    asked = frozenset(terms.gaze)
+    tells = {mode: _Sensitive(mode) for mode in Privacy}
+    rounds = 0
+    while True:
+        selection = select(
+            pool,
+            gaze=terms.gaze,
+            tokens_max=terms.tokens_max,
+            now=terms.now,
+            count=terms.count,
+            counts=terms.counts,
+            profile=terms.profile,
+            risk=terms.risk,
+            order=terms.order,
+        )
+        fresh = {one.id for one in selection.fragments if one.id not in clean}
+        if not fresh:
+            break
+        rounds += 1
+        if rounds > ROUNDS:
+            fresh = {one.id for one in pool} - clean
+        kept: list[Candidate] = []
+        changed = False
+        for one in pool:
+            if one.id not in fresh:
+                kept.append(one)
+                continue
+            mode = under[one.privacy]
+            found = _cleaned(one, mode, asked, tells[mode])
+            if found is None:
+                withheld += 1
+            else:
+                kept.append(found)
+            changed = changed or found is not one
+        clean |= fresh
+        pool = kept
+        if not changed:
+            break
+    shown = {one.id for one in selection.fragments}
+    by_id = {one.id: one for one in pool if one.id in shown}
+    let_go(pool)
+    return Admitted(
+        selection=selection,
+        advice=policy(
+            selected=selection.fragments,
+            tokens_max=terms.tokens_max,
+            gaze=terms.gaze,
+            benefits=selection.benefits,
+            cache=terms.cache,
+            capacity=terms.capacity,
+        ),
+        candidates=by_id,
+        blocked=sum(1 for one in selection.fragments if under[by_id[one.id].privacy] is Privacy.BLOCK),
+        redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
+        withheld=withheld,
+    )
+
+
+def best(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the best of some candidates by their providers' judgement, then the freshest; and the ids of the rest."""
+    ordered = sorted(candidates, key=_best_first)
+    return ordered[:most], tuple(one.id for one in ordered[most:])
+
+
+def _best_first(one: Candidate) -> tuple[float, float, str, str]:
+    stamp = 0.0 if one.timestamp is None else one.timestamp.timestamp()
+    return -(one.relevance or 0.0), -stamp, one.id, repr(one)
+
+
+def ledger(admitted: Admitted, beyond: Sequence[str] = ()) -> Ledger:
+    """Return why each candidate is shown or not, in the words of a recall; written down when it is first read.
+
+    `beyond` are ids of units of experience that were too many. There is no text in it. An id that holds something
+    sensitive is redacted; one that gives away what is blocked is not named.
+    """
+    weighed, withheld = admitted.selection.weighed, admitted.withheld
+
+    def write() -> dict[str, Verdict]:
+        found = [
+            _left_out(id, "top_k", "experience_top_k asked for fewer units of experience") for id in beyond
+        ]
+        found += weighed.verdicts()
+        reason = "its id or its names would tell what may not be shown"
+        found += [_left_out(f"withheld:{number}", "hidden", reason) for number in range(1, withheld + 1)]
+        safe = [
+            replace(one, id=redact(one.id, Privacy.REDACT).text) if _tells(one.id, Privacy.REDACT) else one
+            for one in found
+        ]
+        return {one.id: one for one in safe}
+
+    shown = len(admitted.selection.fragments)
+    return Ledger(write, omitted=weighed.single + withheld + len(beyond) - shown)
+
+
+def _left_out(id: str, rule: str, reason: str) -> Verdict:
+    return Verdict(id=id, version=0, included=False, rule=rule, reason=reason)
+
+
+def _texts(one: Candidate) -> Iterator[str]:
+    """Yield all renditions of a candidate."""
+    if one.text:
+        yield one.text
+    for variant in one.variants:
+        yield variant.text
+
+
+def _referred(one: Candidate, texts: Windows) -> Candidate | None:
+    """Return what may be said of a blocked item; None when its id alone would tell one of the blocked texts."""
+    if texts.give_away(one.id) or _tells(one.id, Privacy.REDACT):
+        return None
+    return replace(
+        one,
+        text=None,
+        variants=(),
+        cost_tokens=0,
+        citations=(),
+        entities=tuple(name for name in one.entities if safe_key(name) and not texts.give_away(name)),
+        privacy=Privacy.BLOCK,
+    )
+
+
+def _tells(id: str, mode: Privacy) -> bool:
+    """Whether an id holds what is sensitive; any long number may look like a telephone number, and ids hold some."""
+    return any(one.kind != "phone" for one in redact(id, mode).spans)
+
+
+def excerpt(part: str, whole: str, mode: Privacy) -> str | None:
+    """Return a part of a text as it may be shown; None when it ends in the middle of what is sensitive in the whole.
+
+    Half a key is no longer found by the rules, and still half a key.
+    """
+    shown = redact(part, mode).text
+    for span in redact(whole, mode).spans:
+        secret = whole[span.start : span.end]
+        if any(secret[at : at + PIECE] in shown for at in range(max(1, len(secret) - PIECE + 1))):
+            return None
+    return shown
+
+
+class _Sensitive(dict[str, bool]):
+    """Whether names hold what is sensitive; each is looked at once, for the same ones stand in many items."""
+
+    def __init__(self, mode: Privacy) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = bool(redact(name, self._mode).spans)
+        return found
+
+
+def _cleaned(
+    one: Candidate, mode: Privacy, asked: frozenset[str], sensitive: Mapping[str, bool]
+) -> Candidate | None:
+    """Return an item without what is sensitive, itself when there is nothing; None when its id is."""
+    if _tells(one.id, mode):
+        return None
+    citations = tuple(name for name in one.citations if not _tells(name, mode))
+    text = None if one.text is None else redact(one.text, mode)
+    variants: list[Variant] = []
+    secret = _taken(one.text, text)
+    for variant in one.variants:
+        read = redact(variant.text, mode)
+        secret += _taken(variant.text, read)
+        shown = (
+            excerpt(variant.text, one.text, mode)
+            if text is not None and one.text and text.spans
+            else read.text
+        )
+        if shown is not None:
+            variants.append(variant if shown == variant.text else replace(variant, text=shown, cost_tokens=0))
+    left = [] if text is None else [text.text.lower()]
+    left += [variant.text.lower() for variant in variants]
+    entities = tuple(
+        name
+        for name in one.entities
+        if not sensitive[name] and (name.lower() in asked or not _part(name.lower(), secret, left))
+    )
+    if not secret and entities == one.entities and citations == one.citations:
+        return one
+    return replace(
+        one,
+        text=None if text is None else text.text,
+        # What was claimed was claimed for another text.
+        cost_tokens=0 if text is not None and text.spans else one.cost_tokens,
+        variants=tuple(variants),
+        entities=entities,
+        citations=citations,
+    )
+
+
+def _taken(before: str | None, after: Redacted | None) -> list[str]:
+    if before is None or after is None:
+        return []
+    return [before[span.start : span.end].lower() for span in after.spans]
+
+
+def _part(name: str, secret: Sequence[str], left: Sequence[str]) -> bool:
+    """Whether an entity was read off what was taken out, and stands nowhere else."""
+    return any(name in one for one in secret) and not any(name in one for one in left)

@@ -1,0 +1,55 @@
+"""Benefit: what a candidate is worth by the published formula, and what `quality` makes of it.
+
+benefit = 0.6 · overlap + 0.3 · recency + 0.1 · citation        recency = exp(-age in hours / 168)
+score   = benefit / (1 + tokens / 1000)
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import exp
+
+from acms.contract.schema import Candidate, RiskLevel
+
+OVERLAP, RECENCY, CITATION = 0.6, 0.3, 0.1
+"""Weights of the published benefit."""
+FADES = 168.0
+"""Hours in which recency falls to 1/e."""
+_FADES = -3600 * FADES
+DIGITS = 9
+"""Decimals that count when two scores are compared."""
+JUDGED = 0.8
+"""Share of a provider's relevance in how well an item answers; the rest is the overlap."""
+
+
+def recency(timestamp: datetime | None, now: datetime) -> float:
+    """Return how fresh something is, in [0, 1]: 0 when its time is unknown, 1 when it lies ahead."""
+    return 0.0 if timestamp is None else fresh((now - timestamp).total_seconds())
+
+
+def fresh(seconds: float) -> float:
+    """Return the recency of an age in seconds."""
+    return exp(seconds / _FADES) if seconds > 0 else 1.0
+
+
+def citation(candidate: Candidate, risk: RiskLevel) -> float:
+    """Return what citations earn: 1 with one at least, else 0.5, or 0 where the risk is high."""
+    return 1.0 if candidate.citations else 0.0 if risk is RiskLevel.HIGH else 0.5
+
+
+def judged(candidate: Candidate) -> float | None:
+    """Return the relevance a provider claims, within [0, 1]; what is no number is none."""
+    relevance = candidate.relevance
+    if relevance is None or 0.0 < relevance < 1.0:
+        return relevance
+    return min(1.0, max(0.0, relevance))
+
+
+def benefit(overlap: float, recency: float, citation: float) -> float:
+    """Return the published benefit."""
+    return OVERLAP * overlap + RECENCY * recency + CITATION * citation
+
+
+def score(benefit: float, tokens: int) -> float:
+    """Return the published score, as it is compared."""
+    return round(benefit / (1 + tokens / 1000), DIGITS)

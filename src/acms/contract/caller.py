@@ -1,0 +1,228 @@
+"""The caller's side of the contract: from a user's text to context, with what an error offers tried for you.
+
+    ceo = CEO(acs, cache=KVCache())
+    outcome = await ceo.ask("Debug the memory leak in the importer")
+    outcome.reply.fragments
+
+Everything is decided by tables and rules (`acms.contract.intent_defaults`, docs/how-to/kv-policy.md): the same text, ids and clock
+make the same request, and the same replies the same outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Protocol
+from uuid import uuid4
+
+from acms.contract.caller_cache import Applied, Kept, KVCache
+from acms.contract.entities import gaze
+from acms.contract.intent_defaults import BUDGETS, HURRY, Intent, Urgency, understand
+from acms.contract.schema import Action, Code, ErrorEnvelope, Notice, RenderReply, RenderRequest, RiskLevel
+from acms.contract.wire import one_of, text
+from acms.errors import ValidationError
+from acms.model import Privacy
+
+__all__ = ["CEO", "Applied", "Intent", "KVCache", "Kept", "Outcome", "Renderer", "Tried", "pick"]
+
+ATTEMPT_MS = 100.0
+"""Milliseconds that another attempt has at least; with less left, only what needs no retry is done."""
+PREFERENCE = (
+    Action.RETRY_WITH_REDUCED_SCOPE,
+    Action.EXPLICIT_L1_EXPANSION,
+    Action.RETURN_L4_ONLY,
+    Action.RETURN_MINIMAL,
+    Action.RETRY_SAME,
+    Action.SKIP_EXPERIENCE_PATH,
+)
+"""What is tried first, of what an error offers."""
+_RETRIES = (Action.RETRY_WITH_REDUCED_SCOPE, Action.RETRY_SAME, Action.EXPLICIT_L1_EXPANSION)
+
+
+class Renderer(Protocol):
+    """Whoever answers requests: `acms.acs.ACS`, or a client of one elsewhere."""
+
+    async def render(
+        self,
+        request: RenderRequest,
+        *,
+        action: Action | None = None,
+        attempt: int = 1,
+        cache: KVCache | None = None,
+    ) -> RenderReply:
+        """Return context for a request, or an error with what could help."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One attempt."""
+
+    #: Identity of the message that was sent.
+    id: str
+    #: From 1.
+    attempt: int
+    #: What an error had offered; None the first time.
+    action: Action | None = None
+    #: Why it failed; None when it did not.
+    code: Code | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a user's text."""
+
+    intent: Intent
+    #: As it was sent first.
+    request: RenderRequest
+    #: The last reply; after a failure the one with the most context.
+    reply: RenderReply
+    #: Every attempt in order.
+    tried: tuple[Tried, ...]
+    #: What the reply did to the cache; None without a cache.
+    applied: Applied | None = None
+
+
+class CEO:
+    """Asks for context on behalf of a user, within budgets that fit the question.
+
+    `ids` makes identities of messages, `clock` counts seconds; both are there to be replaced where runs must repeat.
+    """
+
+    def __init__(
+        self,
+        acs: Renderer,
+        *,
+        cache: KVCache | None = None,
+        privacy: Privacy | str = Privacy.ALLOW,
+        ids: Callable[[], str] = lambda: str(uuid4()),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._acs = acs
+        #: Fragments of past replies; kept by the policies of the replies.
+        self.cache = cache
+        self._privacy = one_of(Privacy, privacy, "privacy")
+        self._ids = ids
+        self._clock = clock
+
+    def request(
+        self,
+        said: str,
+        *,
+        privacy: Privacy | str | None = None,
+        risk: RiskLevel | str | None = None,
+        request_id: str | None = None,
+    ) -> RenderRequest:
+        """Return the request for a user's text; what is stated counts, the rest is read off the text."""
+        return self._request(_understood(said), privacy, risk, request_id)
+
+    async def ask(
+        self,
+        said: str,
+        *,
+        privacy: Privacy | str | None = None,
+        risk: RiskLevel | str | None = None,
+        request_id: str | None = None,
+    ) -> Outcome:
+        """Return context for a user's text.
+
+        After an error the best of what it offers is tried (`pick`), each thing once, until there is context, the
+        attempts are over or nothing offered may be done. The cache takes the reply that is returned, and no other; when
+        policies conflict often, that reply carries `PARTIAL_DATA`.
+        """
+        intent = _understood(said)
+        request = sent = self._request(intent, privacy, risk, request_id)
+        start = self._clock()
+        notices = self.cache.notices() if self.cache is not None else ()
+        action: Action | None = None
+        tried: list[Tried] = []
+        replies: list[RenderReply] = []
+        while True:
+            reply = await self._acs.render(sent, action=action, attempt=len(tried) + 1, cache=self.cache)
+            code = None if reply.error is None else reply.error.code
+            tried.append(Tried(id=sent.id, attempt=len(tried) + 1, action=action, code=code))
+            replies.append(_warned(reply) if action is Action.EXPLICIT_L1_EXPANSION else reply)
+            if reply.error is None or len(tried) >= reply.error.max_attempts:
+                break
+            left = request.time_ms - (self._clock() - start) * 1000
+            action = pick(reply.error, request, left=left, done=[one.action for one in tried if one.action])
+            if action is None:
+                break
+            sent = replace(request, id=self._ids(), time_ms=max(ATTEMPT_MS, left))
+        final = replies[-1]
+        if final.error is not None:
+            final = max(reversed(replies), key=_context)
+        final = _with(final, notices)
+        applied = None
+        if self.cache is not None:
+            applied = self.cache.receive(final, gaze=gaze(request))
+        return Outcome(intent=intent, request=request, reply=final, tried=tuple(tried), applied=applied)
+
+    def _request(
+        self,
+        intent: Intent,
+        privacy: Privacy | str | None,
+        risk: RiskLevel | str | None,
+        request_id: str | None,
+    ) -> RenderRequest:
+        tokens_max, time_ms = BUDGETS[intent.complexity]
+        if intent.urgency is Urgency.HIGH:
+            time_ms = min(time_ms, HURRY)
+        return RenderRequest(
+            id=self._ids(),
+            request_id=self._ids()
+            if request_id is None
+            else text(request_id, "request_id", least=1, most=512),
+            intent=intent.goal,
+            tokens_max=tokens_max,
+            time_ms=time_ms,
+            risk=intent.risk if risk is None else one_of(RiskLevel, risk, "risk"),
+            privacy=self._privacy if privacy is None else one_of(Privacy, privacy, "privacy"),
+        )
+
+
+def pick(
+    error: ErrorEnvelope, request: RenderRequest, *, left: float, done: Collection[Action] = ()
+) -> Action | None:
+    """Return what to do about an error, of what it offers; None when nothing may be done.
+
+    A retry with less, then L1 (not at high risk, not under `block`), then L4 alone, then what there is, then the same
+    again. `left` is in milliseconds; a retry needs time and an error that is retriable. Nothing is `done` twice.
+    """
+    offered = {option.action for option in error.options}
+    for action in PREFERENCE:
+        if action not in offered or action in done:
+            continue
+        if action in _RETRIES and not (error.retriable and left >= ATTEMPT_MS):
+            continue
+        if action is Action.EXPLICIT_L1_EXPANSION and (
+            request.risk is RiskLevel.HIGH or request.privacy is Privacy.BLOCK
+        ):
+            continue
+        return action
+    return None
+
+
+def _understood(said: str) -> Intent:
+    if not text(said, "text", least=1, most=100_000).strip():
+        raise ValidationError("must not be blank", field="text")
+    return understand(said)
+
+
+def _context(reply: RenderReply) -> int:
+    return len(reply.fragments or ())
+
+
+def _warned(reply: RenderReply) -> RenderReply:
+    """Return a reply that says that the world beyond the project was asked: users must know."""
+    if not reply.fragments or any(one.code == Code.L1_EXPANSION for one in reply.warnings):
+        return reply
+    said = "the project had no answer in time; general knowledge was used instead"
+    return _with(reply, (Notice(code=Code.L1_EXPANSION.value, message=said),))
+
+
+def _with(reply: RenderReply, notices: tuple[Notice, ...]) -> RenderReply:
+    """Return a reply with more warnings, each once."""
+    missing = tuple(one for one in notices if one not in reply.warnings)
+    return replace(reply, warnings=(*reply.warnings, *missing)) if missing else reply

@@ -1,0 +1,398 @@
+"""The caller's cache: fragments of past replies under their ids, kept, shrunk and dropped as `kv_policy` says.
+
+`acms.contract.kv_policy` is the other side, which advises. Here a policy is applied: pin wins over compress, compress over
+evict, all at once or not at all; a key that is not held is passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from acms.contract.kv_policy import CAPACITY, LARGE, Held, going, resolve
+from acms.contract.schema import Code, Fragment, KVPolicy, Lod, Notice, RenderReply, Variant
+from acms.contract.wire import fields, needed, number, one_of, strings, text, whole
+from acms.errors import ValidationError
+from acms.model import Json
+from acms.ports import TokenCounter
+from acms.recall.planner import cut
+
+FREQUENT, RECENT = 3, 8
+"""Conflicts are frequent when so many of so many last policies had one."""
+UNJUDGED, OVERLAP = 0.35, 0.6
+"""Benefit of what nobody judged: the published one of a fresh text without a citation, and what covering all adds."""
+
+_STATE = ("version", "capacity", "turn", "conflicts", "units")
+_UNIT = ("key", "lod", "text", "entities", "cost", "benefit", "used", "pinned", "compressed", "variants")
+
+
+class Quarters:
+    """Counts a token for four characters, rounded up: the estimate of the contract where no tokenizer is at hand."""
+
+    name = "quarters"
+
+    def count(self, text: str) -> int:
+        """Return the estimate."""
+        return math.ceil(len(text) / 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A fragment in the cache."""
+
+    key: str
+    lod: Lod
+    #: None when it is blocked.
+    text: str | None
+    entities: tuple[str, ...] = ()
+    cost: int = 0
+    #: In [0, 1].
+    benefit: float = 0.0
+    #: The turn that used it last.
+    used: int = 0
+    pinned: bool = False
+    #: True once it was shrunk; until the fragment comes again it is not shrunk further.
+    compressed: bool = False
+    #: Other ways to write it; none once it was shrunk.
+    variants: tuple[Variant, ...] = ()
+
+    def held(self, turn: int) -> Held:
+        """Return what is known of it, as a turn sees it."""
+        return Held(self.key, self.lod, self.cost, self.benefit, turn - self.used, self.entities)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a policy did to a cache: keys by fate."""
+
+    #: Kept, whatever comes, until the next reply that has a policy.
+    pinned: tuple[str, ...] = ()
+    compressed: tuple[str, ...] = ()
+    #: Dropped because the policy said so, or because room was short.
+    evicted: tuple[str, ...] = ()
+    #: Named in more than one list; the strongest was applied.
+    conflicts: tuple[str, ...] = ()
+    #: Not held: passed over.
+    ignored: tuple[str, ...] = ()
+    #: `PARTIAL_DATA` when conflicts are frequent.
+    warnings: tuple[Notice, ...] = ()
+
+
+class KVCache:
+    """Fragments by id, `capacity` of them; pinned ones stay, also beyond it.
+
+    Over capacity the one with the highest evict score goes, then the one used least lately. `shorten(text, tokens)`
+    writes a text in at most so many tokens when it is compressed; without it the shortest variant is taken, or the text
+    is cut. `counter` counts tokens, by default four characters each. A change that raises changes nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int = CAPACITY,
+        counter: TokenCounter | None = None,
+        shorten: Callable[[str, int], str] | None = None,
+    ) -> None:
+        self._capacity = whole(capacity, "capacity", least=1, most=1_000_000)
+        self._counter = counter or Quarters()
+        self._shorten = shorten
+        self._units: dict[str, Kept] = {}
+        self._turn = 0
+        #: Turns with a policy, the last few: whether it had conflicts.
+        self._conflicts: dict[int, bool] = {}
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._units
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._units))
+
+    @property
+    def capacity(self) -> int:
+        """Keys it holds; more only when more are pinned."""
+        return self._capacity
+
+    def units(self) -> tuple[Kept, ...]:
+        """Return what is held, what came last at the end."""
+        return tuple(self._units.values())
+
+    def peek(self, key: str) -> Kept | None:
+        """Return what is held under a key; None when nothing is."""
+        return self._units.get(key)
+
+    def held(self) -> tuple[Held, ...]:
+        """Return the keys with what is known of them, as the next turn sees them; never a text."""
+        return tuple(one.held(self._turn + 1) for one in self._units.values())
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return the warnings that the next reply should carry: `PARTIAL_DATA` while conflicts are frequent."""
+        often = sum(self._conflicts.values())
+        if often < FREQUENT:
+            return ()
+        said = f"{often} of the last {len(self._conflicts)} cache policies named a key in more than one list"
+        return (Notice(code=Code.PARTIAL_DATA.value, message=said),)
+
+    # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self) -> None:
+        """Let a turn pass that had no reply; `receive` does so by itself."""
+        self._turn += 1
+
+    def get(self, key: str) -> Kept | None:
+        """Return what is held under a key, and count it as used in this turn."""
+        found = self._units.get(key)
+        if found is not None:
+            found = self._units[key] = replace(found, used=self._turn)
+        return found
+
+    def put(
+        self,
+        key: str,
+        text: str | None,
+        *,
+        lod: Lod = Lod.MICRO,
+        entities: Sequence[str] = (),
+        cost: int | None = None,
+        benefit: float = UNJUDGED,
+        variants: Sequence[Variant] = (),
+    ) -> None:
+        """Hold a fragment, whole again if it was shrunk; a pin on its key stays.
+
+        Without a `cost` its tokens are counted. Without a text it is blocked: what was held of it goes.
+        """
+        units = dict(self._units)
+        self._hold(units, self._turn, key, text, lod, entities, cost, benefit, variants)
+        _press(units, self._turn, self._capacity)
+        self._units = units
+
+    def apply(self, policy: KVPolicy | Mapping[str, object]) -> Applied:
+        """Apply a policy; once more changes nothing. Pins of earlier policies that it does not repeat lapse."""
+        units = dict(self._units)
+        applied, conflicts = self._apply(units, self._turn, KVPolicy.of(policy))
+        self._units, self._conflicts = units, conflicts
+        return replace(applied, warnings=self.notices())
+
+    def receive(
+        self,
+        reply: RenderReply,
+        *,
+        benefits: Mapping[str, float] | None = None,
+        gaze: Sequence[str] = (),
+    ) -> Applied:
+        """Let a turn pass: hold the fragments of a reply, then apply its policy, if it has one.
+
+        The benefit of a fragment is the stated one, else an estimate by how much of `gaze` it covers. Room is made at
+        the end, so a key that the policy pins is not dropped before.
+        """
+        units, turn = dict(self._units), self._turn + 1
+        asked = frozenset(one.strip().lower() for one in gaze)
+        for one in reply.fragments or ():
+            benefit = (benefits or {}).get(one.id, _estimate(one, asked))
+            self._hold(units, turn, one.id, one.text, one.lod, one.entities, one.cost_tokens, benefit, ())
+        if reply.kv_policy is None:
+            applied, conflicts = Applied(evicted=_press(units, turn, self._capacity)), self._conflicts
+        else:
+            applied, conflicts = self._apply(units, turn, reply.kv_policy)
+        self._units, self._turn, self._conflicts = units, turn, conflicts
+        return replace(applied, warnings=self.notices())
+
+    def _hold(
+        self,
+        units: dict[str, Kept],
+        turn: int,
+        key: str,
+        said: str | None,
+        lod: Lod,
+        entities: Iterable[str],
+        cost: int | None,
+        benefit: float,
+        variants: Iterable[Variant],
+    ) -> None:
+        before = units.pop(text(key, "key", least=1, most=4096), None)  # what is newest stands last
+        units[key] = Kept(
+            key=key,
+            lod=lod,
+            text=said,
+            entities=tuple(entities),
+            cost=(0 if said is None else self._counter.count(said)) if cost is None else whole(cost, "cost"),
+            benefit=float(number(benefit, "benefit", least=0, most=1)),
+            used=turn,
+            pinned=before is not None and before.pinned,
+            variants=() if said is None else tuple(variants),
+        )
+
+    def _apply(self, units: dict[str, Kept], turn: int, policy: KVPolicy) -> tuple[Applied, dict[int, bool]]:
+        clear, conflicts = resolve(policy)
+        named = (clear.pin, clear.compress, clear.evict)
+        ignored = tuple(key for keys in named for key in keys if key not in units)
+        pin, compress, evict = ([key for key in keys if key in units] for keys in named)
+        for key in evict:
+            del units[key]
+        for key in compress:
+            units[key] = self._shrunk(units[key])
+        pins = frozenset(pin)
+        for key, one in units.items():
+            if one.pinned != (key in pins):
+                units[key] = replace(one, pinned=not one.pinned)
+        pressed = _press(units, turn, self._capacity)
+        recent = {**self._conflicts, turn: bool(conflicts) or self._conflicts.get(turn, False)}
+        applied = Applied(
+            pinned=tuple(pin),
+            compressed=tuple(key for key in compress if key in units),
+            evicted=(*evict, *pressed),
+            conflicts=conflicts,
+            ignored=ignored,
+        )
+        return applied, dict(list(recent.items())[-RECENT:])
+
+    def _shrunk(self, one: Kept) -> Kept:
+        """Return a fragment with less of its text and the same key; as it is when nothing shorter is at hand."""
+        if one.compressed or not one.text:
+            return one
+        shortest = min(one.variants, key=lambda each: (each.cost_tokens, each.lod.rank), default=None)
+        counted = max(1, self._counter.count(one.text))
+        # The engine may count otherwise: what is held costs as much less as the text has become shorter.
+        scale = counted / one.cost if one.cost else 1.0
+        room = int(min((one.cost or counted) // 2, LARGE - 1) * scale)
+        if self._shorten is not None:
+            written = self._shorten(one.text, room)
+            if written and self._counter.count(written) < counted:
+                return self._less(one, written, scale)
+        if shortest is not None and shortest.cost_tokens < one.cost:
+            return replace(
+                one,
+                text=shortest.text,
+                lod=shortest.lod,
+                cost=shortest.cost_tokens,
+                compressed=True,
+                variants=(),
+            )
+        written = cut(one.text, room, self._counter)
+        return self._less(one, written, scale) if written and len(written) < len(one.text) else one
+
+    def _less(self, one: Kept, written: str, scale: float) -> Kept:
+        return replace(
+            one,
+            text=written,
+            lod=Lod.MICRO if one.lod is Lod.ATOMIC else one.lod,
+            cost=min(one.cost, math.ceil(self._counter.count(written) / scale)),
+            compressed=True,
+            variants=(),
+        )
+
+    # ── keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the cache as JSON, its texts too."""
+        return {
+            "version": 1,
+            "capacity": self._capacity,
+            "turn": self._turn,
+            "conflicts": [[turn, had] for turn, had in self._conflicts.items()],
+            "units": [_written(one) for one in self._units.values()],
+        }
+
+    @classmethod
+    def of(
+        cls,
+        data: object,
+        *,
+        counter: TokenCounter | None = None,
+        shorten: Callable[[str, int], str] | None = None,
+    ) -> KVCache:
+        """Read a cache that `to_wire` wrote; `ValidationError` names the field."""
+        body = fields(data, "", _STATE, False)
+        if body.get("version") != 1:
+            raise ValidationError("must be 1: another release wrote this state", field="version")
+        cache = cls(
+            capacity=whole(needed(body, "capacity"), "capacity", least=1),
+            counter=counter,
+            shorten=shorten,
+        )
+        cache._turn = whole(needed(body, "turn"), "turn")
+        cache._conflicts = dict(_turns(needed(body, "conflicts")))
+        for one in _each(needed(body, "units"), "units"):
+            kept = _read(*one)
+            cache._units[kept.key] = kept
+        return cache
+
+
+def _estimate(one: Fragment, asked: frozenset[str]) -> float:
+    own = {name.strip().lower() for name in one.entities}
+    return UNJUDGED + (OVERLAP * len(own & asked) / len(asked) if asked else 0.0)
+
+
+def _press(units: dict[str, Kept], turn: int, capacity: int) -> tuple[str, ...]:
+    """Make room: drop what is missed least, and say what that was."""
+    excess = len(units) - capacity
+    if excess <= 0:
+        return ()
+    free = sorted((one.held(turn) for one in units.values() if not one.pinned), key=going)[:excess]
+    for unit in free:
+        del units[unit.key]
+    return tuple(unit.key for unit in free)
+
+
+def _written(one: Kept) -> dict[str, Json]:
+    return {
+        "key": one.key,
+        "lod": one.lod.value,
+        "text": one.text,
+        "entities": list(one.entities),
+        "cost": one.cost,
+        "benefit": one.benefit,
+        "used": one.used,
+        "pinned": one.pinned,
+        "compressed": one.compressed,
+        "variants": [
+            {"lod": each.lod.value, "text": each.text, "cost_tokens": each.cost_tokens}
+            for each in one.variants
+        ],
+    }
+
+
+def _read(data: object, field: str) -> Kept:
+    body = fields(data, field, _UNIT, False)
+    within = f"{field}."
+    said = needed(body, "text", within)
+    variants: list[Variant] = []
+    for each, name in _each(needed(body, "variants", within), f"{within}variants"):
+        one = fields(each, name, ("lod", "text", "cost_tokens"), False)
+        variants.append(
+            Variant(
+                lod=one_of(Lod, needed(one, "lod", f"{name}."), f"{name}.lod"),
+                text=text(needed(one, "text", f"{name}."), f"{name}.text"),
+                cost_tokens=whole(needed(one, "cost_tokens", f"{name}."), f"{name}.cost_tokens"),
+            )
+        )
+    return Kept(
+        key=text(needed(body, "key", within), f"{within}key", least=1, most=4096),
+        lod=one_of(Lod, needed(body, "lod", within), f"{within}lod"),
+        text=None if said is None else text(said, f"{within}text"),
+        entities=strings(needed(body, "entities", within), f"{within}entities"),
+        cost=whole(needed(body, "cost", within), f"{within}cost"),
+        benefit=float(number(needed(body, "benefit", within), f"{within}benefit", least=0, most=1)),
+        used=whole(needed(body, "used", within), f"{within}used"),
+        pinned=needed(body, "pinned", within) is True,
+        compressed=needed(body, "compressed", within) is True,
+        variants=tuple(variants),
+    )
+
+
+def _turns(value: object) -> Iterator[tuple[int, bool]]:
+    for one, field in _each(value, "conflicts"):
+        if not isinstance(one, Sequence) or isinstance(one, str | bytes) or len(one) != 2:
+            raise ValidationError("must be a turn, and whether it had conflicts", field=field)
+        yield whole(one[0], field), one[1] is True
+
+
+def _each(value: object, field: str) -> Iterator[tuple[object, str]]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise ValidationError("must be a list", field=field)
+    return ((one, f"{field}[{index}]") for index, one in enumerate(value))

@@ -1,0 +1,574 @@
+"""ACS: the engine behind the v0 contract. A request for context in, fragments within the budget or an error out.
+
+    reply = await ACS(sources=[session]).render({"version": "v0", …})
+    reply.to_wire()
+
+Sources are asked at the same time, each within a slice of the request's time; what they say is checked, redacted and
+chosen from. A reply comes within `time_ms` and max(5 %, 25 ms), whatever the sources do, and stays within `tokens_max`.
+Given the same answers it is the same, whichever came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache as once
+from importlib import import_module
+from time import perf_counter
+from typing import Literal, NamedTuple
+
+from acms.contract import recovery
+from acms.contract import reply as replying
+from acms.contract.admission import Admitted, Terms, choose, ledger
+from acms.contract.entities import entities, gaze
+from acms.contract.kv_policy import Held, Holds, known
+from acms.contract.providers import Answer, Call, Desk, KnowledgeSource, ask, providers
+from acms.contract.recovery import Outcome, Situation
+from acms.contract.renditions import let_go
+from acms.contract.schema import (
+    Action,
+    Code,
+    Layer,
+    Metrics,
+    ProviderRequest,
+    RenderReply,
+    RenderRequest,
+    RiskLevel,
+)
+from acms.contract.selection import Profile
+from acms.contract.session_source import Memory
+from acms.errors import ConfigurationError
+from acms.log import validation
+from acms.model import Json, Privacy
+from acms.observability.logging import correlation, correlation_id, log, shown
+from acms.ports import TokenCounter
+from acms.privacy.detect import effective, redact
+from acms.providers.tokens import batches, default_counter
+from acms.results import Ledger
+from acms.runtime.threads import of_reply, off_loop
+from acms.view import View
+
+__all__ = ["ACS"]
+
+ATTEMPTS = 64
+"""Requests of which it is remembered what an attempt has brought."""
+KEPT = 16_000_000
+"""Characters of candidates that are remembered."""
+LEAVE = 0.015
+"""Seconds before its end at which a reply gives up choosing: the thread that chose still takes the interpreter, and
+on a busy machine each turn of the event loop waits for it and for a processor."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one attempt has brought, kept for the next one."""
+
+    intent: str
+    mode: Privacy
+    #: By place among the sources.
+    answers: dict[int, Answer] = field(default_factory=dict)
+    #: Characters of their texts.
+    size: int = 0
+
+
+class _Asking(NamedTuple):
+    """A request under way."""
+
+    request: RenderRequest
+    mode: Privacy
+    action: Action | None
+    attempt: int
+    #: Its request_id as it may stand in a log.
+    id: str
+    #: Of the event loop's clock, in seconds: when it began, and when answers must be there.
+    began: float
+    until: float
+    kept: _Attempt | None
+    desk: Desk
+    #: What the caller's cache holds, and how many keys at most.
+    cache: tuple[Held, ...]
+    capacity: int | None
+
+    def tell(self, name: str, *, level: int = logging.DEBUG, **fields: object) -> None:
+        """Write an event of this request: ids, counts and milliseconds since it began, never a text."""
+        ms = round(1000 * (asyncio.get_running_loop().time() - self.began), 3)
+        log(level, name, request_id=self.id, attempt=self.attempt, ms=ms, **fields)
+
+
+class _Pile:
+    """Answers on their way to the choice; when they are needed no more, whoever chose lets them go."""
+
+    def __init__(self, answers: dict[int, Answer], *, spare: bool) -> None:
+        self._answers = [answers]
+        self._spare = spare
+        #: About how many characters there are to read.
+        self.size = sum(answer.size for answer in answers.values())
+
+    def __iter__(self) -> Iterator[Answer]:
+        """Yield the answers by place."""
+        for answers in self._answers:
+            yield from (answer for _, answer in sorted(answers.items()))
+
+    def take(self) -> dict[int, Answer]:
+        """Take the answers, by place; nothing is left."""
+        try:
+            return self._answers.pop()
+        except IndexError:
+            return {}
+
+    def let_go(self) -> None:
+        """Let the candidates go, a piece at a time, unless others hold them."""
+        if self._spare:
+            pile = [one for answer in self.take().values() for one in answer.candidates]
+            let_go(pile)
+
+
+class ACS:
+    """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
+
+    `sources` are sessions and objects with an async `search` (`acms.contract.providers.KnowledgeSource`, `HTTPSource`). `privacy`
+    is the policy of whoever runs it: the strictest of it, the request and the item holds. `profile` is "quality" or the
+    "published" formula, `order` of the fragments "selection" or "lod". Providers are asked for `top_k` items. Without a
+    `token_counter` tokens are counted as the first session counts them. One object serves many requests at a time; it
+    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one. The first
+    one of a process loads rules and vocabulary, which takes a third of a second.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[View | KnowledgeSource],
+        *,
+        profile: Profile = "quality",
+        order: Literal["selection", "lod"] = "selection",
+        privacy: Privacy | str = Privacy.ALLOW,
+        top_k: int = 20,
+        max_attempts: int = 2,
+        token_counter: TokenCounter | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        if profile not in ("quality", "published"):
+            raise ConfigurationError('profile must be "quality" or "published"')
+        if order not in ("selection", "lod"):
+            raise ConfigurationError('order must be "selection" or "lod"')
+        if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
+            raise ConfigurationError("sources must be a list of sessions and sources")
+        self._providers = providers(sources)
+        self._layers = frozenset(one.layer for one in self._providers)
+        self._profile: Profile = profile
+        self._order: Literal["selection", "lod"] = order
+        self._privacy = validation.choice(privacy, Privacy, "privacy")
+        self._top_k = validation.whole(top_k, "top_k", least=1, most=recovery.MAX_TOP_K)
+        self._max_attempts = validation.whole(max_attempts, "max_attempts", least=1, most=10)
+        sessions = [one.source for one in self._providers if one.own]
+        counter: TokenCounter = (
+            token_counter
+            if token_counter is not None
+            else sessions[0].counter
+            if sessions
+            else default_counter()
+        )
+        self._count = counter.count
+        self._counts = batches(counter)
+        self._clock = clock
+        self._timer = timer
+        _load()
+        if sessions:
+            _load_memory()
+        self._count("load")
+        self._kept: OrderedDict[str, _Attempt] = OrderedDict()
+
+    async def render(
+        self,
+        request: RenderRequest | Mapping[str, Json],
+        *,
+        action: Action | str | None = None,
+        attempt: int = 1,
+        cache: Holds | Iterable[Held | str] | None = None,
+        lenient: bool = False,
+    ) -> RenderReply:
+        """Answer a request (`render_request.v0`); `ValidationError` names the field of one that is none.
+
+        `action` executes an option of an earlier error: in a new request with the same `request_id`, as attempt 2.
+        `cache` is what the caller has in its cache, a `KVCache` or keys: `kv_policy` advises about it. With `lenient`
+        the intent may be an object `{goal, entities}`, unknown fields are ignored. What a source does is told in the
+        reply, not raised.
+        """
+        began = asyncio.get_running_loop().time()
+        asked = RenderRequest.of(request, lenient=lenient)
+        attempt = validation.whole(attempt, "attempt", least=1, most=self._max_attempts)
+        chosen = None if action is None else Action.of(action)
+        mode = effective(asked.privacy, self._privacy)
+        held = known(cache)
+        capacity = cache.capacity if isinstance(cache, Holds) else None
+        kept = self._kept.get(asked.request_id)
+        if kept is not None and (kept.intent, kept.mode) != (asked.intent, mode):
+            kept = None  # another question, or another exposure
+        left = (asked.time_ms - recovery.reserve_ms(asked.time_ms)) / 1000
+        now = _Asking(
+            request=asked,
+            mode=mode,
+            action=chosen,
+            attempt=attempt,
+            id=redact(asked.request_id, Privacy.REDACT).text,
+            began=began,
+            until=began + max(0.0, left),
+            kept=kept,
+            desk=Desk(),
+            cache=held,
+            capacity=capacity,
+        )
+        with correlation(now.id) if correlation_id.get() is None else nullcontext():
+            return await self._told(now)
+
+    async def _told(self, now: _Asking) -> RenderReply:
+        """Answer a request, and log that it came and what became of it."""
+        request = now.request
+        now.tell(
+            "render.received",
+            action=now.action,
+            privacy=now.mode.value,
+            risk=request.risk.value,
+            tokens_max=request.tokens_max,
+            time_ms=request.time_ms,
+        )
+        around = of_reply.set(now.desk.quiet)
+        try:
+            reply = await self._render(now)
+        except Exception as error:
+            now.tell("render.broke", level=logging.ERROR, error=shown(error))
+            reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
+        finally:
+            of_reply.reset(around)
+            now.desk.quiet.end()
+        now.tell(
+            "render.replied" if reply.error is None else "render.failed",
+            level=logging.INFO,
+            fragments=len(reply.fragments or ()),
+            used_tokens=0 if reply.metrics is None else reply.metrics.used_tokens,
+            code=None if reply.error is None else reply.error.code.value,
+            warnings=[one.code for one in reply.warnings],
+        )
+        return reply
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _render(self, now: _Asking) -> RenderReply:
+        request, minimal = now.request, now.action is Action.RETURN_MINIMAL
+        if request.tokens_max == 0 and now.mode is not Privacy.BLOCK and not minimal:
+            failed = self._failed(now, Code.BUDGET_TOO_SMALL, "tokens_max is 0: nothing fits", [], 0)
+            return replace(failed, fragments=(), metrics=Metrics(used_tokens=0, planner_ms=0.0))
+        answers = {} if minimal else await self._gather(now)
+        everything = {**self._reused(now, answers), **answers}
+        outcomes = [replying.outcome(answer) for _, answer in sorted(answers.items())]
+        collected = replying.collected(everything, request.experience_top_k)
+        if not collected and not minimal:
+            code = recovery.failure(outcomes, request.risk, obtained=False)
+            if code is not None:
+                self._remember(now, everything)
+                return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
+        warnings = replying.missing(everything)
+        if not collected or any(answer.code is not None for answer in everything.values()):
+            if not minimal:
+                self._remember(now, everything)
+            pile = _Pile(everything, spare=False)
+        else:
+            self._kept.pop(request.request_id, None)
+            pile = _Pile(everything, spare=not minimal)
+        del answers, everything  # the last who holds a pile lets it go, a piece at a time
+        began = self._timer()
+        chosen = await self._chosen(now, pile)
+        if chosen is None:
+            self._remember(now, pile.take())
+            message = "there was no time left to choose from what was found"
+            return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
+        admitted, reasons = chosen
+        selection = admitted.selection
+        planner_ms = round(1000 * (self._timer() - began), 3)
+        now.tell(
+            "selection.done",
+            candidates=collected,
+            fragments=len(selection.fragments),
+            used_tokens=selection.used_tokens,
+            coverage_entities=selection.coverage,
+            planner_ms=planner_ms,
+        )
+        if admitted.redacted or admitted.blocked or admitted.withheld:
+            now.tell(
+                "privacy.redacted",
+                redacted=admitted.redacted,
+                blocked=admitted.blocked,
+                withheld=admitted.withheld,
+            )
+        too_large = selection.weighed.too_large()
+        code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
+        if code is not None and not minimal:
+            failed = self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+            return replace(failed, ledger=reasons)
+        if admitted.withheld and not selection.fragments and not too_large and not minimal:
+            message = "what was found would show what must not be shown"
+            return replace(self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0), ledger=reasons)
+        advice = admitted.advice
+        now.tell("kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict))
+        return RenderReply(
+            request_id=request.request_id,
+            fragments=selection.fragments,
+            kv_policy=advice,
+            metrics=Metrics(
+                used_tokens=selection.used_tokens,
+                planner_ms=planner_ms,
+                coverage_entities=selection.coverage,
+            ),
+            warnings=(*warnings, *replying.shortened(admitted, too_large=too_large)),
+            experience=replying.experience(admitted),
+            ledger=reasons,
+        )
+
+    async def _gather(self, now: _Asking) -> dict[int, Answer]:
+        """Ask the sources, and in a second wave those that may do better; return the answers by place."""
+        loop = asyncio.get_running_loop()
+        request = now.request
+
+        def read() -> tuple[RenderRequest, dict[int, Memory]]:
+            others = redact(request.intent, _spoken(now.mode)).text
+            memories = {
+                id(one.source): Memory(one.source, request, now.mode) for one in self._providers if one.own
+            }
+            stated = replace(request, intent=others)
+            return replace(stated, entities=gaze(stated)), memories
+
+        foreign, memories = await off_loop(read, 4 * len(request.intent))
+        calls: dict[int, Call] = {}
+        answers: dict[int, Answer] = {}
+        for place in self._wave(now):
+            call = self._call(now, place, foreign, (now.until - loop.time()) * 1000)
+            if call.slice_ms > 0:
+                calls[place] = call
+            else:
+                answers[place] = Answer(call=call, code=Code.DEADLINE_EXCEEDED)
+        now.tell(
+            "plan.built",
+            providers=len(calls),
+            not_asked=len(answers),
+            until_ms=round((now.until - now.began) * 1000),
+        )
+        answers |= await self._asked(now, calls, memories)
+        second: dict[int, Call] = {}
+        left = (now.until - loop.time()) * 1000
+        for place in self._again(now, answers):
+            old = answers.get(place)
+            call = self._call(now, place, foreign, left, expansion=old is None, again=old)
+            if call.slice_ms > 0:
+                second[place] = call
+        answers |= await self._asked(now, second, memories)
+        return answers
+
+    async def _asked(
+        self, now: _Asking, calls: Mapping[int, Call], memories: Mapping[int, Memory]
+    ) -> dict[int, Answer]:
+        for call in calls.values():
+            now.tell(
+                "provider.called",
+                provider=call.provider.name,
+                layer=call.provider.layer.value,
+                top_k=call.request.top_k,
+                slice_ms=round(call.slice_ms),
+                expansion=call.request.expansion,
+            )
+        if any(call.request.expansion for call in calls.values()):
+            now.tell("expansion.used", asked_for=now.action is Action.EXPLICIT_L1_EXPANSION)
+        found = await ask(list(calls.values()), memories, now.desk, until=now.until)
+        for one in found:
+            for name, level, fields in replying.heard(one):
+                now.tell(name, level=level, **fields)
+        return dict(zip(calls, found, strict=True))
+
+    def _wave(self, now: _Asking) -> list[int]:
+        """Return the places of the sources to be asked first."""
+        action = now.action
+        wanted: frozenset[Layer]
+        if action is Action.RETURN_L4_ONLY:
+            wanted = frozenset((Layer.L4,))
+        elif action is Action.EXPLICIT_L1_EXPANSION:
+            wanted = frozenset((Layer.L1, Layer.L4))
+        elif action is Action.SKIP_EXPERIENCE_PATH:
+            wanted = frozenset((Layer.L2,))
+        else:
+            wanted = frozenset((Layer.L2, Layer.L4))
+        if now.request.experience_top_k == 0:
+            wanted -= {Layer.L4}
+        places = [place for place, one in enumerate(self._providers) if one.layer in wanted]
+        if now.kept is None or action in (None, Action.RETURN_L4_ONLY, Action.SKIP_EXPERIENCE_PATH):
+            return places
+        there = now.kept.answers
+        if action is Action.EXPLICIT_L1_EXPANSION:
+            answered = {place for place, one in there.items() if one.code is None}
+            return [
+                place for place in places if self._providers[place].layer is Layer.L1 or place not in answered
+            ]
+        failed = [place for place in places if place not in there or there[place].code is not None]
+        return failed or places
+
+    def _again(self, now: _Asking, answers: Mapping[int, Answer]) -> list[int]:
+        """Return the places of the sources of a second wave: failures that may pass, and the world where it may help.
+
+        Without an explicit action only a caller that takes a low risk has the world asked, and only when the project
+        is empty.
+        """
+        places = [place for place, answer in answers.items() if answer.passing]
+        project = [one for one in answers.values() if one.call.provider.layer is Layer.L2]
+        empty = bool(project) and all(one.code is None and not one.candidates for one in project)
+        if (
+            empty
+            and now.action is None
+            and now.request.risk is RiskLevel.LOW
+            and now.mode is not Privacy.BLOCK
+        ):
+            places += [place for place, one in enumerate(self._providers) if one.layer is Layer.L1]
+        return places
+
+    def _call(
+        self,
+        now: _Asking,
+        place: int,
+        foreign: RenderRequest,
+        left_ms: float,
+        *,
+        expansion: bool = False,
+        again: Answer | None = None,
+    ) -> Call:
+        """Return what one source is asked, and how long it may take."""
+        provider, request = self._providers[place], now.request
+        top_k = self._top_k
+        if provider.layer is Layer.L4 and request.experience_top_k is not None:
+            top_k = min(recovery.MAX_TOP_K, max(1, request.experience_top_k))
+        own = provider.own
+        time_ms = request.time_ms
+        slice_ms = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, left_ms, own=own)
+        if again is not None or now.action is Action.RETRY_WITH_REDUCED_SCOPE:
+            earlier = again if again is not None else now.kept and now.kept.answers.get(place)
+            if earlier:
+                top_k = earlier.call.request.top_k
+            top_k = recovery.reduced(top_k)
+        if again is None and now.action is Action.RETRY_WITH_REDUCED_SCOPE:
+            full = (time_ms - recovery.reserve_ms(time_ms)) if not own else left_ms
+            old = recovery.slice_ms(provider.deadline_ms, provider.layer, time_ms, full, own=own)
+            slice_ms = recovery.raised_ms(old, left_ms, own=own)
+        number = now.attempt if again is None else f"{now.attempt}.2"
+        reissued = now.attempt > 1 or again is not None
+        return Call(
+            provider=provider,
+            slice_ms=slice_ms,
+            request=ProviderRequest(
+                request_id=f"{request.request_id}#{number}" if reissued else request.request_id,
+                query=foreign.intent,
+                entities=foreign.entities or (),
+                top_k=top_k,
+                deadline_ms=max(1, int(slice_ms)),
+                expansion=expansion
+                or (provider.layer is Layer.L1 and now.action is Action.EXPLICIT_L1_EXPANSION),
+                privacy=now.mode,
+            ),
+        )
+
+    # ── what earlier attempts have brought ──────────────────────────────────────────────────────────────────────────
+
+    def _reused(self, now: _Asking, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+        """Return what an earlier attempt has brought and this one does not ask for again."""
+        if now.kept is None or now.action in (None, Action.SKIP_EXPERIENCE_PATH):
+            return {}
+        only_l4 = now.action is Action.RETURN_L4_ONLY
+        return {
+            place: answer
+            for place, answer in now.kept.answers.items()
+            if (place not in answers or (only_l4 and answers[place].code is not None))
+            and not (only_l4 and answer.call.provider.layer is not Layer.L4)
+        }
+
+    def _remember(self, now: _Asking, answers: Mapping[int, Answer]) -> None:
+        size = sum(answer.size for answer in answers.values())
+        self._kept.pop(now.request.request_id, None)
+        self._kept[now.request.request_id] = _Attempt(now.request.intent, now.mode, dict(answers), size)
+        while len(self._kept) > ATTEMPTS or (
+            len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > KEPT
+        ):
+            self._kept.popitem(last=False)
+
+    # ── choosing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _chosen(self, now: _Asking, pile: _Pile) -> tuple[Admitted, Ledger] | None:
+        """Choose, beside the event loop when there is much to choose from; None when that takes too long."""
+        request = now.request
+        moment = self._clock()
+
+        def work() -> tuple[Admitted, Ledger]:
+            candidates, beyond = replying.candidates(pile, request.experience_top_k)
+            names = {name for one in candidates for name in one.entities if not name.isalnum()}
+            terms = Terms(
+                mode=now.mode,
+                gaze=gaze(request, known=names),
+                tokens_max=request.tokens_max,
+                now=moment,
+                count=self._count,
+                counts=self._counts,
+                profile=self._profile,
+                order=self._order,
+                risk=request.risk,
+                cache=now.cache,
+                capacity=now.capacity,
+                unread=tuple(text for answer in pile for text in answer.unread),
+            )
+            chosen = choose(candidates, terms)
+            pile.let_go()
+            let_go(candidates)
+            return chosen, ledger(chosen, beyond)
+
+        last = now.began + (request.time_ms + max(0.05 * request.time_ms, 25.0)) / 1000
+        left = last - asyncio.get_running_loop().time() - LEAVE
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                return await off_loop(work, pile.size)
+        except TimeoutError:
+            return None
+
+    # ── saying what happened ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _failed(
+        self, now: _Asking, code: Code, message: str, outcomes: Sequence[Outcome], collected: int
+    ) -> RenderReply:
+        situation = Situation(
+            request=now.request,
+            mode=now.mode,
+            attempt=now.attempt,
+            max_attempts=self._max_attempts,
+            outcomes=outcomes,
+            layers=self._layers,
+            collected=collected,
+        )
+        return RenderReply(
+            request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
+        )
+
+
+@once
+def _load() -> None:
+    """Load the rules, the stemmer and what else a first reply needs: it would take half of its time."""
+    entities("load")
+    redact("password: load; token=load, mail me@example.com or +49 30 1234567", Privacy.REDACT)
+
+
+@once
+def _load_memory() -> None:
+    """Load what a first recall needs."""
+    for name in ("confidence", "cutoff", "candidates", "corrections", "index_cache", "fact_sources"):
+        import_module(f"acms.recall.{name}")
+
+
+def _spoken(mode: Privacy) -> Privacy:
+    """Return how a question is redacted before others see it: there must be one."""
+    return Privacy.REDACT if mode is Privacy.BLOCK else mode

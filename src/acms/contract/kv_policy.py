@@ -1,0 +1,250 @@
+"""Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`, seed 000).
+
+A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy
+(docs/decisions/0043):
+
+    pin       selected now; macro, or micro that covers something asked for; costs a quarter of the budget at most; not
+              blocked. In the order of the reply, until half of the budget is pinned.
+    compress  not pinned; costs 200 tokens or more; 0.2 ≤ benefit < 0.6
+    evict     neither; score ≥ 0.6, or not selected now and redundant with a pinned key, or in excess of the capacity
+    score     = 0.4 · min(1, turns / 8) + 0.3 · min(1, tokens / 1000) + 0.3 · (1 - benefit)
+
+`acms.contract.caller_cache` is the other side, which applies one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from acms.contract.schema import Fragment, KVPolicy, Lod
+from acms.errors import ValidationError
+from acms.privacy.detect import safe_key
+
+__all__ = ["Held", "Holds", "Resolved", "evict_score", "going", "known", "policy", "quoting", "resolve"]
+
+CAPACITY = 64
+"""Keys a cache holds unless it says otherwise."""
+PIN_SHARE, PINS_SHARE = 0.25, 0.5
+"""Share of the token budget that one pinned key may cost, and all of them."""
+LARGE = 200
+"""Tokens from which a text is worth compressing."""
+MEDIUM, GOOD = 0.2, 0.6
+"""Benefit from which something is worth keeping at all, and from which it is worth keeping whole."""
+STALE = 0.6
+"""Evict score from which a key goes, even when there is room."""
+TURNS, TOKENS = 8, 1000
+"""Turns without use, and tokens, that count in full."""
+WINDOW = 20
+"""So many characters in a row of a text are text, wherever they stand."""
+DIGITS = 9
+"""Decimals that count when two scores are compared."""
+
+
+class Held(NamedTuple):
+    """A key of a cache, with what is known of it."""
+
+    key: str
+    lod: Lod = Lod.MICRO
+    #: Tokens of what is held.
+    cost: int = 0
+    #: As of the last reply that brought it, in [0, 1].
+    benefit: float = 0.0
+    #: Turns since its last use: 1 when the last reply used it.
+    turns: int = 0
+    entities: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """Whoever can say which keys it holds: a cache."""
+
+    @property
+    def capacity(self) -> int:
+        """Keys it holds at most, pinned ones aside."""
+        ...
+
+    def held(self) -> tuple[Held, ...]:
+        """Return the keys with what is known of them."""
+        ...
+
+
+class Resolved(NamedTuple):
+    """A policy without duplicates and conflicts."""
+
+    policy: KVPolicy
+    #: Keys that stood in more than one list, sorted.
+    conflicts: tuple[str, ...]
+
+
+def known(cache: Holds | Iterable[Held | str] | None) -> tuple[Held, ...]:
+    """Return what a caller says of its cache: a cache, its keys with or without what is known of them, or nothing."""
+    if cache is None:
+        return ()
+    found: object = cache.held() if isinstance(cache, Holds) else cache
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+        raise ValidationError("must be a cache or a list of keys", field="cache")
+    keys: dict[str, Held] = {}
+    for index, one in enumerate(found):
+        held = Held(one) if isinstance(one, str) else one
+        if not isinstance(held, Held):
+            raise ValidationError("must be a key", field=f"cache[{index}]")
+        keys.setdefault(held.key, held)
+    return tuple(keys.values())
+
+
+def evict_score(*, turns: int, cost: int, benefit: float) -> float:
+    """Return how little a key would be missed, in [0, 1]."""
+    return round(
+        0.4 * min(1.0, turns / TURNS)
+        + 0.3 * min(1.0, cost / TOKENS)
+        + 0.3 * (1 - min(1.0, max(0.0, benefit))),
+        DIGITS,
+    )
+
+
+def resolve(policy: KVPolicy) -> Resolved:
+    """Return a policy with each key in one list, once: pin wins over compress, compress over evict."""
+    pin = dict.fromkeys(policy.pin)
+    compress = dict.fromkeys(key for key in policy.compress if key not in pin)
+    evict = dict.fromkeys(key for key in policy.evict if key not in pin and key not in compress)
+    all_compress, all_evict = frozenset(policy.compress), frozenset(policy.evict)
+    conflicts = {key for key in pin if key in all_compress or key in all_evict}
+    conflicts.update(key for key in compress if key in all_evict)
+    return Resolved(
+        KVPolicy(pin=tuple(pin), compress=tuple(compress), evict=tuple(evict)), tuple(sorted(conflicts))
+    )
+
+
+def policy(
+    *,
+    selected: Sequence[Fragment],
+    tokens_max: int,
+    gaze: Sequence[str] = (),
+    benefits: Mapping[str, float] | None = None,
+    cache: Holds | Iterable[Held | str] | None = None,
+    capacity: int | None = None,
+    safe: Callable[[str], bool] = safe_key,
+) -> KVPolicy:
+    """Advise a cache after a reply, by the rule above; every key is one of the reply or one of the cache.
+
+    `selected` are the fragments of the reply, best first: of those that may be pinned the first are. `benefits` are
+    those of this request by id, also of what was not selected; a key without one has the benefit its cache remembers.
+    A fragment without a text is blocked. `capacity` is that of the cache, 64 where it does not say. `safe` tells
+    whether a key may be sent: one that holds a secret is in no list, nor is one with twenty characters of a text of the
+    reply in it. Pins come in the order of the reply, compress and evict with the most to gain first.
+    """
+    told = benefits or {}
+    now = {one.id for one in selected}
+    if capacity is None:
+        capacity = cache.capacity if isinstance(cache, Holds) else CAPACITY
+    units = _units(selected, told, known(cache))
+    hidden = {key for key in units if not safe(key)}
+    hidden |= quoting(
+        [key for key in units if key not in hidden], [one.text for one in selected if one.text is not None]
+    )
+    asked = frozenset(one.strip().lower() for one in gaze)
+    pin = _pinned(selected, asked, tokens_max, hidden)
+    rest = [unit for key, unit in units.items() if key not in pin]
+    compress = {unit.key for unit in rest if unit.cost >= LARGE and MEDIUM <= unit.benefit < GOOD} - hidden
+    left = sorted((unit for unit in rest if unit.key not in compress), key=going)
+    evict = {
+        unit.key
+        for unit in left
+        if _score(unit) >= STALE or (unit.key not in now and any(_redundant(unit, units[key]) for key in pin))
+    } - hidden
+    excess = len(units) - len(evict) - capacity
+    for unit in left:
+        if excess <= 0:
+            break
+        if unit.key not in evict and unit.key not in hidden:
+            evict.add(unit.key)
+            excess -= 1
+    return KVPolicy(
+        pin=tuple(pin),
+        compress=tuple(sorted(compress, key=lambda key: (-units[key].cost, key))),
+        evict=tuple(unit.key for unit in left if unit.key in evict),
+    )
+
+
+def going(unit: Held) -> tuple[float, int, str]:
+    """Return the sort key of eviction: highest score first, then oldest use, then id."""
+    return -_score(unit), -unit.turns, unit.key
+
+
+def _score(unit: Held) -> float:
+    return evict_score(turns=unit.turns, cost=unit.cost, benefit=unit.benefit)
+
+
+def _units(
+    selected: Iterable[Fragment], benefits: Mapping[str, float], cache: Iterable[Held]
+) -> dict[str, Held]:
+    """Return every key of the reply and of the cache; what the reply says of a key counts."""
+    remembered = {held.key: held for held in cache}
+    units = {
+        one.id: Held(
+            one.id,
+            one.lod,
+            one.cost_tokens,
+            benefits.get(one.id, remembered[one.id].benefit if one.id in remembered else 0.0),
+            0,
+            one.entities,
+        )
+        for one in selected
+    }
+    for key, held in remembered.items():
+        if key not in units:
+            units[key] = held._replace(benefit=benefits.get(key, held.benefit))
+    return units
+
+
+def _pinned(
+    selected: Iterable[Fragment], asked: frozenset[str], tokens_max: int, hidden: Collection[str]
+) -> dict[str, None]:
+    pin: dict[str, None] = {}
+    total = 0
+    for one in selected:
+        active = one.lod is Lod.MACRO or (one.lod is Lod.MICRO and bool(_names(one.entities) & asked))
+        if not active or one.text is None or one.id in hidden or one.cost_tokens > PIN_SHARE * tokens_max:
+            continue
+        total += one.cost_tokens
+        if total > PINS_SHARE * tokens_max:
+            break
+        pin[one.id] = None
+    return pin
+
+
+def _redundant(unit: Held, pinned: Held) -> bool:
+    """Tell whether a pinned key says what this one does: about all it is about, in as much detail, worth as much."""
+    own = _names(unit.entities)
+    return (
+        bool(own)
+        and own <= _names(pinned.entities)
+        and unit.lod.rank <= pinned.lod.rank
+        and unit.benefit <= pinned.benefit
+    )
+
+
+def _names(entities: Iterable[str]) -> frozenset[str]:
+    return frozenset(one.strip().lower() for one in entities)
+
+
+# ── keys are not text ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def quoting(keys: Iterable[str], texts: Iterable[str]) -> set[str]:
+    """Return the keys that have `WINDOW` characters in a row of one of the texts in them."""
+    half = WINDOW // 2
+    windows: dict[str, list[str]] = {}
+    for key in keys:
+        for window in {key[at : at + WINDOW] for at in range(len(key) - WINDOW + 1)}:
+            windows.setdefault(window, []).append(key)
+    halves = {window[at : at + half] for window in windows for at in range(half + 1)}
+    found: set[str] = set()
+    for text in texts if windows else ():
+        # Whatever window of a text it is, one of these pieces lies in it whole.
+        for piece in range(0, len(text) - half + 1, half):
+            if text[piece : piece + half] in halves:
+                for at in range(max(0, piece - half + 1), piece + 1):
+                    found.update(windows.pop(text[at : at + WINDOW], ()))
+    return found

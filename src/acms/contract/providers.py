@@ -1,0 +1,416 @@
+"""Layers: what the engine asks for knowledge, and how it waits for it.
+
+L1 is the world, L2 the project, L4 experience. A source is anything with a name, a layer and an async `search`; a
+session is two of them, over one recall. Sources are asked at the same time, each within its slice. Whatever one of them
+does (hang, fail, lie, answer without end) costs its own answer and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from acms.contract.schema import (
+    SNIPPET,
+    Candidate,
+    Code,
+    Layer,
+    Notice,
+    ProviderRequest,
+    ProviderResponse,
+    Variant,
+)
+from acms.contract.wire import ITEMS, one_of
+from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
+from acms.model import Json, Privacy
+from acms.observability.logging import shown
+from acms.privacy.detect import redact
+from acms.runtime.threads import Quiet
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.contract.session_source import Memory
+    from acms.providers.http_source import HTTPSource
+
+__all__ = ["HTTPSource", "KnowledgeSource"]
+
+CHARS = 4_000_000
+"""Characters of all texts of one answer, at most."""
+TURN = 0.002
+"""Seconds that reading answers holds the event loop at a time, however many there are."""
+MANY = 100
+"""Candidates from which on the garbage collector waits until they are read."""
+WARNINGS = 100
+"""Warnings of one answer that are read."""
+OBJECT = 200
+"""Characters that a candidate counts for besides its texts."""
+LEAST_GRACE, GRACE = 0.005, 0.05
+"""Seconds that a call which is cancelled has to clean up, at least and at most."""
+KILL = 0.005
+"""Seconds that a call which would not be cancelled has to end once it was closed."""
+
+
+@runtime_checkable
+class KnowledgeSource(Protocol):
+    """Offers candidates: a library, a search engine, another memory.
+
+    `deadline_ms`, where there is one, is how long it may take at most; else its layer decides. `search` answers with a
+    `ProviderResponse` or the JSON of one, under the `request_id` it was asked with. It is cancelled when its time is
+    over, and must not block the event loop.
+    """
+
+    @property
+    def name(self) -> str:
+        """Names it in messages and logs."""
+        ...
+
+    @property
+    def layer(self) -> Layer | str:
+        """Where its knowledge comes from: L1, L2 or L4."""
+        ...
+
+    async def search(self, request: ProviderRequest) -> ProviderResponse | Mapping[str, Json]:
+        """Return what it knows about a query, within `request.deadline_ms`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A source as the engine asks it."""
+
+    name: str
+    layer: Layer
+    source: Any
+    #: None leaves it to the layer.
+    deadline_ms: float | None = None
+    #: A session of the caller, which is trusted.
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One question to one provider, and how long it may take."""
+
+    provider: Provider
+    request: ProviderRequest
+    slice_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a call."""
+
+    call: Call
+    #: None when it answered.
+    code: Code | None = None
+    candidates: tuple[Candidate, ...] = ()
+    #: About how many characters there are to read in them.
+    size: int = 0
+    #: Codes of its warnings.
+    warnings: frozenset[str] = frozenset()
+    #: The deadline cut its search short.
+    partial: bool = False
+    #: Candidates that could not be read or were not allowed.
+    dropped: int = 0
+    #: Texts of those, where none was allowed.
+    unread: tuple[str, ...] = ()
+    #: Candidates that came with a text although none was allowed.
+    disobeyed: int = 0
+    #: Asking again at once may help.
+    passing: bool = False
+    #: What may be kept of the error it ended with.
+    error: str | None = None
+    #: It would not end, whatever was done.
+    abandoned: bool = False
+    #: Milliseconds until it answered, or was given up.
+    took_ms: float = 0.0
+
+
+class Desk:
+    """Where the answers of one render are read, one slice of one answer at a time."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.quiet = Quiet()
+
+
+def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
+    """Return sources as the engine asks them: a session as its project and its experience."""
+    found: list[Provider] = []
+    for source in sources:
+        if isinstance(source, View):
+            name = redact(source.session_id, Privacy.REDACT).text  # it stands in logs and messages
+            found.append(Provider(name=name, layer=Layer.L2, source=source, own=True))
+            found.append(Provider(name=name, layer=Layer.L4, source=source, own=True))
+            continue
+        if isinstance(source, type) or not callable(getattr(source, "search", None)):
+            raise ConfigurationError(
+                "a source must be a session or have an async method search(request)",
+                options=(
+                    "pass the session itself",
+                    "acms.contract.providers.KnowledgeSource says what is needed",
+                ),
+            )
+        name = getattr(source, "name", None)
+        deadline: Any = getattr(source, "deadline_ms", None)
+        if deadline is not None and (
+            isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0
+        ):
+            raise ConfigurationError("deadline_ms of a source must be a number above 0")
+        try:
+            layer = one_of(Layer, getattr(source, "layer", None), "layer")
+        except ValidationError as error:
+            raise ConfigurationError("layer of a source must be L1, L2 or L4") from error
+        if layer is Layer.CACHED:
+            raise ConfigurationError("layer of a source must be L1, L2 or L4")
+        found.append(
+            Provider(
+                name=redact(name, Privacy.REDACT).text
+                if isinstance(name, str) and name
+                else type(source).__name__,
+                layer=layer,
+                source=source,
+                deadline_ms=deadline,
+            )
+        )
+    return tuple(found)
+
+
+# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def ask(
+    calls: Sequence[Call], memories: Mapping[int, Memory], desk: Desk, *, until: float
+) -> list[Answer]:
+    """Ask all at the same time, each within its slice; return an answer for each, in order. Nothing is left running.
+
+    A call that is late is cancelled, and closed by force when it has not cleaned up by `until`, in the loop's time.
+    """
+    if not calls:
+        return []
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    tasks = [asyncio.create_task(_answer(call, memories, desk)) for call in calls]
+    ends = {task: begin + call.slice_ms / 1000 for task, call in zip(tasks, calls, strict=True)}
+    took = dict.fromkeys(tasks, 0.0)
+    waiting, late = set(tasks), set[asyncio.Task[Answer]]()
+    try:
+        while waiting:
+            left = min(ends[task] for task in waiting) - loop.time()
+            await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            now = loop.time()
+            for task in tuple(waiting):
+                took[task] = 1000 * (now - begin)
+                if task.done():
+                    waiting.discard(task)
+                elif ends[task] <= now:
+                    task.cancel()
+                    waiting.discard(task)
+                    late.add(task)
+    finally:
+        await _ended(tasks, max(LEAST_GRACE, min(GRACE, until - loop.time())))
+    return [
+        replace(_outcome(task, call, task in late), took_ms=took[task])
+        for task, call in zip(tasks, calls, strict=True)
+    ]
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Answer]], grace: float) -> None:
+    """See to it that no task is left, whatever it does about being cancelled."""
+    left = {task for task in tasks if not task.done()}
+    for task in left:
+        task.cancel()
+        task.add_done_callback(_forget)
+    if left:
+        _, left = await asyncio.wait(left, timeout=grace)
+    for _ in range(2):
+        if not left:
+            return
+        for task in left:
+            coroutine: Any = task.get_coro()
+            with suppress(Exception):
+                coroutine.close()  # ends also what catches the cancellation and goes on
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=KILL)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Look at what became of a task that nobody waits for."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
+    if not task.done():
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT, abandoned=True)
+    if task.cancelled():
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT if late else Code.PROVIDER_ERROR)
+    error = task.exception()
+    if late:
+        return Answer(call=call, code=Code.PROVIDER_TIMEOUT)
+    if error is None:
+        return task.result()
+    code = _code(error)
+    passing = isinstance(error, ConnectionError) or (
+        isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
+    )
+    told = shown(error) if call.provider.own else type(error).__name__
+    return Answer(call=call, code=code, passing=passing, error=told)
+
+
+def _code(error: BaseException) -> Code:
+    if isinstance(error, TimeoutError):
+        return Code.PROVIDER_TIMEOUT
+    if isinstance(error, ConnectionError):
+        return Code.PROVIDER_UNAVAILABLE
+    if isinstance(error, ProviderError):
+        from acms.providers.http import UnreachableError
+
+        if isinstance(error, UnreachableError):
+            return Code.PROVIDER_UNAVAILABLE
+    return _BY_STATUS.get(getattr(error, "status", None), Code.PROVIDER_ERROR)
+
+
+_BY_STATUS: Mapping[object, Code] = {
+    408: Code.PROVIDER_TIMEOUT,
+    429: Code.PROVIDER_UNAVAILABLE,
+    502: Code.PROVIDER_UNAVAILABLE,
+    503: Code.PROVIDER_UNAVAILABLE,
+    504: Code.PROVIDER_TIMEOUT,
+}
+
+
+async def _answer(call: Call, memories: Mapping[int, Memory], desk: Desk) -> Answer:
+    if call.provider.own:
+        memory = memories[id(call.provider.source)]
+        found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
+        return Answer(call=call, candidates=found.candidates, size=found.size)
+    said = call.provider.source.search(call.request)
+    if inspect.isawaitable(said):
+        said = await said
+    held = [said]
+    del said  # whoever reads it lets it go, a piece at a time
+    return await _read(held, call, desk)
+
+
+# ── reading an answer ───────────────────────────────────────────────────────────────────────────────────────────────
+
+_CANDIDATE = tuple(field.name for field in fields(Candidate))
+_VARIANT = tuple(field.name for field in fields(Variant))
+_RESPONSE = tuple(field.name for field in fields(ProviderResponse))
+
+
+def _plain(value: object, names: Sequence[str]) -> object:
+    """Return an object as the mapping it would be on the wire: what others made is checked like what was sent."""
+    return value if isinstance(value, Mapping) else {name: getattr(value, name) for name in names}
+
+
+def _candidate(value: object) -> object:
+    if not isinstance(value, Candidate):
+        return value
+    body: Any = _plain(value, _CANDIDATE)
+    variants = body["variants"]
+    if isinstance(variants, Sequence):
+        body["variants"] = [_plain(one, _VARIANT) if isinstance(one, Variant) else one for one in variants]
+    return body
+
+
+async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
+    """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
+
+    Those who read at the same time take turns. `ValidationError` when the answer as a whole is malformed: no
+    candidates, another request's id, more than is allowed.
+    """
+    said = held.pop()
+    body: Any = _plain(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
+    if not isinstance(body, Mapping):
+        raise ValidationError("must be an object", field="response")
+    given: Any = body.get("candidates")
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) > ITEMS:
+        raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
+    stated: dict[str, object] = {name: body[name] for name in _RESPONSE if name in body}
+    warnings: Any = stated.get("warnings", ())
+    if isinstance(warnings, Sequence) and not isinstance(warnings, str | bytes):
+        warnings = [
+            {"code": one.code, "message": ""} if isinstance(one, Notice) else one
+            for one in islice(warnings, WARNINGS)
+        ]
+    frame = ProviderResponse.of({**stated, "candidates": (), "warnings": warnings})
+    if frame.request_id != call.request.request_id:
+        raise ValidationError("answers another request", field="request_id")
+    pile: list[object] = list(islice(given, len(given)))
+    del said, body, given, stated
+    found: list[Candidate] = []
+    unread: list[str] = []
+    dropped = disobeyed = chars = done = 0
+    if len(pile) >= MANY:
+        desk.quiet.begin()
+    while done < len(pile):
+        async with desk.turn:
+            until = perf_counter() + TURN
+            while done < len(pile) and perf_counter() < until:
+                one = _candidate(pile[done])
+                pile[done] = None
+                done += 1
+                try:
+                    (candidate,) = ProviderResponse.of(
+                        {"request_id": frame.request_id, "candidates": [one]}
+                    ).candidates
+                except ValidationError:
+                    dropped += 1
+                    unread += _text_of(one)
+                    continue
+                if candidate.source is Layer.L1 and not call.request.expansion:
+                    dropped += 1  # knowledge of the world by a back door: nobody asked for it
+                    unread += _text_of(one)
+                    continue
+                if candidate.text is not None or candidate.variants:
+                    chars += letters(candidate)
+                    if chars > CHARS:
+                        raise ValidationError(f"has more than {CHARS} characters", field="candidates")
+                    disobeyed += call.request.privacy is Privacy.BLOCK
+                found.append(candidate)
+            await asyncio.sleep(0)  # within the turn: the next one reads when the loop comes round again
+    if dropped and not found:
+        raise ValidationError("has no candidate that can be read", field="candidates")
+    return Answer(
+        call=call,
+        candidates=tuple(found),
+        size=chars + OBJECT * len(found),
+        warnings=frozenset(one.code for one in frame.warnings),
+        partial=frame.partial,
+        dropped=dropped,
+        unread=tuple(unread) if call.request.privacy is Privacy.BLOCK else (),
+        disobeyed=disobeyed,
+    )
+
+
+def _text_of(value: object) -> list[str]:
+    """Return the text of a candidate that was passed over; others of the same answer must not tell it."""
+    said = value.get("text") if isinstance(value, Mapping) else None
+    return [said[:SNIPPET]] if isinstance(said, str) else []
+
+
+def size(one: Candidate) -> int:
+    """Return about how much there is to read in a candidate, in characters."""
+    return OBJECT + letters(one)
+
+
+def letters(one: Candidate) -> int:
+    """Return the characters of all renditions of a candidate."""
+    return len(one.text or "") + sum([len(variant.text) for variant in one.variants])
+
+
+def __getattr__(name: str) -> Any:
+    """Import the HTTP client on first use."""
+    if name != "HTTPSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from acms.providers.http_source import HTTPSource
+
+    return HTTPSource

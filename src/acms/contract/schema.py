@@ -1,0 +1,548 @@
+"""The v0 contract between a caller (CEO) and the engine (ACS): requests, replies, errors, and what providers say.
+
+Source: seeds 000 and 002, and the pages they belong to as docs/how-to/acs.md restates them. The JSON Schemas lie in
+`acms/schemas`. What comes in is checked here, once; `to_wire` writes what the schemas allow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from acms.contract.wire import ITEMS, fields, needed, number, one_of, strings, text, whole
+from acms.errors import ValidationError
+from acms.model import Json, Privacy
+from acms.results import Ledger
+
+__all__ = [
+    "Action",
+    "Candidate",
+    "Code",
+    "ErrorEnvelope",
+    "Experience",
+    "Fragment",
+    "KVPolicy",
+    "Layer",
+    "Lod",
+    "Metrics",
+    "Notice",
+    "Option",
+    "ProviderRequest",
+    "ProviderResponse",
+    "RenderReply",
+    "RenderRequest",
+    "RiskLevel",
+    "Variant",
+]
+
+VERSION = "v0"
+SNIPPET = 100_000
+"""Characters of one rendition of a candidate, at most: it is a snippet, and one call of a counter reads all of it."""
+NAMES = 1_000
+"""Entities of a candidate, and its citations, at most."""
+
+
+class Lod(StrEnum):
+    """Level of detail: a fact or a title, a shortened text or a summary, the full text."""
+
+    MACRO = "macro"
+    MICRO = "micro"
+    ATOMIC = "atomic"
+
+    @property
+    def rank(self) -> int:
+        """0 for macro, 1 for micro, 2 for atomic: more is more detailed."""
+        return _RANK[self.value]
+
+
+_RANK = {"macro": 0, "micro": 1, "atomic": 2}
+
+
+class Layer(StrEnum):
+    """Where knowledge comes from: the world, the project, experience, or the caller's own cache."""
+
+    L1 = "L1"
+    L2 = "L2"
+    L4 = "L4"
+    CACHED = "cached"
+
+
+class RiskLevel(StrEnum):
+    """What a wrong or incomplete answer may cost."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class Code(StrEnum):
+    """Every code of an error or a warning: a closed set, so that callers can switch on it."""
+
+    PROVIDER_TIMEOUT = "PROVIDER_TIMEOUT"
+    PROVIDER_ERROR = "PROVIDER_ERROR"
+    PROVIDER_UNAVAILABLE = "PROVIDER_UNAVAILABLE"
+    ALL_PROVIDERS_FAILED = "ALL_PROVIDERS_FAILED"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    BUDGET_TOO_SMALL = "BUDGET_TOO_SMALL"
+    PRIVACY_VIOLATION = "PRIVACY_VIOLATION"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    INTERNAL = "INTERNAL"
+    # warnings
+    PROJECT_EMPTY = "PROJECT_EMPTY"
+    PARTIAL_DATA = "PARTIAL_DATA"
+    LOW_COVERAGE = "LOW_COVERAGE"
+    L1_EXPANSION = "L1_EXPANSION"
+    PRIVACY_BLOCKED = "PRIVACY_BLOCKED"
+    REDACTED = "REDACTED"
+    TRUNCATED_BY_BUDGET = "TRUNCATED_BY_BUDGET"
+
+
+class Action(StrEnum):
+    """What a caller may do about an error (the published catalogue)."""
+
+    RETRY_WITH_REDUCED_SCOPE = "retry_with_reduced_scope"
+    EXPLICIT_L1_EXPANSION = "explicit_l1_expansion"
+    RETURN_L4_ONLY = "return_l4_only"
+    RETRY_SAME = "retry_same"
+    RETURN_MINIMAL = "return_minimal"
+    SKIP_EXPERIENCE_PATH = "skip_experience_path"
+
+    @classmethod
+    def of(cls, value: object) -> Action:
+        """Return an action by its name; `expand_l1` is another name of `explicit_l1_expansion`."""
+        return cls.EXPLICIT_L1_EXPANSION if value == "expand_l1" else one_of(cls, value, "action")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderRequest:
+    """What a caller asks for: context for an intent, within budgets (`render_request.v0`)."""
+
+    #: Identity of this message, a UUID; a retry has a new one and the same `request_id`.
+    id: str
+    #: Echoed everywhere.
+    request_id: str
+    intent: str
+    #: Hard cap of the tokens of all fragments.
+    tokens_max: int
+    #: Comfort deadline of the whole answer, in milliseconds.
+    time_ms: float
+    risk: RiskLevel = RiskLevel.MEDIUM
+    privacy: Privacy = Privacy.ALLOW
+    #: Units of experience that are asked for, at most; None leaves it to the engine.
+    experience_top_k: int | None = None
+    #: Stated entities, of the lenient form; None when they are to be read off the intent.
+    entities: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, data: object, *, lenient: bool = False) -> RenderRequest:
+        """Read a request off the wire; `ValidationError` names the field.
+
+        With `lenient` the intent may be an object `{goal, entities}` and unknown fields are ignored.
+        """
+        if isinstance(data, RenderRequest):
+            return data
+        body = fields(data, "", _REQUEST, lenient)
+        if body.get("version") != VERSION:
+            raise ValidationError(f"must be {VERSION!r}", field="version")
+        budgets = fields(needed(body, "budgets"), "budgets", _BUDGETS, lenient)
+        risk = body.get("risk_profile")
+        level = RiskLevel.MEDIUM
+        if risk is not None:
+            profile = fields(risk, "risk_profile", ("level",), lenient)
+            level = one_of(RiskLevel, needed(profile, "level", "risk_profile."), "risk_profile.level")
+        intent, entities = _intent(needed(body, "intent"), lenient)
+        top_k = budgets.get("experience_top_k")
+        return cls(
+            id=_uuid(needed(body, "id")),
+            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
+            intent=intent,
+            tokens_max=math.floor(
+                number(
+                    needed(budgets, "tokens_max", "budgets."),
+                    "budgets.tokens_max",
+                    least=0,
+                    most=100_000_000,
+                )
+            ),
+            time_ms=number(
+                needed(budgets, "time_ms", "budgets."), "budgets.time_ms", above=0, most=86_400_000
+            ),
+            risk=level,
+            privacy=one_of(Privacy, body.get("privacy_mode", "allow"), "privacy_mode"),
+            experience_top_k=None if top_k is None else whole(top_k, "budgets.experience_top_k"),
+            entities=entities,
+        )
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the request as JSON."""
+        budgets: dict[str, Json] = {"tokens_max": self.tokens_max, "time_ms": self.time_ms}
+        if self.experience_top_k is not None:
+            budgets["experience_top_k"] = self.experience_top_k
+        return {
+            "version": VERSION,
+            "id": self.id,
+            "intent": self.intent,
+            "budgets": budgets,
+            "risk_profile": {"level": self.risk.value},
+            "privacy_mode": self.privacy.value,
+            "request_id": self.request_id,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Another way to write a candidate: more or less detailed."""
+
+    lod: Lod
+    text: str
+    #: Recounted by the engine before it is relied on.
+    cost_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something a provider offers."""
+
+    #: Stable: the same thing has the same id in every reply.
+    id: str
+    source: Layer
+    lod: Lod = Lod.MICRO
+    #: None under privacy `block`.
+    text: str | None = None
+    entities: tuple[str, ...] = ()
+    #: As claimed; recounted when there is a text.
+    cost_tokens: int = 0
+    #: Aware UTC; None when unknown: recency 0.
+    timestamp: datetime | None = None
+    citations: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    #: How well it answers by the provider's own judgement, in [0, 1]; None when it does not say.
+    relevance: float | None = None
+    privacy: Privacy = Privacy.ALLOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """Something the model should see, at one level of detail."""
+
+    id: str
+    lod: Lod
+    #: None under privacy `block`.
+    text: str | None
+    entities: tuple[str, ...] = ()
+    cost_tokens: int
+    source: Layer = Layer.L2
+
+    def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
+        """Write the fragment as JSON."""
+        wire: dict[str, Json] = {"id": self.id, "lod": self.lod.value}
+        if self.text is not None:
+            wire["text"] = self.text
+        wire["entities"] = list(self.entities)
+        wire["cost_tokens"] = self.cost_tokens
+        if extended:
+            wire["source"] = self.source.value
+        return wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVPolicy:
+    """Advice for the caller's cache: keys to keep, to shrink, to drop (`kv_policy` of seed 000)."""
+
+    pin: tuple[str, ...] = ()
+    compress: tuple[str, ...] = ()
+    evict: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: object) -> KVPolicy:
+        """Read a policy off the wire; a fourth name is refused, keys may repeat and conflict."""
+        if isinstance(data, KVPolicy):
+            return data
+        body = fields(data, "kv_policy", ("pin", "compress", "evict"), False)
+        return cls(
+            **{
+                name: strings(body.get(name, ()), f"kv_policy.{name}")
+                for name in ("pin", "compress", "evict")
+            }
+        )
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the policy as JSON, all three lists."""
+        return {"pin": list(self.pin), "compress": list(self.compress), "evict": list(self.evict)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What a reply took."""
+
+    #: Sum over its fragments.
+    used_tokens: int
+    #: Choosing, without waiting for providers.
+    planner_ms: float
+    #: Share of the entities asked for that the fragments cover; None when none were asked for.
+    coverage_entities: float | None = None
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the metrics as JSON."""
+        wire: dict[str, Json] = {"used_tokens": self.used_tokens, "planner_ms": self.planner_ms}
+        if self.coverage_entities is not None:
+            wire["coverage_entities"] = self.coverage_entities
+        return wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A warning: what is degraded about a reply or a provider's answer."""
+
+    code: str
+    message: str
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the warning as JSON."""
+        return {"code": self.code, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """Something that could help after an error."""
+
+    action: Action
+    hint: str = ""
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the option as JSON."""
+        return {"action": self.action.value, **({"hint": self.hint} if self.hint else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEnvelope:
+    """Why there is no context, and what can be done about it."""
+
+    code: Code
+    message: str
+    retriable: bool
+    #: From 1; no retry is offered when it equals `max_attempts`.
+    attempt: int = 1
+    max_attempts: int = 2
+    options: tuple[Option, ...] = ()
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the envelope as JSON."""
+        return {
+            "code": self.code.value,
+            "message": self.message,
+            "retriable": self.retriable,
+            "attempt": self.attempt,
+            "max_attempts": self.max_attempts,
+            "options": [option.to_wire() for option in self.options],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """A unit of experience that was found (`slices.experience`)."""
+
+    unit_id: str
+    score: float
+    summary: str | None = None
+    refs: tuple[str, ...] = ()
+    reason: str = ""
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the unit as JSON."""
+        wire: dict[str, Json] = {"unit_id": self.unit_id, "score": self.score}
+        if self.summary is not None:
+            wire["summary"] = self.summary
+        if self.refs:
+            wire["refs"] = list(self.refs)
+        if self.reason:
+            wire["reason"] = self.reason
+        return wire
+
+
+def _unwritten() -> Ledger:
+    return Ledger(dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderReply:
+    """The answer to a request: fragments within the budget, or an error (`render_context_reply.v0`)."""
+
+    request_id: str
+    #: None when there is only an error.
+    fragments: tuple[Fragment, ...] | None = None
+    kv_policy: KVPolicy | None = None
+    metrics: Metrics | None = None
+    warnings: tuple[Notice, ...] = ()
+    error: ErrorEnvelope | None = None
+    experience: tuple[Experience, ...] = ()
+    #: Why each candidate is shown or not, by id; it never goes over the wire.
+    ledger: Ledger = field(default_factory=_unwritten, compare=False, repr=False)
+
+    def to_wire(self, *, extended: bool = False) -> dict[str, Json]:
+        """Write the reply as JSON, valid against the schema.
+
+        Strict v0 unless `extended`, which adds the source of each fragment and the slice of experience.
+        """
+        wire: dict[str, Json] = {"request_id": self.request_id}
+        if self.fragments is not None:
+            wire["fragments"] = [fragment.to_wire(extended=extended) for fragment in self.fragments]
+        if self.kv_policy is not None:
+            wire["kv_policy"] = self.kv_policy.to_wire()
+        if self.metrics is not None:
+            wire["metrics"] = self.metrics.to_wire()
+        if self.error is not None:
+            wire["error"] = self.error.to_wire()
+        if self.warnings:
+            wire["warnings"] = [warning.to_wire() for warning in self.warnings]
+        if extended and self.experience:
+            wire["slices"] = {"experience": [unit.to_wire() for unit in self.experience]}
+        return wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderRequest:
+    """What the engine asks of one provider (`provider_request.v0`)."""
+
+    request_id: str
+    query: str
+    entities: tuple[str, ...] = ()
+    top_k: int = 20
+    #: This provider's slice of the time.
+    deadline_ms: int = 300
+    #: True when L1 may be used.
+    expansion: bool = False
+    #: The effective mode, which must be honoured.
+    privacy: Privacy = Privacy.ALLOW
+
+    def to_wire(self) -> dict[str, Json]:
+        """Write the request as JSON, all seven fields."""
+        return {
+            "request_id": self.request_id,
+            "query": self.query,
+            "entities": list(self.entities),
+            "top_k": self.top_k,
+            "deadline_ms": self.deadline_ms,
+            "expansion": self.expansion,
+            "privacy_mode": self.privacy.value,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderResponse:
+    """What a provider answers (`provider_response.v0`)."""
+
+    request_id: str
+    candidates: tuple[Candidate, ...]
+    latency_ms: float = 0.0
+    warnings: tuple[Notice, ...] = ()
+    #: True when the deadline cut the search short.
+    partial: bool = False
+
+    @classmethod
+    def of(cls, data: object) -> ProviderResponse:
+        """Read a response off the wire; `ValidationError` names the field of what is malformed."""
+        if isinstance(data, ProviderResponse):
+            return data
+        body = fields(data, "", ("request_id", "candidates", "latency_ms", "warnings", "partial"), True)
+        found = needed(body, "candidates")
+        if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) > ITEMS:
+            raise ValidationError(f"must be a list of at most {ITEMS} candidates", field="candidates")
+        partial = body.get("partial", False)
+        if not isinstance(partial, bool):
+            raise ValidationError("must be true or false", field="partial")
+        return cls(
+            request_id=text(needed(body, "request_id"), "request_id", least=1, most=512),
+            candidates=tuple(_candidate(one, f"candidates[{index}]") for index, one in enumerate(found)),
+            latency_ms=number(body.get("latency_ms", 0), "latency_ms", least=0),
+            warnings=_notices(body.get("warnings", ())),
+            partial=partial,
+        )
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_REQUEST = ("version", "id", "intent", "budgets", "risk_profile", "privacy_mode", "request_id")
+_BUDGETS = ("tokens_max", "time_ms", "experience_top_k")
+_SLUG = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z", re.IGNORECASE)
+
+
+def _uuid(value: object) -> str:
+    found = text(value, "id", most=64)
+    if not _SLUG.match(found):
+        raise ValidationError("must be a UUID", field="id")
+    return found.lower()
+
+
+def _intent(value: object, lenient: bool) -> tuple[str, tuple[str, ...] | None]:
+    if lenient and isinstance(value, Mapping):
+        goal = text(needed(value, "goal", "intent."), "intent.goal", least=1, most=100_000)
+        stated = value.get("entities")
+        return goal, None if stated is None else strings(stated, "intent.entities")
+    found = text(value, "intent", least=1, most=100_000)
+    if not found.strip():
+        raise ValidationError("must not be blank", field="intent")
+    return found, None
+
+
+def _candidate(data: object, field: str) -> Candidate:
+    if isinstance(data, Candidate):
+        return data
+    body = fields(data, field, (), True)
+    said = body.get("text")
+    time = body.get("timestamp")
+    variants = body.get("variants", ())
+    if not isinstance(variants, Sequence) or isinstance(variants, str | bytes) or len(variants) > len(Lod):
+        raise ValidationError(f"must be a list of at most {len(Lod)} variants", field=f"{field}.variants")
+    relevance = body.get("relevance")
+    return Candidate(
+        id=text(needed(body, "id", f"{field}."), f"{field}.id", least=1, most=512),
+        source=one_of(Layer, needed(body, "source", f"{field}."), f"{field}.source"),
+        lod=one_of(Lod, body.get("lod", "micro"), f"{field}.lod"),
+        text=None if said is None else text(said, f"{field}.text", most=SNIPPET),
+        entities=strings(needed(body, "entities", f"{field}."), f"{field}.entities", most=NAMES),
+        cost_tokens=whole(needed(body, "cost_tokens", f"{field}."), f"{field}.cost_tokens"),
+        timestamp=None if time is None else _moment(time, f"{field}.timestamp"),
+        citations=strings(body.get("citations", ()), f"{field}.citations", most=NAMES),
+        variants=tuple(_variant(one, f"{field}.variants[{index}]") for index, one in enumerate(variants)),
+        relevance=None
+        if relevance is None
+        else float(number(relevance, f"{field}.relevance", least=0, most=1)),
+        privacy=one_of(Privacy, body.get("privacy", "allow"), f"{field}.privacy"),
+    )
+
+
+def _variant(data: object, field: str) -> Variant:
+    body = fields(data, field, (), True)
+    return Variant(
+        lod=one_of(Lod, needed(body, "lod", f"{field}."), f"{field}.lod"),
+        text=text(needed(body, "text", f"{field}."), f"{field}.text", most=SNIPPET),
+        cost_tokens=whole(body.get("cost_tokens", 0), f"{field}.cost_tokens"),
+    )
+
+
+def _moment(value: object, field: str) -> datetime:
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(text(value, field, most=64))
+    except ValueError as error:
+        raise ValidationError("must be a date and time of RFC 3339", field=field) from error
+    if found.tzinfo is None:
+        raise ValidationError("must say its time zone", field=field)
+    return found.astimezone(UTC)
+
+
+def _notices(value: object) -> tuple[Notice, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > ITEMS:
+        raise ValidationError("must be a list of warnings", field="warnings")
+    found: list[Notice] = []
+    for index, one in enumerate(value):
+        body = fields(one, f"warnings[{index}]", (), True)
+        code = text(needed(body, "code", f"warnings[{index}]."), f"warnings[{index}].code", most=128)
+        found.append(
+            Notice(code=code, message=text(body.get("message", ""), f"warnings[{index}].message", most=4096))
+        )
+    return tuple(found)

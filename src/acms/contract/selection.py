@@ -1,0 +1,500 @@
+"""Selection: which fragments enter a reply, at which level of detail, within a hard cap of tokens.
+
+`published` is the formula of the contract with the plain greedy choice (docs/decisions/0042):
+
+    benefit = 0.6 · overlap + 0.3 · recency + 0.1 · citation        recency = exp(-age in hours / 168)
+    score   = benefit / (1 + tokens / 1000)
+
+`quality` mends what that gets wrong: junk that is fresh and cited earns nothing by that alone, an entity that is
+covered counts less the next time, a provider's own judgement of relevance is believed, the level of detail is chosen
+item by item, and of several ways to fill the room the best one is kept. Both are deterministic: scores are rounded to
+1e-9, and of equals the fresher comes first, then the more often cited, then the smaller, then the smaller id.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import nan
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypeAlias
+
+from acms.contract.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
+from acms.contract.decision_record import BUDGET, DUPLICATE, IRRELEVANT, LAYER, LOD, SHOWN, Rejected, Weighed
+from acms.contract.renditions import Counts, Item, let_go, normalised
+from acms.contract.schema import Candidate, Fragment, Lod, RiskLevel
+
+Profile: TypeAlias = Literal["published", "quality"]
+PROFILES: tuple[Profile, ...] = ("published", "quality")
+
+AGAIN = 0.5
+"""What an entity that is covered already counts, against one that is not."""
+FLOOR = 0.2
+"""What covers nothing asked for needs this times the square of the best relevance."""
+POWER = 3
+"""An item is worth this power of its benefit where sets are compared: the best are needed far more often."""
+FRAME = 20
+"""Tokens that every fragment is taken to cost beside its own when worth per token is compared."""
+RUN = 2_000
+"""Items that are sorted at a time."""
+MIXED = 0.05
+"""What a level of detail loses when it has all the tokens and should have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What was chosen, and what was left."""
+
+    fragments: tuple[Fragment, ...] = ()
+    #: Sum over the fragments.
+    used_tokens: int = 0
+    #: Share of the gaze that the fragments cover; None when the gaze is empty.
+    coverage: float | None = None
+    #: Every candidate, and what became of it.
+    weighed: Weighed = field(default_factory=Weighed)
+
+    @property
+    def left(self) -> tuple[Rejected, ...]:
+        """What was left out, best score first."""
+        return self.weighed.left
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Scores by id, of every candidate, before anything was chosen."""
+        return self.weighed.by_score
+
+    @property
+    def benefits(self) -> Mapping[str, float]:
+        """Published benefits by id, of every candidate."""
+        return self.weighed.by_benefit
+
+
+# ── the choice ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def select(
+    candidates: Iterable[Candidate],
+    *,
+    gaze: Sequence[str],
+    tokens_max: int,
+    now: datetime,
+    count: Callable[[str], int],
+    counts: Counts | None = None,
+    profile: Profile = "quality",
+    risk: RiskLevel = RiskLevel.MEDIUM,
+    prefer: Lod | None = None,
+    order: Literal["selection", "lod"] = "selection",
+    lod_mix: Mapping[Lod, float] | None = None,
+) -> Selection:
+    """Choose what enters a reply; the tokens of all fragments together never exceed `tokens_max`.
+
+    `count` is the engine's tokenizer, `counts` the same for many texts where that is faster: a text costs what is
+    claimed or what is counted, whichever is more. `prefer` is the most detail that is wanted; an item that has only
+    more is taken as short as it comes. `lod_mix` names the share of the tokens that each level should have, softly;
+    profile `quality` only. The order in which candidates come does not matter. Of two with the same id the fresher
+    counts, then the cheaper.
+    """
+    asked = frozenset([one.strip().lower() for one in gaze])
+    items, doubles = normalised(
+        candidates, partial(map, count) if counts is None else counts, prefer, upwards=profile == "quality"
+    )
+    _sort(items)
+    _read(items, asked, now.timestamp(), risk)
+    benefits = array("d", [OVERLAP * item.overlap + item.static for item in items])
+    if profile == "published":
+        run = _published(items, benefits, tokens_max)
+    else:
+        run = _quality(items, len(asked), tokens_max, lod_mix)
+    taken = run.taken
+    if order == "lod":
+        taken = sorted(taken, key=lambda pair: pair[0].lods[pair[1]].rank)
+    fragments = tuple(_fragment(item, level) for item, level in taken)
+    covered: set[str] = set()
+    for item, _ in taken:
+        covered |= item.own
+    used = sum(fragment.cost_tokens for fragment in fragments)
+    weighed = replace(
+        _weighed(items, doubles, run),
+        benefits=benefits,
+        asked=len(asked),
+        room=max(0, tokens_max - used),
+        quality=profile == "quality",
+    )
+    let_go(items)
+    return Selection(
+        fragments=fragments,
+        used_tokens=used,
+        coverage=len(covered) / len(asked) if asked else None,
+        weighed=weighed,
+    )
+
+
+def _sort(items: list[Item]) -> None:
+    """Put items in the order of their rank; in pieces first, for a sort lets nobody have a turn."""
+    key = attrgetter("key")
+    for start in range(0, len(items), RUN):
+        items[start : start + RUN] = sorted(items[start : start + RUN], key=key)
+    items.sort(key=key)  # runs that are in order are only merged
+
+
+def _read(items: Sequence[Item], asked: frozenset[str], moment: float, risk: RiskLevel) -> None:
+    """Read off the candidates, in the order of their rank, what they are worth by themselves."""
+    covers, lower, size = asked.intersection, str.lower, len(asked)
+    for rank, item in enumerate(items):
+        item.rank = rank
+        one = item.candidate
+        if size and one.entities and (own := covers(map(lower, one.entities))):
+            item.own = own
+            item.overlap = len(own) / size
+        item.fresh = since = fresh(moment - item.stamp)
+        item.cited = cited = citation(one, risk)
+        item.claimed = judged(one)
+        item.static = RECENCY * since + CITATION * cited
+
+
+_Chosen: TypeAlias = tuple[Item, int]
+"""An item and the number of its rendition."""
+
+
+class _Run(NamedTuple):
+    """The outcome of a profile."""
+
+    #: Items with the number of their rendition, in the order in which they were chosen.
+    taken: list[_Chosen]
+    #: Ranks of those below the floor.
+    floored: Sequence[int] = ()
+
+
+def _fragment(item: Item, number: int) -> Fragment:
+    one = item.candidate
+    return Fragment(
+        id=one.id,
+        lod=item.lods[number],
+        text=item.texts[number],
+        entities=one.entities,
+        cost_tokens=item.costs[number],
+        source=one.source,
+    )
+
+
+def _weighed(items: Sequence[Item], doubles: Sequence[Item], run: _Run) -> Weighed:
+    """Return what became of every candidate."""
+    if doubles:
+        scores = {item.candidate.id: item.score for item in items}
+        again = sorted(doubles, key=lambda item: (item.candidate.id, -item.stamp, item.costs))
+        for item in again:
+            item.score = scores[item.candidate.id]
+            item.claimed = judged(item.candidate)
+        rows = [*items, *again]
+    else:
+        rows = items
+    rules = bytearray([BUDGET]) * len(items) + bytearray([DUPLICATE]) * len(doubles)
+    lods = bytearray([LOD[item.lods[0]] for item in rows])
+    costs = [item.costs[0] for item in rows]
+    for rank in run.floored:
+        rules[rank] = IRRELEVANT
+    for item, number in run.taken:
+        rules[item.rank] = SHOWN
+        lods[item.rank] = LOD[item.lods[number]]
+        costs[item.rank] = item.costs[number]
+    return Weighed(
+        ids=[item.candidate.id for item in rows],
+        rules=rules,
+        lods=lods,
+        layers=bytearray([LAYER[item.candidate.source] for item in rows]),
+        costs=costs,
+        scores=array("d", [item.score for item in rows]),
+        own=array("d", [len(item.own) for item in rows]),
+        fresh=array("d", [item.fresh for item in items]),
+        cited=array("d", [item.cited for item in items]),
+        judged=array("d", [nan if item.claimed is None else item.claimed for item in rows]),
+    )
+
+
+# ── published ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _published(items: Sequence[Item], benefits: Sequence[float], tokens_max: int) -> _Run:
+    for item, benefit in zip(items, benefits, strict=True):
+        item.score = score(benefit, item.costs[item.offered])
+    left = tokens_max
+    taken: list[_Chosen] = []
+    for item in sorted(items, key=attrgetter("score"), reverse=True):  # stable: of equals the better rank
+        for number in range(item.offered, -1, -1):
+            if item.costs[number] <= left:
+                left -= item.costs[number]
+                taken.append((item, number))
+                break
+    return _Run(taken)
+
+
+# ── quality ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _quality(
+    items: Sequence[Item],
+    size: int,
+    tokens_max: int,
+    lod_mix: Mapping[Lod, float] | None,
+) -> _Run:
+    first, second, floored = _tiers(items, size)
+    taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
+    left = tokens_max - sum(item.costs[number] for item, number in taken)
+    if second and left >= 0:
+        taken += _best(second, left) if lod_mix is None else _mixed(second, left, lod_mix)
+    return _Run(taken, floored)
+
+
+def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[int]]:
+    """Weigh the items; return those that answer, those that may fill what is left, and the ranks of the rest."""
+    best = max([item.claimed or 0.0 for item in items], default=0.0)
+    floor = FLOOR * best * best
+    unjudged = OVERLAP / size if size else 0.0
+    share = JUDGED if size else 1.0
+    beside = (1 - CITATION) * (1 - share) / size if size else 0.0
+    first: list[Item] = []
+    second: list[Item] = []
+    floored: list[int] = []
+    for item in items:
+        claimed, own = item.claimed, item.own
+        if claimed is None:
+            item.weight = unjudged
+            # What is fresh and cited is worth that much only as far as it answers.
+            if own:
+                item.static *= item.overlap
+            (first if own or not size else second).append(item)
+        else:
+            # Whoever judged relevance knew the time: it is not added once more (decision 0007).
+            item.static = claimed * ((1 - CITATION) * share + CITATION * item.cited)
+            item.weight = beside
+            if size and not own and claimed < floor:
+                floored.append(item.rank)
+            else:
+                first.append(item)
+        item.most = most = item.static + item.weight * len(own) if own else item.static
+        item.score = score(most, item.costs[-1])
+    return first, second, floored
+
+
+def _benefit(item: Item, covered: set[str]) -> float:
+    """Return what an item adds to what is covered already."""
+    if not item.own:
+        return item.static
+    known = len(item.own & covered)
+    return item.static + item.weight * (len(item.own) - (1 - AGAIN) * known)
+
+
+def _best(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Return the best of three ways to fill the room: by score, by worth per token, the one best item."""
+    plain = _by_score(items, tokens_max)
+    if len(plain) == len(items) and all(number == len(item.costs) - 1 for item, number in plain):
+        return plain
+    found, most = plain, _worth(plain)
+    for other in (_in_order(_by_density(items, tokens_max)), _single(items, tokens_max)):
+        if (worth := _worth(other)) > most:
+            found, most = other, worth
+    return found
+
+
+def _worth(taken: Sequence[_Chosen]) -> float:
+    """Return the worth of a set, best score first."""
+    known: set[str] = set()
+    total = 0.0
+    for item, number in taken:
+        total += _benefit(item, known) ** POWER * item.shown[number]
+        known |= item.own
+    return round(total, DIGITS)
+
+
+def _single(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    best: tuple[float, Item, int] | None = None
+    for item in items:
+        if item.costs[0] <= tokens_max:
+            number = _fitting(item.costs, tokens_max)
+            worth = item.most**POWER * item.shown[number]
+            if best is None or worth > best[0]:
+                best = worth, item, number
+    return [] if best is None else [best[1:]]
+
+
+def _by_score(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Take the best score again and again, each item in as much detail as fits.
+
+    What an item adds only shrinks while others are taken, so a score that is still the best when it is looked at
+    again is the best of all (lazy evaluation: Minoux 1978).
+    """
+    known: set[str] = set()
+    heap = [(-item.score, item.rank, item) for item in items]
+    heapify(heap)
+    least = min((item.costs[0] for item in items), default=0)
+    left = tokens_max
+    taken: list[_Chosen] = []
+    while heap and left >= least:
+        was, rank, item = heappop(heap)
+        costs = item.costs
+        if costs[0] > left:
+            continue
+        if item.own and not known.isdisjoint(item.own):
+            now = -score(_benefit(item, known), costs[-1])
+            if now > was:
+                heappush(heap, (now, rank, item))
+                continue
+        number = _fitting(costs, left)
+        left -= costs[number]
+        known |= item.own
+        taken.append((item, number))
+    return taken
+
+
+def _fitting(costs: Sequence[int], left: int) -> int:
+    """Return the number of the most detailed rendition that fits; the first one does."""
+    number = len(costs) - 1
+    while costs[number] > left:
+        number -= 1
+    return number
+
+
+def _in_order(taken: Sequence[_Chosen]) -> list[_Chosen]:
+    """Return what was chosen with the best score first."""
+    known: set[str] = set()
+    heap = [(-item.score, item.rank, item, number) for item, number in taken]
+    heapify(heap)
+    found: list[_Chosen] = []
+    while heap:
+        was, rank, item, number = heappop(heap)
+        now = -score(_benefit(item, known), item.costs[-1])
+        if now > was:
+            heappush(heap, (now, rank, item, number))
+            continue
+        known |= item.own
+        found.append((item, number))
+    return found
+
+
+def _by_density(items: Sequence[Item], tokens_max: int) -> list[_Chosen]:
+    """Take what is worth most per token again and again: an item, or more detail of one that is in."""
+    known: set[str] = set()
+    left = tokens_max
+    #: By rank, where something is covered already.
+    worths: dict[int, float] = {}
+    heap = [step for item in items if (step := _first_step(item, left)) is not None]
+    heapify(heap)
+    least = min((item.costs[0] for item in items), default=0)
+    taken: dict[int, _Chosen] = {}
+    while heap:
+        was, rank, number, item = heappop(heap)
+        here = taken[rank][1] if rank in taken else -1
+        if here < 0:
+            if left < least:
+                continue
+            if item.own and not known.isdisjoint(item.own):
+                worths[rank] = _benefit(item, known) ** POWER
+        worth = worths.get(rank)
+        if worth is None:
+            worth = item.most**POWER
+        step = _step(item, here, left, worth)
+        if step is None:
+            continue
+        if step[0] > was or step[2] != number:
+            heappush(heap, step)
+            continue
+        left -= item.costs[number] - (item.costs[here] if here >= 0 else 0)
+        known |= item.own
+        taken[rank] = item, number
+        more = _step(item, number, left, worth)
+        if more is not None:
+            heappush(heap, more)
+    return list(taken.values())
+
+
+def _first_step(item: Item, left: int) -> tuple[float, int, int, Item] | None:
+    """Return `_step` of an item that is not in, in short: every candidate comes by here."""
+    costs, shown, worth = item.costs, item.shown, item.most**POWER
+    if len(costs) == 1:
+        cost = costs[0]
+        return None if cost > left else (-round(1000 * worth / (cost + FRAME), DIGITS), item.rank, 0, item)
+    best, chosen = 0.0, -1
+    for number, cost in enumerate(costs):
+        if cost > left:
+            break
+        gain = worth * shown[number] / (cost + FRAME)
+        if gain >= best:
+            best, chosen = gain, number
+    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
+
+
+def _step(item: Item, here: int, left: int, worth: float) -> tuple[float, int, int, Item] | None:
+    """Return the best next rendition of an item that fits: minus its worth per 1,000 tokens, rank, number, item."""
+    costs, shown = item.costs, item.shown
+    if here < 0:
+        if costs[-1] <= left and len(costs) == 1:
+            return -round(1000 * worth / (costs[0] + FRAME), DIGITS), item.rank, 0, item
+        seen, spent, frame = 0.0, 0, FRAME
+    else:
+        seen, spent, frame = shown[here], costs[here], 0
+    best, chosen = 0.0, -1
+    for number in range(here + 1, len(costs)):
+        more = costs[number] - spent
+        if more > left:
+            break
+        gain = worth * (shown[number] - seen) / max(1, more + frame)
+        if chosen < 0 or gain >= best:
+            best, chosen = gain, number
+    return None if chosen < 0 else (-round(1000 * best, DIGITS), item.rank, chosen, item)
+
+
+def _mixed(items: Sequence[Item], tokens_max: int, lod_mix: Mapping[Lod, float]) -> list[_Chosen]:
+    """Take the best score again and again, where a level of detail that has more than its share loses a little.
+
+    What a level loses is the same for all renditions of it, so the best of each level are all that must be compared.
+    """
+    known: set[str] = set()
+    left = tokens_max
+    heaps: dict[Lod, list[tuple[float, int, int, Item]]] = {lod: [] for lod in Lod}
+    for item in items:
+        gain = _benefit(item, known)
+        for number, lod in enumerate(item.lods):
+            heaps[lod].append(
+                (-score(gain * item.shown[number], item.costs[number]), item.rank, number, item)
+            )
+    for heap in heaps.values():
+        heapify(heap)
+    spent = dict.fromkeys(Lod, 0)
+    taken: dict[int, _Chosen] = {}
+    while True:
+        best: tuple[float, int, Lod] | None = None
+        used = tokens_max - left
+        for lod, heap in heaps.items():
+            _settle(heap, taken, known, left)
+            if heap:
+                over = max(0.0, spent[lod] / used - lod_mix.get(lod, 0.0)) if used else 0.0
+                found = round(heap[0][0] + MIXED * over, DIGITS), heap[0][1], lod
+                if best is None or found[:2] < best[:2]:
+                    best = found
+        if best is None:
+            return list(taken.values())
+        _, rank, number, item = heappop(heaps[best[2]])
+        left -= item.costs[number]
+        spent[best[2]] += item.costs[number]
+        known |= item.own
+        taken[rank] = item, number
+
+
+def _settle(
+    heap: list[tuple[float, int, int, Item]], taken: Mapping[int, object], known: set[str], left: int
+) -> None:
+    """Bring to the top of a heap what is really the best in it and can be taken."""
+    while heap:
+        was, rank, number, item = heap[0]
+        if rank in taken or item.costs[number] > left:
+            heappop(heap)
+            continue
+        now = -score(_benefit(item, known) * item.shown[number], item.costs[number])
+        if now <= was:
+            return
+        heappop(heap)
+        heappush(heap, (now, rank, number, item))

@@ -1,0 +1,295 @@
+"""Memories: a session as the engine asks it, as the project and as experience.
+
+The project (L2) is the session's own log and the profile of its namespace: facts, summaries of compactions, messages.
+Experience (L4) is what was done before: summaries of its past episodes, and of other sessions of the same namespace the
+facts, the summaries and the messages that were marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+from acms.contract.admission import excerpt
+from acms.contract.entities import entities, gaze
+from acms.contract.providers import size
+from acms.contract.schema import Candidate, Layer, Lod, RenderRequest, Variant
+from acms.errors import SessionNotFoundError
+from acms.facts.profile import PROFILE
+from acms.log.in_force import preview
+from acms.log.read import in_force
+from acms.model import Entry, Kind, Privacy, Search, State
+from acms.model import Source as Origin
+from acms.privacy.detect import effective, redact
+from acms.results import ContextItem, ContextItems, speak
+from acms.runtime.threads import breathe, off_loop
+from acms.session import ACMS
+from acms.text.chunks import spans
+from acms.view import View
+from acms.write.episodes import is_mark
+
+TITLE = 100
+"""Characters of a message's shortest rendition."""
+LONG = 400
+"""Characters from which a message has shorter renditions."""
+ROOM = 2
+"""A recall may find this many times what fits: the rest is there to choose from."""
+LEAST_BUDGET = 4_000
+"""Tokens that a recall may use where little fits: of long messages shorter renditions do."""
+ELSEWHERE = 8_000
+"""Tokens that a recall over the sessions of a namespace may use, at most."""
+PAST = 64
+"""Episodes, the newest ones, whose summaries are looked through."""
+UNNAMED = "default"
+"""The namespace of callers who have named none."""
+
+_Work: TypeAlias = tuple[Entry, Callable[[], Candidate]]
+"""An entry, and what makes a candidate of it."""
+
+
+class Found(NamedTuple):
+    """What a session knows, as candidates."""
+
+    candidates: tuple[Candidate, ...]
+    #: About how many characters there are to read in them.
+    size: int
+
+
+class Memory:
+    """A session as the engine asks it, for one reply: facts, summaries and messages of one recall, and past episodes.
+
+    A whole history that fits the budget is offered whole: recall is for what does not fit (decision 17 of the design).
+    """
+
+    def __init__(self, session: View, request: RenderRequest, mode: Privacy) -> None:
+        self._session = session
+        self._query = request.intent
+        self._tokens_max = request.tokens_max
+        self._budget = max(LEAST_BUDGET, ROOM * request.tokens_max)
+        self._mode = mode
+        self._asked = frozenset(gaze(request))
+        self._recalling = asyncio.Lock()
+        self._items: ContextItems | None = None
+
+    async def project(self) -> Found:
+        """Return what this log and its profile know about the query."""
+        items = await self._recall()
+        storage = self._session.storage
+        whole: list[Entry] = []
+        if items.version and (await storage.head(items.context)).tokens <= self._tokens_max:
+            whole = await in_force(storage, items.context, items.version, None)
+        there = {one.id for one in whole}
+        beyond = await self._rows([item.id for item in items if item.id not in there])
+
+        def work() -> Iterator[_Work]:
+            rows = beyond | {one.id: one for one in whole if _there(one)}
+            for item in items:
+                row = rows.pop(item.id, None)
+                if row is not None and (stored := _as_stored(item, row)).content.strip():
+                    yield row, partial(self._recalled, stored, row)
+            for row in rows.values():
+                yield row, partial(self._message, row)
+
+        return await off_loop(lambda: _found(work()), _letters(whole) + _letters(beyond.values()))
+
+    async def experience(self) -> Found:
+        """Return the summaries of past episodes, and what other sessions of the namespace know about the query."""
+        items = await self._recall()
+        work: list[_Work] = []
+        if items.version:
+            found = await self._session.storage.read(
+                items.context, at=items.version, kinds=(Kind.SUMMARY,), newest=PAST
+            )
+            marks = [one for one in found if is_mark(one) and _there(one)]
+            work = [(one, partial(self._episode, one)) for one in marks]
+        work += await self._elsewhere(items)
+        return await off_loop(partial(_found, work), _letters(row for row, _ in work))
+
+    async def _elsewhere(self, own: ContextItems) -> list[_Work]:
+        """Recall what other sessions of the namespace have learnt: facts, summaries, marked messages.
+
+        Of a namespace that nobody has named all callers are in it, and one must not read what another has said.
+        """
+        session = self._session
+        if not isinstance(session, ACMS) or session.namespace == UNNAMED:
+            return []
+        items = await session.recall(
+            self._query, token_budget=min(self._budget, ELSEWHERE), scope="namespace", relevant_only=True
+        )
+        search = Search(namespace=session.namespace, terms=tuple(self._query.split()), limit=PAST)
+        hits = {hit.id: hit.score for hit in await session.storage.search(search)}
+        rows = await self._rows([*(item.id for item in items), *hits])
+        ours = await self._contexts(own, {row.context for row in rows.values()})
+        known = {item.id for item in own}
+        for id in [id for id, row in rows.items() if id in known or row.version <= ours.get(row.context, 0)]:
+            del rows[id]
+        work: list[_Work] = [
+            (row, partial(self._recalled, stored, row, Layer.L4))
+            for item in items
+            if (row := rows.get(item.id)) is not None
+            and (stored := _as_stored(item, row)).content.strip()
+            and (row.kind is not Kind.MESSAGE or row.markers)
+        ]
+        marks = [(row, hits[id]) for id, row in rows.items() if id in hits and is_mark(row)]
+        return work + [(row, partial(self._episode, row, score)) for row, score in marks]
+
+    async def _contexts(self, own: ContextItems, found: Collection[str]) -> dict[str, float]:
+        """Return which logs are no experience, each up to a version: this one, its ancestors, the profile."""
+        storage = self._session.storage
+        ours: dict[str, float] = {}
+        if own.version:
+            ours = dict((await storage.context(own.context)).lineage)
+            ours[own.context] = inf
+        for id in found:
+            try:
+                if id not in ours and (await storage.context(id)).key == PROFILE:
+                    ours[id] = inf
+            except SessionNotFoundError:  # deleted meanwhile
+                ours[id] = inf
+        return ours
+
+    async def _recall(self) -> ContextItems:
+        async with self._recalling:
+            if self._items is None:
+                self._items = await self._session.recall(self._query, token_budget=self._budget)
+            return self._items
+
+    async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """Return entries by id, those that are still there."""
+        found = await self._session.storage.get(list(dict.fromkeys(ids)))
+        return {one.id: one for one in found if one is not None and _there(one)}
+
+    def _episode(self, row: Entry, relevance: float | None = None) -> Candidate:
+        return self._candidate(
+            row,
+            row.content,
+            source=Layer.L4,
+            lod=Lod.MICRO,
+            citations=(f"episode:{row.episode}",),
+            relevance=relevance,
+        )
+
+    def _recalled(self, item: ContextItem, row: Entry, source: Layer = Layer.L2) -> Candidate:
+        """Return what was recalled as a candidate, with its score as relevance where it was ranked."""
+        relevance = item.score or None
+        if item.source is Origin.FACT:
+            data = row.data
+            about = f"{data.get('subject', '')} {data.get('attribute', '')} "
+            return self._candidate(
+                row,
+                item.content,
+                source=source,
+                lod=Lod.MACRO,
+                citations=row.sources,
+                about=about,
+                relevance=relevance,
+            )
+        return self._said(row, item.content, speak(item.speaker, ""), relevance, source)
+
+    def _message(self, row: Entry) -> Candidate:
+        return self._said(
+            row, row.content, "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, ""), None
+        )
+
+    def _said(
+        self, row: Entry, content: str, lead: str, relevance: float | None, source: Layer = Layer.L2
+    ) -> Candidate:
+        summary = row.kind is Kind.SUMMARY
+        return self._candidate(
+            row,
+            content,
+            source=source,
+            lod=Lod.MICRO if summary else Lod.ATOMIC,
+            citations=row.sources if summary else (row.id,),
+            lead=lead,
+            relevance=relevance,
+        )
+
+    def _candidate(
+        self,
+        row: Entry,
+        content: str,
+        *,
+        lod: Lod,
+        citations: tuple[str, ...],
+        source: Layer = Layer.L2,
+        lead: str = "",
+        about: str = "",
+        relevance: float | None = None,
+    ) -> Candidate:
+        """Return an entry as a candidate: redacted first, for what is cut from a text may cut a secret in two.
+
+        Of a blocked one only the entities that the caller has named: ours are the words of its text.
+        """
+        mode = effective(self._mode, self._session.stage.mode or Privacy.ALLOW, row.privacy)
+        if mode is Privacy.BLOCK:
+            names = tuple(name for name in entities(about + content) if name in self._asked)
+            return Candidate(
+                id=row.id,
+                source=source,
+                lod=lod,
+                entities=names,
+                timestamp=row.created_at,
+                relevance=relevance,
+                privacy=mode,
+            )
+        clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
+        if clean is None:
+            clean = redact(row.content, mode).text
+        text = redact(lead, mode).text + clean
+        return Candidate(
+            id=row.id,
+            source=source,
+            lod=lod,
+            text=text,
+            entities=entities(about + clean),
+            timestamp=row.created_at,
+            citations=citations,
+            variants=_shorter(text, lod),
+            relevance=relevance,
+            privacy=row.privacy,
+        )
+
+
+def _letters(rows: Iterable[Entry]) -> int:
+    """Return about how much there is to read in some entries: what is shown of one is read beside what was stored."""
+    return sum([2 * len(one.content) for one in rows])
+
+
+def _found(work: Iterable[_Work]) -> Found:
+    """Read the texts."""
+    candidates: list[Candidate] = []
+    for _, make in work:
+        candidates.append(make())
+        breathe()
+    return Found(tuple(candidates), sum(map(size, candidates)))
+
+
+def _as_stored(item: ContextItem, row: Entry) -> ContextItem:
+    """Return an item that its session has redacted with what was stored: a reply has a stage of its own."""
+    return item if item.redaction is None else replace(item, content=row.content)
+
+
+def _there(row: Entry) -> bool:
+    return row.state is State.LIVE and bool(row.content.strip())
+
+
+def _shorter(shown: str, lod: Lod) -> tuple[Variant, ...]:
+    """Return shorter renditions of a long text: its first line, and its first sentences."""
+    if len(shown) < LONG or lod is Lod.MACRO:
+        return ()
+    title = Variant(lod=Lod.MACRO, text=preview(shown, TITLE), cost_tokens=0)
+    if lod is Lod.MICRO:
+        return (title,)
+    end = 0
+    for _, stop in spans(shown):
+        if stop > len(shown) // 3:
+            break
+        end = stop
+    if end <= TITLE:
+        return (title,)
+    return (title, Variant(lod=Lod.MICRO, text=f"{shown[:end].rstrip()} […]", cost_tokens=0))

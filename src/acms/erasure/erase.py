@@ -1,0 +1,534 @@
+"""Erasing, expiring and collecting: three ways in which content goes for ever, and how that is proved.
+
+*Erase* takes everything that was made from the content along, in every fork. *Expire* is retention: the content goes,
+and the summary that stands for it stays. *Delete* only hides; what no fork reads any more is *collected* by a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import EllipsisType
+from typing import Any, TypeVar
+
+from acms.branches.export import Progress
+from acms.erasure import proof
+from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
+from acms.facts.profile import profile
+from acms.log import policy_levels, validation
+from acms.log.in_force import Cover
+from acms.log.policy import CompactionPolicy
+from acms.log.provenance import Link, Reached, Run, spans
+from acms.log.reissue import COPIED, COPIES
+from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
+from acms.ports import StorageBackend
+from acms.results import Erasure
+from acms.storage.append_rules import segments
+
+T = TypeVar("T")
+
+COLLECT_AFTER = timedelta(days=30)
+"""How long a deleted context can still be brought back."""
+LOOK_AGAIN = timedelta(days=1)
+"""When a job that must wait for people, such as one under legal hold, looks again."""
+BATCH = 500
+"""Entries that go in one commit."""
+PAGE = 500
+
+
+# ── erase ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def erase(
+    storage: StorageBackend,
+    context: str,
+    ids: Sequence[str],
+    *,
+    verify: bool = False,
+    reason: str = "erased",
+    service: CompactionPolicy | None = None,
+    progress: Progress | None = None,
+) -> Erasure:
+    """Erase entries that a context reads, and whatever was made from them, in every fork of its tree.
+
+    Their edits and what they edit go, every summary that stands for one of them, every fact and summary that names one
+    as a source, directly or not, also in the profile of the namespace; and the same in copies of these contexts. A
+    summary's context is asked to be compacted again where the policy says so (`service` is its outermost level).
+    Repeating completes what was interrupted.
+    `EntryNotFoundError` for an id the context does not read, `LegalHoldError` before anything was changed.
+    """
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
+        raise ValidationError("must be a list of one id or more", field="ids")
+    for id in ids:
+        validation.name(id, "ids")
+    reader = await storage.context(context)
+    found: list[Link] = []
+    for some in _batches(list(ids)):
+        for id, entry in zip(some, await storage.get(some), strict=True):
+            if entry is None or _owner(reader, entry.version) != entry.context:
+                raise EntryNotFoundError(f"the context {context!r} has no entry {id!r}")
+            found.append(_link(await _context_of(storage, reader, entry), entry))
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+
+
+async def erase_context(
+    storage: StorageBackend,
+    id_or_key: str,
+    *,
+    namespace: str = "default",
+    verify: bool = False,
+    reason: str = "erased",
+    service: CompactionPolicy | None = None,
+    progress: Progress | None = None,
+) -> Erasure:
+    """Erase everything a context ever said itself; its forks see tombstones. A deleted one is found by its id.
+
+    What it inherited is its ancestors'. Its name, settings and tags stay: they say nothing that was said.
+    """
+    name = validation.name(id_or_key, "id_or_key")
+    found = [
+        _link(own, entry)
+        async for own, entry in _own(storage, [await storage.context(name, namespace=namespace)])
+    ]
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+
+
+async def erase_subject(
+    storage: StorageBackend,
+    *,
+    namespace: str | EllipsisType = ...,
+    actor: str | EllipsisType = ...,
+    verify: bool = False,
+    reason: str = "erased",
+    service: CompactionPolicy | None = None,
+    progress: Progress | None = None,
+) -> Erasure:
+    """Erase a whole namespace, or what one actor said: in one namespace, or wherever the tenant has it.
+
+    A name that is left out is not asked for; one that is given must name something: None, an empty one and "*" raise
+    `ValidationError`, so a variable that was never filled erases nothing.
+    """
+    if namespace is ... and actor is ...:
+        raise ValidationError("give a namespace, an actor or both", field="namespace")
+    within = None if namespace is ... else _one(namespace, "namespace")
+    who = None if actor is ... else _one(actor, "actor")
+    contexts = await _contexts(storage, ContextQuery(namespace=within, deleted=True, limit=PAGE))
+    found = [
+        _link(own, entry)
+        async for own, entry in _own(storage, contexts, kinds=None if who is None else (Kind.MESSAGE,))
+        if who is None or entry.actor == who
+    ]
+    return await _Erasing(storage, found, reason, service, progress).run(verify=verify)
+
+
+async def erase_tenant(
+    storage: StorageBackend,
+    *,
+    confirm: str,
+    verify: bool = False,
+    reason: str = "erased",
+    progress: Progress | None = None,
+) -> Erasure:
+    """Erase everything the tenant of this handle has; `confirm` must be its name."""
+    if confirm != storage.tenant:
+        raise ValidationError("must be the name of the tenant whose data goes", field="confirm")
+    contexts = await _contexts(storage, ContextQuery(deleted=True, limit=PAGE))
+    found = [_link(own, entry) async for own, entry in _own(storage, contexts)]
+    return await _Erasing(storage, found, reason, None, progress).run(verify=verify)
+
+
+def _one(value: object, field: str) -> str:
+    if not isinstance(value, str) or value.strip() in ("", "*"):
+        raise ValidationError(f"must be the name of one {field}, was {value!r}", field=field)
+    return validation.name(value, field)
+
+
+class _Erasing:
+    """One erasure: what it was asked to take, and what went so far."""
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        asked: Sequence[Link],
+        reason: str,
+        service: CompactionPolicy | None,
+        progress: Progress | None,
+    ) -> None:
+        self._storage = storage
+        self._asked = asked
+        self._reason = validation.name(reason, "reason")
+        self._service = service or CompactionPolicy()
+        self._progress = progress
+        self._contexts: dict[str, Context] = {}
+        #: Ids of what is blank by now.
+        self._gone = {link.id for link in asked if link.state is State.ERASED}
+        self._texts: set[bytes] = set()
+
+    async def run(self, *, verify: bool) -> Erasure:
+        """Take away what was asked for and what cites it, until nothing new does."""
+        while True:
+            doomed = await self._doomed()
+            left = [link for link in doomed if link.id not in self._gone]
+            if not left:
+                break
+            await self._check_holds(left)
+            if verify:
+                await self._remember(left)
+            await self._blank(left)
+        await self._compact_again(doomed)
+        asked = {link.id for link in self._asked}
+        derived = (Kind.FACT, Kind.SUMMARY)
+        return Erasure(
+            ids=tuple(link.id for link in doomed),
+            cascaded=tuple(link.id for link in doomed if link.id not in asked and link.kind in derived),
+            contexts=tuple(dict.fromkeys(link.owner for link in doomed)),
+            residue=tuple(await self._residue(doomed)) if verify else (),
+            verified=verify,
+        )
+
+    async def _doomed(self) -> list[Link]:
+        """Return what must go as the logs are now: what was asked for first."""
+        roots = {(await self._context(link.owner)).root for link in self._asked}
+        self._contexts.update(await _trees(self._storage, roots))
+        made = [link async for link in _made(self._storage, self._contexts.values())]
+        self._gone.update(link.id for link in made if link.state is State.ERASED)
+        reached = Reached(self._asked)
+        copies = [one for one in self._contexts.values() if COPIED in one.settings]
+        followed: set[str] = set()
+        while True:
+            reached.spread(made)
+            new = [link for link in reached.links.values() if link.id not in followed]
+            if not new:
+                return list(reached.links.values())
+            for link in new:
+                followed.add(link.id)
+                for owner, first, last in link.runs if link.kind is Kind.MESSAGE else ():
+                    await self._reach(reached, owner, first, last, kinds=(Kind.MESSAGE,))
+                for copy in copies:
+                    original = self._contexts.get(copy.settings[COPIED]["context"])
+                    if (
+                        original is not None
+                        and link.version <= copy.settings[COPIED]["version"]
+                        and _owner(original, link.version) == link.owner
+                    ):
+                        await self._reach(reached, copy.id, link.version, link.version)
+
+    async def _reach(
+        self, reached: Reached, owner: str, first: int, last: int, *, kinds: Sequence[Kind] | None = None
+    ) -> None:
+        """Add some entries of one owner."""
+        for entry in await self._storage.read(
+            owner, after=first - 1, before=last + 1, kinds=kinds, deleted=True
+        ):
+            reached.add(_link(await self._context(owner), entry))
+            if entry.state is State.ERASED:
+                self._gone.add(entry.id)
+
+    async def _context(self, id: str) -> Context:
+        if id not in self._contexts:
+            self._contexts[id] = await self._storage.context(id)
+        return self._contexts[id]
+
+    async def _check_holds(self, links: Sequence[Link]) -> None:
+        """Raise when a context that reads one of these is under legal hold."""
+        oldest: dict[str, int] = {}
+        for link in links:
+            oldest[link.owner] = min(link.version, oldest.get(link.owner, link.version))
+        readers = [
+            context
+            for context in self._contexts.values()
+            if context.id in oldest
+            or any(oldest.get(owner, upto + 1) <= upto for owner, upto in context.lineage)
+        ]
+        held = await _held(self._storage, readers)
+        if held is not None:
+            raise LegalHoldError(
+                f"{held} is under legal hold: nothing was erased", options=("lift the hold first",)
+            )
+
+    async def _remember(self, links: Sequence[Link]) -> None:
+        """Keep the texts that go, to look for them afterwards."""
+        for some in _batches(links):
+            for entry in await self._storage.get([link.id for link in some]):
+                if entry is not None:
+                    self._texts.update(text.encode() for text in proof.texts(entry))
+
+    async def _blank(self, links: Sequence[Link]) -> None:
+        """Blank entries, those that cite others before these or in the same commit: newest first."""
+        asked = {link.id for link in self._asked}
+        owners = {link.owner for link in links if link.id in asked}
+        last = [link for link in links if link.id in asked or (len(owners) == 1 and link.owner in owners)]
+        after = {link.id for link in last}
+        done = 0
+        for group in ([link for link in links if link.id not in after], last):
+            by_owner: dict[str, list[Link]] = {}
+            for link in sorted(group, key=lambda link: -link.version):
+                by_owner.setdefault(link.owner, []).append(link)
+            for owner, some in by_owner.items():
+                for batch in _batches(some):
+                    versions = [link.version for link in batch]
+                    await self._storage.blank(
+                        owner, versions, to=State.ERASED, audit={"reason": self._reason}
+                    )
+                    self._gone.update(link.id for link in batch)
+                    done += len(batch)
+                    if self._progress is not None:
+                        self._progress(done, len(links))
+
+    async def _compact_again(self, doomed: Sequence[Link]) -> None:
+        """Ask for a compaction where a summary went: what it stood for is in force again."""
+        for owner in dict.fromkeys(link.owner for link in doomed if link.kind is Kind.SUMMARY):
+            context = await self._storage.context(owner)
+            if context.deleted_at is not None:
+                continue
+            found = await policy_levels.resolve(
+                self._storage, owner, namespace=context.namespace, service=self._service
+            )
+            if not found.policy.enabled or found.policy.budget is None:
+                continue
+            job = JobDraft(kind="compact", dedupe=f"compact:{owner}")
+            (result,) = await self._storage.append([Append(context=owner, drafts=(), jobs=(job,))])
+            if isinstance(result, ACMSError) and not isinstance(result, SessionNotFoundError):
+                raise result
+
+    async def _residue(self, doomed: Sequence[Link]) -> list[str]:
+        citing = [link for link in await self._doomed() if link.id not in self._gone]
+        found = await proof.residue(self._storage, doomed, self._contexts, sorted(self._texts))
+        return [*(f"{link.id} was made from it" for link in citing), *found]
+
+
+# ── what is read of a tree ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _contexts(storage: StorageBackend, query: ContextQuery) -> list[Context]:
+    """Return every context of a query, oldest first."""
+    found: list[Context] = []
+    while True:
+        page = await storage.contexts(query)
+        found += page.items
+        if page.next_after is None:
+            return found[::-1]
+        query = replace(query, after=page.next_after)
+
+
+async def _trees(storage: StorageBackend, roots: Iterable[str]) -> dict[str, Context]:
+    """Return every context of some fork trees, of their copies, and of the trees of their namespaces' profiles.
+
+    Deleted ones too.
+    """
+    found: dict[str, Context] = {}
+    waiting, namespaces = set(roots), set[str]()
+    while waiting:
+        query = ContextQuery(root=waiting.pop(), deleted=True, limit=PAGE)
+        for context in await _contexts(storage, query):
+            found[context.id] = context
+            for copy in context.settings.get(COPIES, ()):
+                if copy not in found:
+                    try:
+                        waiting.add((await storage.context(copy)).root)
+                    except SessionNotFoundError:  # it was to be made, and never was
+                        continue
+            if context.namespace not in namespaces:
+                namespaces.add(context.namespace)
+                known = await profile(storage, context.namespace)
+                if known is not None and known.id not in found:
+                    waiting.add(known.root)
+    return found
+
+
+async def _own(
+    storage: StorageBackend, contexts: Iterable[Context], **selection: Any
+) -> AsyncIterator[tuple[Context, Entry]]:
+    """Yield the entries that contexts own, deleted ones too."""
+    for context in contexts:
+        after = context.fork or 0
+        while True:
+            page = await storage.read(context.id, after=after, limit=PAGE, deleted=True, **selection)
+            for entry in page:
+                yield context, entry
+            if len(page) < PAGE:
+                break
+            after = page[-1].version
+
+
+async def _made(storage: StorageBackend, contexts: Iterable[Context]) -> AsyncIterator[Link]:
+    """Yield everything in some contexts that was made from something: facts, summaries, edits."""
+    for context in contexts:
+        async for _, entry in _own(storage, [context], kinds=(Kind.FACT, Kind.SUMMARY)):
+            yield _link(context, entry)
+        async for _, entry in _own(storage, [context], kinds=(Kind.MESSAGE,), replacing=True):
+            yield _link(context, entry)
+
+
+def _link(context: Context, entry: Entry) -> Link:
+    runs: list[Run] = []
+    for first, last in spans(entry.kind, entry.replaces, entry.covers):
+        runs += segments(context.id, context.lineage, first, last)
+    return Link(entry.id, entry.context, entry.version, entry.kind, entry.state, tuple(runs), entry.sources)
+
+
+def _owner(context: Context, version: int) -> str:
+    """Return the id of the context that has the row of a version."""
+    return segments(context.id, context.lineage, version, version)[0][0]
+
+
+async def _context_of(storage: StorageBackend, reader: Context, entry: Entry) -> Context:
+    return reader if entry.context == reader.id else await storage.context(entry.context)
+
+
+async def _held(storage: StorageBackend, contexts: Iterable[Context]) -> str | None:
+    """Return what of some contexts is under legal hold, in words; None when nothing is."""
+    namespaces: set[str] = set()
+    for context in contexts:
+        if context.settings.get(policy_levels.HOLD):
+            return f"the context {context.id}"
+        namespaces.add(context.namespace)
+    for namespace in sorted(namespaces):
+        if (await policy_levels.namespace_settings(storage, namespace)).get(policy_levels.HOLD):
+            return f"the namespace {namespace!r}"
+    return None
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
+
+
+# ── expire and collect: jobs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def expire(
+    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _now
+) -> Done | Retry | Failed:
+    """Work off a job "expire": delete the content of old messages that a summary stands for.
+
+    The payload names the summary by the job that wrote it behind a version (a log that came from another store may have
+    one of another job with this id), and the retention in seconds. A message expires when it is older and, in every
+    live context that reads it, a summary in force stands for it; summaries and derived rows stay.
+    Until all of them are gone the job comes back: when the next one is old enough, or in a day.
+    """
+    context = await storage.context(lease.job.context)
+    writer, seconds = lease.job.payload.get("job"), lease.job.payload.get("seconds")
+    if not isinstance(writer, str) or not isinstance(seconds, int | float):
+        return Failed(error="the payload names no job that wrote a summary and no seconds")
+    now = clock()
+    after = lease.job.payload.get("after", 0)
+    found = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
+    summary = next((one for one in found if one.data.get("job") == writer), None)
+    if summary is None or summary.version not in (await _standing(storage, context)).summaries:
+        return Done()  # what it stood for is in force again, or another summary stands for it
+    tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
+    readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
+    held = await _held(storage, readers)
+    if held is not None:
+        return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
+    return await _expire(storage, context, summary, readers, now, float(seconds))
+
+
+async def _expire(
+    storage: StorageBackend,
+    context: Context,
+    summary: Entry,
+    readers: Sequence[Context],
+    now: datetime,
+    seconds: float,
+) -> Done | Retry:
+    standing = {one.id: await _standing(storage, one) for one in readers}
+    old: list[int] = []
+    later: list[float] = []
+    blocked = False
+    for first, last in summary.replaces:
+        after = first - 1
+        while after < last:
+            page = await storage.read(
+                context.id, after=after, before=last + 1, kinds=(Kind.MESSAGE,), limit=PAGE, deleted=True
+            )
+            if not page:
+                break
+            after = page[-1].version
+            for entry in page:
+                if entry.state is not State.LIVE:
+                    continue
+                left = seconds - (now - entry.created_at).total_seconds()
+                if left > 0:
+                    later.append(left)
+                elif all(
+                    standing[one.id].stand_for(entry.version)
+                    for one in readers
+                    if _owner(one, entry.version) == entry.context
+                ):
+                    old.append(entry.version)
+                else:
+                    blocked = True
+    for some in _batches(old):
+        audit = {"reason": "retention", "seconds": seconds, "summary": summary.id}
+        await storage.blank(context.id, some, to=State.EXPIRED, audit=audit)
+    waits = [*later, *([LOOK_AGAIN.total_seconds()] if blocked else [])]
+    if not waits:
+        return Done()
+    wait = min(min(waits), timedelta(days=365).total_seconds())
+    why = "a fork still reads some of it as it was said" if blocked else "some of it is not old enough"
+    return Retry(error=why, not_before=now + timedelta(seconds=wait))
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What is out of force in a context, and which summaries are in force."""
+
+    cover: Cover
+    summaries: frozenset[int]
+
+    def stand_for(self, version: int) -> bool:
+        """Return whether a summary in force stands for a version."""
+        return self.cover.by(version) in self.summaries
+
+
+async def _standing(storage: StorageBackend, context: Context) -> _Standing:
+    cover = Cover(await storage.read(context.id, replacing=True, deleted=True))
+    live = (one for one in cover.shown if one.kind is Kind.SUMMARY and one.state is State.LIVE)
+    return _Standing(cover, frozenset(one.version for one in live))
+
+
+async def collect(
+    storage: StorageBackend, lease: Lease, *, clock: Callable[[], datetime] = _now
+) -> Done | Retry:
+    """Work off a job "collect": erase what only deleted contexts of a tree still have.
+
+    Of every context of the tree that was deleted `COLLECT_AFTER` ago or earlier, its own entries that no live context
+    reads. What others made from them stays: deleting a conversation does not unlearn what it taught. A context that was
+    brought back keeps everything; one that was deleted again since is looked at again when its time has come.
+    """
+    context = await storage.context(lease.job.context)
+    now = clock()
+    if context.deleted_at is None:
+        return Done()
+    if now < context.deleted_at + COLLECT_AFTER:
+        return Retry(error="it can still be brought back", not_before=context.deleted_at + COLLECT_AFTER)
+    tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
+    held = await _held(storage, tree)
+    if held is not None:
+        return Retry(error=f"{held} is under legal hold", not_before=now + LOOK_AGAIN)
+    for one in tree:
+        if one.deleted_at is None or now < one.deleted_at + COLLECT_AFTER:
+            continue
+        reads = [
+            upto
+            for other in tree
+            if other.deleted_at is None
+            for owner, upto in other.lineage
+            if owner == one.id
+        ]
+        kept = max(reads, default=0)
+        left = [
+            entry.version
+            async for _, entry in _own(storage, [one])
+            if entry.version > kept and entry.state is not State.ERASED
+        ]
+        for some in _batches(left):
+            await storage.blank(one.id, some, to=State.ERASED, audit={"reason": "collected"})
+    return Done()

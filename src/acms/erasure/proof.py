@@ -1,0 +1,135 @@
+"""Proof of an erasure: everything that is still found of entries whose content should be gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from acms.branches import export
+from acms.log import hash_chain
+from acms.log.provenance import Link
+from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
+from acms.ports import StorageBackend
+from acms.storage.wrapper import WrapperStorage
+
+PAGE = 500
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """A store that can say what it still holds of erased entries."""
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is left of entries and of their texts, in words without their content."""
+        ...
+
+
+async def residue(
+    storage: StorageBackend, links: Sequence[Link], contexts: Iterable[str], texts: Sequence[bytes]
+) -> list[str]:
+    """Return what is still found of erased entries; says where, never what.
+
+    Rows, hash chains, the jobs of the contexts, and whatever the store itself can say: its keys and derived rows, and
+    on a file every byte, searched for the texts.
+    """
+    found: list[str] = []
+    ids = [link.id for link in links]
+    while isinstance(storage, WrapperStorage):  # what is stored, not what is remembered of it
+        if isinstance(storage, Searchable):  # a place beside the store
+            for start in range(0, len(ids), PAGE):
+                found += await storage.residue(ids[start : start + PAGE], texts)
+        storage = storage.inner
+    for start in range(0, len(ids), PAGE):
+        some = ids[start : start + PAGE]
+        for id, entry in zip(some, await storage.get(some), strict=True):
+            if entry is None:
+                found.append(f"{id} is missing: its place should stay")
+            elif entry.state is not State.ERASED or _content(entry):
+                found.append(f"{id} still has content")
+    for owner in dict.fromkeys(link.owner for link in links):
+        found += await _broken(storage, await storage.context(owner))
+    found += await _named(storage, contexts, ids)
+    if isinstance(storage, Searchable):
+        found += await storage.residue(ids, texts)
+    return found
+
+
+async def _named(storage: StorageBackend, contexts: Iterable[str], ids: Sequence[str]) -> list[str]:
+    """Return the jobs that still name what is gone."""
+    found: list[str] = []
+    for context in contexts:
+        after: str | None = None
+        while True:
+            page = await storage.jobs(JobQuery(context=context, after=after, limit=PAGE))
+            for job in page.items:
+                payload = json.dumps(dict(job.payload)) if job.payload else ""
+                if payload and any(id in payload for id in ids):
+                    found.append(f"the payload of job {job.id} names it")
+            after = page.next_after
+            if after is None:
+                break
+    return found
+
+
+def _content(entry: Entry) -> bool:
+    left = (entry.content, entry.parts, entry.data, entry.metadata, entry.salt, entry.key, entry.actor)
+    return any(left)
+
+
+def texts(entry: Entry) -> Iterator[str]:
+    """Yield every text of an entry that must not be found once it is erased."""
+    yield entry.content
+    yield from (entry.key or "", entry.actor or "")
+    yield from _strings(entry.data, keys=False)  # its names are ours
+    yield from _strings(entry.metadata)
+    for part in entry.parts:
+        match part:
+            case Text(text) | Reasoning(text):
+                yield text
+            case ToolCall():
+                yield part.arguments
+            case Media():
+                yield part.ref
+            case Raw():
+                yield part.json
+            case _:
+                yield part.output
+
+
+def _strings(value: Json, *, keys: bool = True) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        if keys:
+            yield from map(str, value)
+        for item in value.values():
+            yield from _strings(item, keys=keys)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item, keys=keys)
+
+
+async def _broken(storage: StorageBackend, context: Context) -> list[str]:
+    """Return where the hash chain of a log does not verify; a deleted one can be read, but has no head to check."""
+    if context.deleted_at is None:
+        return [str(problem) for problem in await export.verify(storage, context)]
+    oldest = await storage.context(context.lineage[0][0]) if context.lineage else context
+    head, before = hash_chain.genesis(oldest.parent or oldest.id), 0
+    found: list[str] = []
+    rest: list[Entry] = []
+    more = True
+    while more:
+        after = rest[-1].version if rest else before
+        page = await storage.read(context.id, after=after, limit=PAGE, deleted=True)
+        entries = [*rest, *page]
+        # One append at a time: its last one may go on on the next page.
+        more = bool(page)
+        cut = len([entry for entry in entries if entry.batch != entries[-1].batch]) if more else len(entries)
+        whole, rest = entries[:cut], entries[cut:]
+        found += [
+            f"{context.id} v{n}: {what}" for n, what in hash_chain.verify(whole, head=head, version=before)
+        ]
+        if whole:
+            head, before = whole[-1].chain, whole[-1].version
+    return found

@@ -1,0 +1,571 @@
+"""Consolidate: what becomes of the facts a reflector proposes (rule 1.16, decision 26).
+
+Pure: the same proposals about the same facts give the same drafts. Addresses and ids decide what takes the place of
+what, never likeness. What is retired takes along the sentences that said it: they are *demoted*, and recall leaves them
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from math import isfinite
+from typing import Any
+
+from acms.errors import ValidationError
+from acms.facts.mentions import Said, fold
+from acms.knowledge import Cardinality, Decision, Fact, Outcome, Proposal
+from acms.log import validation
+from acms.log.facts import Address, address, has_address
+from acms.log.hash_chain import locate
+from acms.model import Draft, Entry, Json, Kind, MarkerType, Origin, Privacy, Span
+
+LABEL = 255
+"""Characters of a subject, an attribute or a type."""
+VALUE = 4_096
+"""Bytes of a value."""
+ROUNDS = 8
+"""Parts an answer that contradicts itself is divided into, at most."""
+
+_ACTIONS = ("add", "update", "remove", "keep")
+_TRUST = {
+    origin: rank
+    for rank, origins in enumerate(
+        (
+            (Origin.EXTERNAL,), (Origin.TOOL,), (Origin.DERIVED,), (Origin.ASSISTANT,), (Origin.USER,),
+            (Origin.SYSTEM,),
+        )
+    )
+    for origin in origins
+}  # fmt: skip
+_STRICT = (Privacy.ALLOW, Privacy.REDACT, Privacy.BLOCK)
+_MARKERS = frozenset(marker.value for marker in MarkerType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The limits of `ReflectionConfig`."""
+
+    min_confidence: float
+    #: Facts that one answer may add.
+    max_facts: int
+    #: Tokens a fact may have.
+    max_tokens: int
+    #: Facts in force; beyond, some are archived.
+    max_active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consolidated:
+    """What is to be appended, and why."""
+
+    #: New facts first, then what ends others; each with a key, so that a repeated append changes nothing.
+    drafts: tuple[Draft, ...]
+    #: One for each proposal, in order.
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Messages that are needed, each with up to two before and after it of the same episode."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A proposal that passed the rules about itself."""
+
+    index: int
+    proposal: Proposal
+    sources: tuple[Entry, ...]
+    trust: Origin
+    #: Facts in force that go: named by the proposal, or met at its address.
+    named: tuple[Fact, ...] = ()
+    met: tuple[Fact, ...] = ()
+    where: Address = ("", "")
+    cardinality: Cardinality = "many"
+    note: str = ""
+
+    @property
+    def ends(self) -> tuple[Fact, ...]:
+        return tuple({fact.id: fact for fact in (*self.named, *self.met)}.values())
+
+    @property
+    def exclusive(self) -> bool:
+        return self.cardinality == "one"
+
+
+@dataclass(slots=True)
+class _Book:
+    """What was decided so far."""
+
+    proposals: Sequence[Proposal]
+    decisions: dict[int, Decision] = field(default_factory=dict)
+
+    def decide(
+        self, index: int, outcome: Outcome, reason: str, fact_id: str | None = None, draft: int | None = None
+    ) -> None:
+        self.decisions[index] = Decision(
+            proposal=self.proposals[index], outcome=outcome, reason=reason, fact_id=fact_id, draft=draft
+        )
+
+
+def rounds(proposals: Sequence[Proposal], known: Sequence[Fact]) -> list[list[int]]:
+    """Divide an answer so that no part says two things about one fact or one address of cardinality one.
+
+    What was said first and corrected later in the same answer is stored and then retired, like any correction: each
+    part is consolidated and appended on its own, in order. So is what was said and is no longer so. Returns the places
+    of the proposals of each part.
+    """
+    one = {address(fact.subject, fact.attribute) for fact in known if fact.cardinality == "one"}
+    sound = [not _fault(said) for said in proposals]
+    for index, said in enumerate(proposals):
+        if sound[index] and said.cardinality == "one":
+            one.add(address(said.subject, said.attribute))
+    found: list[list[int]] = [[]]
+    values: dict[object, tuple[str, ...]] = {}
+    for index, said in enumerate(proposals):
+        if sound[index] and said.action in ("add", "update") and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            about: list[object] = [where] if has_address(where) and where in one else []
+            about += [said.fact_id] if said.fact_id is not None else []
+            value = fold(said.value) or fold(said.content)
+            if any(values.get(one, value) != value for one in about):
+                found.append([])
+                values.clear()
+            values.update(dict.fromkeys(about, value))
+            values[where, fold(said.value)] = value
+        elif sound[index] and said.action == "remove" and len(found) < ROUNDS:
+            where = address(said.subject, said.attribute)
+            if (said.fact_id or (where, fold(said.value))) in values:
+                found.append([])
+                values.clear()
+        found[-1].append(index)
+    return found
+
+
+def consolidate(
+    proposals: Sequence[Proposal],
+    known: Sequence[Fact],
+    read: Sequence[Entry],
+    rules: Rules,
+    *,
+    now: datetime,
+    count: Callable[[str], int],
+    key: str,
+) -> Generator[Around, Mapping[str, Sequence[Entry]], Consolidated]:
+    """Decide about proposals, in order, and return what to append.
+
+    `known` are the facts in force of one log, `read` the messages that the reflector read. Asks at most once for
+    messages around others, when something is retired; ids without an answer are passed over. `key` begins the keys of
+    all drafts: the same for the same answer of a reflector.
+    """
+    book = _Book(proposals)
+    changes: list[_Change] = []
+    keeps: list[tuple[int, Fact]] = []
+    by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
+    at: dict[Address, list[Fact]] = {}
+    for fact in known:
+        at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
+    counts: dict[Address, Cardinality] = {}
+    for index, given in enumerate(proposals):
+        fault = _fault(given)
+        if fault:
+            book.decide(index, "invalid", fault)
+            continue
+        proposal = replace(given, content=given.content.strip())
+        named = by_id.get(proposal.fact_id or "")
+        if proposal.action == "keep":
+            if named is None:
+                book.decide(index, "unknown_id", f"no fact in force has the id {proposal.fact_id!r}")
+            else:
+                keeps.append((index, named))
+            continue
+        if proposal.confidence < rules.min_confidence:
+            limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
+            book.decide(index, "low_confidence", limit, named.id if named else None)
+            continue
+        change = _change(index, proposal, named, at, counts, read)
+        if proposal.action == "remove":
+            if not change.named:
+                book.decide(index, "unknown_id", _missing(proposal))
+                continue
+        elif not proposal.content:
+            book.decide(index, "invalid", "content: must not be empty")
+            continue
+        elif count(proposal.content) > rules.max_tokens:
+            size = f"{count(proposal.content)} tokens, a fact may have {rules.max_tokens}"
+            book.decide(index, "too_long", size)
+            continue
+        safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
+        rival = _rival(change, changes)
+        same = _same(change, at.get(change.where, ()), known, changes)
+        if same is not None:
+            book.decide(index, "duplicate", *same)
+            for other in [
+                one
+                for one in changes
+                if same[1] in {fact.id for fact in one.ends} and not _safe(one.trust, change.trust)
+            ]:
+                changes.remove(other)
+                book.decide(other.index, "overridden", f"proposal {index + 1} says that it stays", same[1])
+        elif safe is not None:
+            word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
+            book.decide(index, "untrusted", word, safe.id)
+        elif rival is not None:
+            word = f"what {change.trust.value} says cannot end what {rival.trust.value} said"
+            book.decide(index, "untrusted", f"{word} (proposal {rival.index + 1})")
+        else:
+            if has_address(change.where) and proposal.action != "remove":
+                counts.setdefault(change.where, change.cardinality)
+            changes.append(change)
+    changes = _last_wins(changes, book)
+    changes = _limited(changes, rules.max_facts, book)
+    ended = {fact.id: change for change in changes for fact in change.ends}
+    for index, fact in keeps:
+        if fact.id in ended:
+            book.decide(index, "overridden", f"proposal {ended[fact.id].index + 1} changes it", fact.id)
+        else:
+            book.decide(index, "kept", "", fact.id)
+    around: Mapping[str, Sequence[Entry]] = {}
+    asked = tuple(dict.fromkeys(id for change in changes for fact in change.ends for id in fact.sources))
+    if asked:
+        around = yield Around(ids=asked)
+    drafts = _drafts(changes, known, around, book, now=now, count=count, key=key)
+    drafts += _archive(changes, known, rules.max_active, now=now, key=key)
+    return Consolidated(
+        drafts=tuple(drafts), decisions=tuple(book.decisions[index] for index in range(len(proposals)))
+    )
+
+
+# ── one proposal ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fault(proposal: Proposal) -> str:
+    """Return what is wrong with a proposal by itself, whatever a model wrote into it; "" when nothing is."""
+    # A reflector is somebody else's code: its types are only a promise.
+    given: Any = proposal
+    if given.action not in _ACTIONS:
+        return f"action: {given.action!r} is not one of {', '.join(_ACTIONS)}"
+    try:
+        validation.text(given.content, "content")
+        for name in ("subject", "attribute", "fact_type"):
+            if len(validation.text(getattr(given, name), name)) > LABEL:
+                return f"{name}: is longer than {LABEL} characters"
+        validation.text(given.value, "value", limit=VALUE)
+        validation.text(given.reason, "reason")
+        if given.fact_id is not None:
+            validation.text(given.fact_id, "fact_id")
+    except ValidationError as error:
+        return str(error)
+    confidence = given.confidence
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not isfinite(confidence):
+        return f"confidence: {confidence!r} is not a number"
+    if not 0 <= confidence <= 1:
+        return f"confidence: {confidence!r} is not between 0 and 1"
+    if given.cardinality not in (None, "one", "many"):
+        return f"cardinality: {given.cardinality!r} is not one or many"
+    if given.scope not in ("session", "namespace"):
+        return f"scope: {given.scope!r} is not session or namespace"
+    if not isinstance(given.negative, bool):
+        return f"negative: {given.negative!r} is not true or false"
+    for name in ("valid_from", "valid_to"):
+        moment = getattr(given, name)
+        if moment is not None and not isinstance(moment, datetime):
+            return f"{name}: {moment!r} is not a time"
+    if None not in (given.valid_from, given.valid_to) and _utc(given.valid_to) < _utc(given.valid_from):
+        return "valid_to: is before valid_from"
+    sources = given.sources
+    if not isinstance(sources, tuple | list) or not all(type(version) is int for version in sources):
+        return f"sources: {sources!r} are not versions"
+    return ""
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _change(
+    index: int,
+    proposal: Proposal,
+    named: Fact | None,
+    at: Mapping[Address, Sequence[Fact]],
+    counts: Mapping[Address, Cardinality],
+    read: Sequence[Entry],
+) -> _Change:
+    """Place a proposal among the facts in force."""
+    wanted = set(proposal.sources)
+    sources = tuple(entry for entry in read if entry.version in wanted) or tuple(read)
+    trust = min((entry.origin for entry in sources), key=_TRUST.__getitem__, default=Origin.DERIVED)
+    change = _Change(index, proposal, sources, trust, named=(named,) if named else ())
+    if proposal.action == "update" and named is None:
+        change.note = f"no fact in force has the id {proposal.fact_id!r}: added"
+    if named is not None and proposal.action != "remove":
+        change.proposal = proposal = _completed(proposal, named)
+    change.where = where = address(proposal.subject, proposal.attribute)
+    there = at.get(where, ()) if has_address(where) else ()
+    if proposal.action == "remove":
+        if proposal.fact_id is None:
+            change.named = tuple(
+                fact for fact in there if not proposal.value or fold(fact.value) == fold(proposal.value)
+            )
+            if not proposal.value and len(there) > 1:
+                change.named = ()
+        return change
+    if has_address(where):
+        standing: Cardinality | None = None
+        if there:
+            standing = "one" if any(fact.cardinality == "one" for fact in there) else "many"
+        change.cardinality = standing or counts.get(where) or proposal.cardinality or "many"
+        if change.exclusive:
+            change.met = tuple(there)
+    return change
+
+
+def _completed(proposal: Proposal, named: Fact) -> Proposal:
+    """Return an update with what it leaves out taken from the fact it names."""
+    if not proposal.attribute:
+        cardinality = proposal.cardinality or named.cardinality
+        proposal = replace(
+            proposal, subject=named.subject, attribute=named.attribute, cardinality=cardinality
+        )
+    kind = named.fact_type if proposal.fact_type == "fact" else proposal.fact_type
+    return replace(proposal, fact_type=kind, scope=named.scope)
+
+
+def _missing(proposal: Proposal) -> str:
+    if proposal.fact_id is not None:
+        return f"no fact in force has the id {proposal.fact_id!r}"
+    return "it names no id, and no single fact at its address"
+
+
+def _safe(said: Origin, by: Origin) -> bool:
+    """Whether what was said is protected: what tools and pages say ends nothing that people said (decision 26)."""
+    return _TRUST[by] < _TRUST[Origin.ASSISTANT] <= _TRUST[said]
+
+
+def _rival(change: _Change, earlier: Sequence[_Change]) -> _Change | None:
+    """Return an earlier change of the answer about the same that is protected from this one; None without one."""
+    own = {fact.id for fact in change.named}
+    filling = change.proposal.action != "remove" and change.exclusive
+    for one in earlier:
+        meets = filling and one.exclusive and one.proposal.action != "remove" and one.where == change.where
+        if (meets or own & {fact.id for fact in one.named}) and _safe(one.trust, change.trust):
+            return one
+    return None
+
+
+def _same(
+    change: _Change, there: Sequence[Fact], known: Sequence[Fact], earlier: Sequence[_Change]
+) -> tuple[str, str | None] | None:
+    """Return why a proposal says nothing new, and what says it already; None when it does say something."""
+    said = change.proposal
+    if said.action == "remove":
+        return None
+    rivals = there if has_address(change.where) else known
+    for fact in rivals:
+        if not _says(said, fact, exactly=fact in change.named):
+            continue
+        if _TRUST[change.trust] > _TRUST[fact.trust] and _safe(change.trust, fact.trust):
+            change.named = (*change.named, fact)  # now somebody says it who is to be believed
+            change.note = f"{change.trust.value} confirms what {fact.trust.value} said"
+            return None
+        return "it is known already", fact.id
+    near = [other for other in earlier if other.where == change.where and other.proposal.action != "remove"]
+    for other in near[-1:] if change.exclusive else near:
+        if _says(said, other.proposal) and (other.named == change.named or not change.named):
+            return f"proposal {other.index + 1} says so too", None
+    return None
+
+
+def _says(said: Proposal, other: Fact | Proposal, *, exactly: bool = False) -> bool:
+    """Whether two statements at one address are the same: in their values where both have one, else word by word."""
+    if said.negative != other.negative:
+        return False
+    for name in ("valid_from", "valid_to"):
+        mine, theirs = getattr(said, name), getattr(other, name)
+        if mine is not None and (theirs is None or _utc(mine) != _utc(theirs)):
+            return False
+    addressed = has_address(address(said.subject, said.attribute))
+    valued = bool(said.value.strip() and other.value.strip())
+    if valued and fold(said.value) != fold(other.value):
+        return False
+    if valued and addressed and not exactly:
+        return True
+    return fold(said.content) == fold(other.content)
+
+
+# ── several proposals ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _last_wins(changes: Sequence[_Change], book: _Book) -> list[_Change]:
+    """Leave out a change whose fact, or address of cardinality one, a later one takes.
+
+    A fact that is told to go, and whose place another one takes, is replaced whichever came first.
+    """
+    kept: list[_Change] = []
+    named: dict[str, _Change] = {}
+    filled: dict[Address, _Change] = {}
+    for change in reversed(changes):
+        by = next((named[fact.id] for fact in change.named if fact.id in named), None)
+        if change.proposal.action != "remove" and change.exclusive:
+            by = by or filled.get(change.where)
+        if by is not None:
+            reason = f"proposal {by.index + 1} is about the same"
+            book.decide(change.index, "overridden", reason, change.named[0].id if change.named else None)
+            continue
+        for fact in change.named:
+            named[fact.id] = change
+        if change.proposal.action != "remove" and change.exclusive:
+            filled[change.where] = change
+        kept.append(change)
+    met = {fact.id: change for change in kept for fact in change.met}
+    found: list[_Change] = []
+    for change in reversed(kept):
+        if change.proposal.action == "remove":
+            left = tuple(fact for fact in change.named if fact.id not in met)
+            if not left:
+                gone = change.named[0]
+                reason = f"proposal {met[gone.id].index + 1} takes its place"
+                book.decide(change.index, "overridden", reason, gone.id)
+                continue
+            change.named = left
+        found.append(change)
+    taken = {fact.id for change in found for fact in change.named}
+    for change in found:  # a fact that one change names and another meets at its address goes once
+        own = {fact.id for fact in change.named}
+        change.met = tuple(fact for fact in change.met if fact.id in own or fact.id not in taken)
+        taken.update(fact.id for fact in change.met)
+    return found
+
+
+def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
+    """Leave out what one answer adds beyond a number."""
+    found: list[_Change] = []
+    added = 0
+    for change in changes:
+        if change.proposal.action != "remove" and not change.ends:
+            added += 1
+            if added > most:
+                book.decide(change.index, "over_limit", f"one answer may add {most} facts")
+                continue
+        found.append(change)
+    return found
+
+
+# ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _drafts(
+    changes: Sequence[_Change],
+    known: Sequence[Fact],
+    around: Mapping[str, Sequence[Entry]],
+    book: _Book,
+    *,
+    now: datetime,
+    count: Callable[[str], int],
+    key: str,
+) -> list[Draft]:
+    """Return new facts, then retractions of what is no longer so."""
+    drafts: list[Draft] = []
+    told = Said(known, around)
+    for change in sorted(changes, key=lambda one: one.proposal.action == "remove"):
+        proposal, ends = change.proposal, change.ends
+        removing = proposal.action == "remove"
+        demotes = told.demoted(ends, None if removing else proposal, change.sources)
+        data: dict[str, Json] = {"reason": "removed"} if removing else _data(change)
+        if demotes:
+            data["demotes"] = [[id, [list(span) for span in good]] for id, good in demotes.items()]
+        draft = Draft(
+            kind=Kind.RETRACTION if removing else Kind.FACT,
+            content="" if removing else proposal.content,
+            key=_key(key, change, ends),
+            created_at=now,
+            tokens=0 if removing else count(proposal.content),
+            origin=Origin.DERIVED,
+            privacy=Privacy.ALLOW if removing else _strictest(change.sources),
+            markers=() if removing or proposal.fact_type not in _MARKERS else (proposal.fact_type,),
+            replaces=_places(ends, chain=removing),
+            sources=tuple(entry.id for entry in change.sources),
+            data=data,
+        )
+        outcome: Outcome = "removed" if removing else "updated" if ends else "added"
+        way = "it names the fact" if change.named else "its address holds one value"
+        reason = change.note or (way if ends else "")
+        book.decide(change.index, outcome, reason, ends[0].id if ends else None, len(drafts))
+        drafts.append(draft)
+    return drafts
+
+
+def _data(change: _Change) -> dict[str, Json]:
+    proposal = change.proposal
+    data: dict[str, Json] = {
+        "subject": proposal.subject.strip(),
+        "attribute": proposal.attribute.strip(),
+        "value": proposal.value.strip(),
+        "cardinality": change.cardinality,
+        "fact_type": proposal.fact_type.strip() or "fact",
+        "confidence": float(proposal.confidence),
+        "negative": proposal.negative,
+        "scope": proposal.scope,
+        "trust": change.trust.value,
+        "valid_from": None if proposal.valid_from is None else _utc(proposal.valid_from).isoformat(),
+        "valid_to": None if proposal.valid_to is None else _utc(proposal.valid_to).isoformat(),
+        "episode": max((entry.episode for entry in change.sources), default=0),
+    }
+    return {
+        name: value
+        for name, value in data.items()
+        if value not in (None, "", False, 0) or name == "confidence"
+    }
+
+
+def _strictest(sources: Iterable[Entry]) -> Privacy:
+    return max((entry.privacy for entry in sources), key=_STRICT.index, default=Privacy.ALLOW)
+
+
+def _places(facts: Iterable[Fact], *, chain: bool) -> tuple[Span, ...]:
+    """Return where facts lie; with all they stand in for, when none of these shall come back."""
+    versions: set[int] = set()
+    for fact in facts:
+        versions.add(fact.version)
+        for id in fact.replaces if chain else ():
+            place = locate(id)
+            if place is not None:
+                versions.add(place[1])
+    return tuple((version, version) for version in sorted(versions))
+
+
+def _key(key: str, change: _Change, ends: Sequence[Fact]) -> str:
+    """Return a key that is the same for the same change alone: two answers about one stretch may differ."""
+    proposal = change.proposal
+    what = (proposal.action, proposal.content, proposal.value, *change.where, *(fact.id for fact in ends))
+    return f"{key}:{change.index}:{sha256(repr(what).encode()).hexdigest()[:12]}"
+
+
+def _archive(
+    changes: Sequence[_Change], known: Sequence[Fact], most: int, *, now: datetime, key: str
+) -> list[Draft]:
+    """Return the retraction of what is too much: the least sure first, then the oldest; constraints last."""
+    ended = {fact.id for change in changes for fact in change.ends}
+    left = [fact for fact in known if fact.id not in ended]
+    added = sum(1 for change in changes if change.proposal.action != "remove")
+    much = len(left) + added - most
+    if much <= 0 or not left:
+        return []
+    left.sort(key=lambda fact: (fact.fact_type == MarkerType.CONSTRAINT.value, fact.confidence, fact.version))
+    places = _places(left[:much], chain=True)
+    digest = sha256(repr(places).encode()).hexdigest()[:12]
+    return [
+        Draft(
+            kind=Kind.RETRACTION,
+            key=f"{key}:archived:{digest}",
+            created_at=now,
+            origin=Origin.DERIVED,
+            replaces=places,
+            data={"reason": "archived"},
+        )
+    ]

@@ -1,0 +1,581 @@
+"""Reflection: closed episodes are distilled into facts by a job, in order, and never on the way of a message.
+
+A reflector proposes, rules decide (`acms.facts.consolidate`), one append says it: the facts, what they retire, and a
+mark for each episode that was read. Where something was rewritten meanwhile the same answer is consolidated again; a
+model is asked twice about a stretch only when a message it read is no longer in force, or when the process was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import random
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from acms.branches import forks
+from acms.compaction.span import name_of
+from acms.config import ACMSConfig
+from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
+from acms.facts import backlog
+from acms.facts import consolidate as rules
+from acms.facts.backlog import Limits, Reached, Stretch
+from acms.facts.consolidate import Around, Consolidated, Rules
+from acms.facts.pacing import Pace
+from acms.facts.profile import PROFILE, Rewrite, follow
+from acms.facts.profile import profile as profile_of
+from acms.jobs.requests import KIND, kind_of
+from acms.jobs.worker import Handler
+from acms.knowledge import Decision, Fact, Proposal, Reflection
+from acms.log import facts as known_facts
+from acms.log.in_force import Cover
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    Draft,
+    Entry,
+    Expect,
+    Head,
+    Kind,
+    Lease,
+    Privacy,
+    Receipt,
+)
+from acms.observability.events import Reflected
+from acms.observability.logging import log, tell
+from acms.ports import ReflectionRequest, Reflector, StorageBackend, TokenCounter, Turn
+from acms.privacy.stage import Stage
+from acms.privacy.stage import stage as stage_of
+from acms.providers.tokens import token_counter
+from acms.storage import handles
+from acms.text.echo import own_words
+from acms.text.summary_form import RECIPE
+
+CHUNK = 256
+"""Entries that are looked at for the next episodes; more when one of them is longer."""
+SLICE = 12
+"""Messages that rules read in one call: they work on the event loop, where others wait meanwhile."""
+LONG = 100_000
+"""Letters of which an extract is made in a thread."""
+
+
+# ── what a worker does ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What reflecting on one log needs."""
+
+    storage: StorageBackend
+    context: Context
+    counter: TokenCounter
+    reflector: Reflector
+    #: Whether it is shaped like that of seed 004.
+    seeded: bool
+    name: str
+    config: ACMSConfig
+    lease: Lease
+    pace: Pace
+
+    @property
+    def force(self) -> bool:
+        """Whether short episodes are read too."""
+        return bool(self.lease.job.payload.get("force"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What is known of a log: where it stands, what is out of force, and the facts in force."""
+
+    context: str
+    head: Head
+    cover: Cover
+    facts: tuple[Fact, ...]
+    #: Those a reflector may be shown, as they may leave.
+    shown: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A stretch, what the reflector was given of it, and what it said."""
+
+    stretch: Stretch
+    turns: tuple[Turn, ...]
+    known: tuple[str, ...]
+    answer: Reflection
+    seconds: float
+    #: When it began.
+    began: float
+
+
+class _Overtaken(Exception):
+    """What was read has changed or was reflected on by somebody else: look again."""
+
+
+def handler(
+    config: ACMSConfig,
+    reflector: Reflector,
+    counters: Mapping[str, TokenCounter] = {},
+    *,
+    handle: StorageBackend | None = None,
+) -> Handler:
+    """Return what works off reflections; `counters` are those that are not known by name.
+
+    With the `handle` that the sessions of this process write to it keeps out of their way, and its calls end when the
+    handle is closed.
+    """
+    seeded = backlog.seed_shaped(reflector)
+    name = name_of(reflector)
+
+    async def run(storage: StorageBackend, lease: Lease) -> None:
+        context = await storage.context(lease.job.context)
+        counter = counters.get(context.counter) or token_counter(context.counter)
+        pace = Pace(None if handle is None else handles.shared(handle))
+        work = _Work(storage, context, counter, reflector, seeded, name, config, lease, pace)
+        try:
+            await _run(work)
+        finally:
+            pace.leave(context.id)
+
+    return run
+
+
+async def _run(work: _Work) -> None:
+    """Reflect on everything there is, then end the job if nothing came meanwhile."""
+    storage, context = work.storage, work.context.id
+    adopted = work.context.parent is None
+    stuck = 0
+    await asyncio.to_thread(importlib.import_module, "acms.text.extract")  # it brings numpy
+    await work.pace.pause()
+    while True:
+        before = await _reached(storage, context)
+        if not adopted:
+            fork = work.context.fork or 0
+            if before.mark is None or before.mark.version <= fork:
+                await forks.adopt_late(storage, context)
+                before = await _reached(storage, context)
+            adopted = True
+        work.pace.enter(context)
+        seen = await storage.head(context)
+        found, state = await _next(work, before, seen)
+        if found is not None:
+            try:
+                await _reflect(work, found, state)
+                stuck = 0
+            except _Overtaken as error:
+                stuck += 1
+                if stuck > 8 and await _reached(storage, context) == before:
+                    raise ConflictError("what is read changes faster than it can be reflected on") from error
+            await work.pace.rest()
+            continue
+        work.pace.leave(context)
+        op = Append(context=context, drafts=(), expect=Expect(version=seen.version), finish=work.lease)
+        (result,) = await storage.append([op])
+        if not isinstance(result, ACMSError):
+            return
+        if type(result) is not ConflictError:
+            raise result
+        await work.pace.pause()  # something was said meanwhile: it may have closed an episode
+
+
+async def _reached(storage: StorageBackend, context: str) -> Reached:
+    """Return how far a log was reflected on."""
+    size = 16
+    while True:
+        newest = await storage.read(context, kinds=(Kind.SUMMARY,), newest=size)
+        found = backlog.reached(newest)
+        if found.mark is not None or len(newest) < size:
+            return found
+        size *= 4
+
+
+async def _state(work: _Work, context: str, head: Head) -> _Log:
+    storage = work.storage
+    replacing = await storage.read(context, at=head.version, replacing=True) if head.rewrites else []
+    # What a compaction stands for is read as it was said.
+    cover = Cover(replacing, searchable=True)
+    entries = await storage.read(context, at=head.version, kinds=(Kind.FACT,))
+    facts = [fact for fact in known_facts.facts(entries, cover, replacing) if fact.retired is None]
+    stage = _stage(work)
+    blocked = {one.id for one in entries if stage.entry(one).privacy is Privacy.BLOCK}
+    shown = [fact for fact in stage.facts(facts, entries) if fact.id not in blocked]
+    return _Log(context, head, cover, tuple(facts), tuple(shown))
+
+
+def _stage(work: _Work) -> Stage:
+    """Return what may leave of a log towards a reflector."""
+    return stage_of(work.storage, work.config.privacy.mode, work.counter)
+
+
+async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | None, _Log]:
+    """Return what is to be read next, and what is known of the log at that point."""
+    storage, context, config = work.storage, work.context.id, work.config.reflection
+    turns = config.max_turns
+    if kind_of(work.reflector) == KIND:
+        turns = min(turns, SLICE)
+    limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
+    work.pace.begin()
+    state = await _state(work, context, head)
+    edits: list[Entry] = []
+    if head.rewrites and before.mark is not None:
+        edits = await storage.read(
+            context, at=head.version, after=before.upto, kinds=(Kind.MESSAGE,), replacing=True
+        )
+    size = CHUNK
+    while True:
+        entries = await storage.read(
+            context, at=head.version, after=before.last, kinds=(Kind.MESSAGE, Kind.EPISODE), limit=size
+        )
+        found = backlog.stretch(
+            context, entries, edits, state.cover, before, head.version, limits, force=work.force
+        )
+        whole = len(entries) < size
+        if whole or (found is not None and found.parts):
+            return found, state
+        size *= 4
+
+
+async def _reflect(work: _Work, found: Stretch, state: _Log) -> None:
+    """Ask about one stretch, and append what the rules make of the answer."""
+    began = monotonic()
+    profile = await _profile(work)
+    known = (*state.facts, *(profile.facts if profile is not None else ()))
+    contents = {fact.content for fact in known}
+    speakers = {entry.actor for entry in found.entries if entry.actor}
+    stage = _stage(work)
+    pairs = [
+        (entry, text)
+        for entry in map(stage.entry, found.entries)
+        if entry.privacy is not Privacy.BLOCK
+        and (text := own_words(entry.content, known=contents, speakers=speakers)).strip()
+    ]
+    turns = tuple(backlog.turn(entry, text) for entry, text in pairs)
+    shown = backlog.shown((*state.shown, *(profile.shown if profile is not None else ())), turns)
+    await work.pace.rest()
+    called = monotonic()
+    answer = Reflection()
+    if turns:
+        answer = await _asked(work, found, pairs, turns, shown)
+    asked = _Asked(found, turns, tuple(fact.id for fact in shown), answer, monotonic() - called, began)
+    work.pace.begin()
+    marks = await _marks(work, asked)
+    taken = {entry.id for entry, _ in pairs}
+    read = [
+        entry for entry in found.entries if entry.id in taken
+    ]  # as stored: places in a text are those of that
+    await _write(work, asked, marks, read, state, profile)
+
+
+# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _asked(
+    work: _Work,
+    found: Stretch,
+    pairs: Sequence[tuple[Entry, str]],
+    turns: tuple[Turn, ...],
+    shown: tuple[Fact, ...],
+) -> Reflection:
+    """Return what can be read of a reflector's answer; `ProviderError` when it failed or was late."""
+    reflector: Any = work.reflector
+    if work.seeded:
+        parts = found.parts
+        episode = backlog.widened(parts) if parts else None
+        said = [backlog.seed_turn(entry, text) for entry, text in pairs]
+        call: Awaitable[object] = reflector.reflect(episode, said)
+    else:
+        limit = backlog.summary_tokens(sum(entry.tokens for entry, _ in pairs))
+        asked = ReflectionRequest(turns=turns, facts=shown, max_summary_tokens=limit, counter=work.counter)
+        call = reflector.reflect(asked)
+    try:
+        async with asyncio.timeout(work.config.worker.call_seconds):
+            answer = await _ended_with(work.pace.shared, call)
+    except TimeoutError as error:
+        seconds = work.config.worker.call_seconds
+        raise ProviderError(f"no answer within {seconds:g} s", provider=work.name, retryable=True) from error
+    except ACMSError:
+        raise
+    except Exception as error:
+        raise ProviderError(type(error).__name__, provider=work.name, retryable=True) from error
+    versions = {entry.id: entry.version for entry, _ in pairs}
+    return backlog.checked(answer, versions)
+
+
+async def _ended_with(shared: handles.Shared | None, call: Awaitable[object]) -> object:
+    """Await a call that ends when the storage handle is closed: nobody who closes a session waits for a model."""
+    if shared is None:
+        return await call
+    task = asyncio.ensure_future(call)
+    shared.calls.add(task)
+    try:
+        return await task
+    finally:
+        shared.calls.discard(task)
+
+
+async def _marks(work: _Work, asked: _Asked) -> list[Draft]:
+    """Return one mark for each episode that was read."""
+    from acms.text.extract import extract
+
+    now = datetime.now(UTC)
+    found = asked.stretch
+    if not found.parts:
+        return [backlog.marked_again(found, now)]
+    count = work.counter.count
+    marks: list[Draft] = []
+    by_version = {turn.version: turn for turn in asked.turns}
+    for part in found.parts:
+        said = [by_version[entry.version] for entry in part.entries if entry.version in by_version]
+        limit = backlog.summary_tokens(sum(count(turn.text) for turn in said))
+        summarizer, text = RECIPE, ""
+        if asked.answer.summary is not None and len(found.parts) == 1:
+            summarizer, text = work.name, asked.answer.summary
+            if count(text) > limit:
+                whole = Turn(speaker="summary", text=text, version=part.episode.last, summary=True)
+                text = extract([whole], limit, count)
+        if not text and said:
+            summarizer = RECIPE
+            if sum(len(turn.text) for turn in said) > LONG:
+                text = await asyncio.to_thread(extract, said, limit, count)
+            else:
+                text = extract(said, limit, count)
+        made = backlog.mark(
+            part, found, text, count(text), reflector=work.name, summarizer=summarizer, now=now
+        )
+        marks.append(made)
+        await work.pace.rest()
+    return marks
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _write(
+    work: _Work,
+    asked: _Asked,
+    marks: Sequence[Draft],
+    read: Sequence[Entry],
+    state: _Log,
+    profile: _Log | None,
+) -> None:
+    """Append what the rules make of an answer, the facts of the namespace first."""
+    proposals = asked.answer.proposals
+    own_ids = {fact.id for fact in state.facts}
+    profile_ids = {fact.id for fact in profile.facts} if profile is not None else set[str]()
+    own, shared = backlog.routed(proposals, own_ids, profile_ids)
+    decisions: dict[int, Decision] = {}
+    if shared:
+        await _check_still(work, asked.stretch, state.head)
+        known = profile.facts if profile is not None else ()
+        for part in rules.rounds([proposals[number] for number in shared], known):
+            numbers = [shared[place] for place in part]
+            told = await _append_profile(work, asked, [proposals[number] for number in numbers], read)
+            decisions.update(zip(numbers, told, strict=True))
+        await _check_profile(work, asked.stretch, state.head)
+    parts = rules.rounds([proposals[number] for number in own], state.facts)
+    for part in parts:
+        last = part is parts[-1]
+        numbers = [own[place] for place in part]
+        state, plan, receipt = await _append_own(
+            work, asked, state, [proposals[number] for number in numbers], read, marks if last else ()
+        )
+        decisions.update(zip(numbers, backlog.resolved(plan.decisions, receipt.ids), strict=True))
+        if last:
+            _tell(work, asked, [decisions[number] for number in range(len(proposals))], receipt)
+        else:
+            state = await _state(work, state.context, await work.storage.head(state.context))
+
+
+async def _append_own(
+    work: _Work,
+    asked: _Asked,
+    state: _Log,
+    proposals: Sequence[Proposal],
+    read: Sequence[Entry],
+    marks: Sequence[Draft],
+) -> tuple[_Log, Consolidated, Receipt]:
+    """Append facts to the session's own log, as often as it takes; the marks of what was read come with the last."""
+    while True:
+        plan = await _consolidated(work, asked, state, proposals, read, f"reflect:{asked.stretch.key}")
+        await work.pace.rest()
+        op = Append(
+            context=state.context,
+            drafts=(*plan.drafts, *marks),
+            expect=Expect(rewrites=state.head.rewrites),
+        )
+        result = await _appended(work, op)
+        if isinstance(result, Receipt):
+            if result.repeated and marks:
+                raise _Overtaken
+            return state, plan, result
+        if isinstance(result, IdempotencyMismatchError | GoneError):
+            raise _Overtaken from result  # somebody else has reflected on it; or a source was erased
+        if type(result) is not ConflictError:
+            raise result
+        head = await work.storage.head(state.context)
+        if head.rewrites == state.head.rewrites:
+            raise result  # refused for another reason
+        await _check_still(work, asked.stretch, state.head)
+        state = await _state(work, state.context, head)
+
+
+async def _appended(work: _Work, op: Append) -> Receipt | ACMSError:
+    """Append, and try again when the store is busy: what a model has answered must not be asked for again."""
+    retry = work.config.retry
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            (result,) = await work.storage.append([op])
+        except ACMSError as error:
+            result = error
+        if isinstance(result, Receipt | ConflictError):
+            return result
+        if not result.retryable or attempt >= retry.max_attempts:
+            return result
+        await asyncio.sleep(retry.delay(attempt, random.random()))
+
+
+async def _check_still(work: _Work, found: Stretch, before: Head) -> None:
+    """Raise when something that was read is no longer in force: facts are not made from it."""
+    head = await work.storage.head(before.context)
+    if (head.rewrites, head.epoch) == (before.rewrites, before.epoch):
+        return
+    replacing = await work.storage.read(before.context, at=head.version, replacing=True)
+    current = await work.storage.get([entry.id for entry in found.entries])
+    if not backlog.still(found, Cover(replacing, searchable=True), current):
+        raise _Overtaken
+
+
+async def _check_profile(work: _Work, found: Stretch, before: Head) -> None:
+    """Take back from the profile what was made of messages that went while it was said there.
+
+    Whoever put these out of force looked at the profile before it was there, or looks at it after this.
+    """
+    head = await work.storage.head(before.context)
+    if head.rewrites == before.rewrites:
+        return
+    replacing = await work.storage.read(before.context, at=head.version, replacing=True)
+    gone = backlog.gone(found, Cover(replacing, searchable=True))
+    for entry in replacing:
+        if entry.version in gone:
+            done = Rewrite((), gone[entry.version])
+            await follow(work.storage, work.context.namespace, done, entry.id)
+    if gone:
+        raise _Overtaken
+
+
+async def _profile(work: _Work, *, create: bool = False) -> _Log | None:
+    """Return what is known of the log of the namespace's facts; None while there is none."""
+    storage, namespace = work.storage, work.context.namespace
+    found = await profile_of(storage, namespace)
+    if found is None:
+        if not create:
+            return None
+        draft = ContextDraft(
+            key=PROFILE, namespace=namespace, counter=work.context.counter, created_at=datetime.now(UTC)
+        )
+        found = await storage.create(draft)
+    return await _state(work, found.id, await storage.head(found.id))
+
+
+async def _append_profile(
+    work: _Work, asked: _Asked, proposals: Sequence[Proposal], read: Sequence[Entry]
+) -> list[Decision]:
+    """Append facts of scope namespace to the profile, as often as it takes; return what became of each proposal."""
+    proposals = [replace(one, scope="namespace") for one in proposals]
+    key = f"reflect:{work.context.id}:{asked.stretch.key}"
+    while True:
+        state = await _profile(work, create=True)
+        assert state is not None
+        plan = await _consolidated(work, asked, state, proposals, read, key)
+        decisions = list(plan.decisions)
+        if not plan.drafts:
+            return decisions
+        op = Append(context=state.context, drafts=plan.drafts, expect=Expect(version=state.head.version))
+        result = await _appended(work, op)
+        if isinstance(result, Receipt):
+            return backlog.resolved(decisions, result.ids)
+        if isinstance(result, IdempotencyMismatchError):
+            # An attempt that was killed before it came to the session's own log has said it.
+            return [replace(one, draft=None) for one in decisions]
+        if isinstance(result, GoneError):
+            raise _Overtaken from result
+        if type(result) is not ConflictError:
+            raise result
+
+
+async def _consolidated(
+    work: _Work, asked: _Asked, state: _Log, proposals: Sequence[Proposal], read: Sequence[Entry], key: str
+) -> Consolidated:
+    """Let the rules decide about proposals, and read what they ask for."""
+    config = work.config.reflection
+    limits = Rules(
+        min_confidence=config.min_confidence,
+        max_facts=min(config.max_facts_per_call * max(1, len(asked.stretch.parts)), config.max_active_facts),
+        max_tokens=config.max_fact_tokens,
+        max_active=config.max_active_facts,
+    )
+    deciding: Generator[Around, Mapping[str, Sequence[Entry]], Consolidated] = rules.consolidate(
+        proposals, state.facts, read, limits, now=datetime.now(UTC), count=work.counter.count, key=key
+    )
+    try:
+        question = next(deciding)
+        while True:
+            question = deciding.send(await _around(work, question.ids))
+    except StopIteration as done:
+        found: Consolidated = done.value
+        return found
+
+
+async def _around(work: _Work, ids: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
+    """Return messages with those said directly before and after each."""
+    storage = work.storage
+    found: dict[str, Sequence[Entry]] = {}
+    for entry in await storage.get(list(dict.fromkeys(ids))):
+        if entry is None or entry.kind is not Kind.MESSAGE:
+            continue
+        first = entry.replaces[0][0] if entry.replaces else entry.version
+        before = await storage.read(
+            entry.context, before=first, kinds=(Kind.MESSAGE,), newest=4, deleted=True
+        )
+        after = await storage.read(entry.context, after=first, kinds=(Kind.MESSAGE,), limit=4, deleted=True)
+        found[entry.id] = backlog.around(entry, [*before, *after])
+    return found
+
+
+def _tell(work: _Work, asked: _Asked, decisions: Sequence[Decision], receipt: Receipt) -> None:
+    found = asked.stretch
+    first, last = receipt.versions
+    event = Reflected(
+        context_id=work.context.id,
+        job_id=work.lease.job.id,
+        reflector=work.name,
+        episodes=tuple(part.episode.ordinal for part in found.parts),
+        turns=tuple(turn.version for turn in asked.turns),
+        known=asked.known,
+        decisions=tuple(decisions),
+        unreadable=asked.answer.unreadable,
+        versions=(first, last) if last >= first else None,
+        call_seconds=asked.seconds,
+        seconds=monotonic() - asked.began,
+    )
+    log(
+        logging.INFO,
+        "reflected",
+        context=work.context.id,
+        job=work.lease.job.id,
+        reflector=work.name,
+        episodes=list(event.episodes),
+        turns=len(event.turns),
+        proposals=len(event.decisions),
+        changed=sum(1 for one in decisions if one.draft is not None),
+        unreadable=len(event.unreadable),
+        ms=round(event.seconds * 1000),
+    )
+    tell(work.config.on_event, event)

@@ -1,0 +1,96 @@
+"""What a session asks of reflection: a job now, an end to wait for, and that nothing waits for a model that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from acms.errors import ACMSError
+from acms.jobs import operator, requests
+from acms.model import UNFINISHED, Append, Job, JobQuery, JobState
+from acms.observability.logging import log
+from acms.ports import StorageBackend
+
+if TYPE_CHECKING:
+    from acms.session_state import SharedSession
+
+WITHDRAWN = "asked for in another way"
+"""Why a job was cancelled that is to be asked for again at once."""
+POLL = 0.02
+"""Seconds between two looks at a job that another process works off."""
+
+
+async def request(shared: SharedSession, context: str) -> Job:
+    """Enqueue a reflection on everything closed, also on what is short, and return its job."""
+    storage = shared.storage
+    kind = requests.KIND if shared.reflector is None else requests.kind_of(shared.reflector)
+    draft = requests.requested(context, kind, force=True)
+    while True:
+        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
+        found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
+        if found is None:
+            continue
+        shared.work()
+        if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
+            return found
+        if found.state is JobState.READY:
+            await operator.withdraw(storage, found, WITHDRAWN)
+        else:  # what it leaves is asked for again
+            while await _newest(storage, context, (JobState.RUNNING,)) is not None:
+                await asyncio.sleep(POLL)
+
+
+async def catch_up(shared: SharedSession, context: str) -> None:
+    """See to it that a reflection another process asked for and did not finish is worked off.
+
+    One that waits for a reflector of another name is asked of this session's: nothing waits for a model that is gone.
+    Whoever only reads is not disturbed by a store that refuses.
+    """
+    try:
+        await _take_over(shared, context)
+    except ACMSError as error:
+        log(logging.WARNING, "catch_up_failed", context=context, code=error.code)
+
+
+async def _take_over(shared: SharedSession, context: str) -> None:
+    storage = shared.storage
+    # Of a job that was withdrawn and asked for again the newer one is found; alone it says that nobody came to that.
+    found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
+    if found is None:
+        return
+    kind = requests.kind_of(shared.reflector)
+    lost = found.state is JobState.CANCELLED and found.error == WITHDRAWN
+    if not lost and found.state not in UNFINISHED:
+        return
+    other = found.state is JobState.READY and found.kind != kind
+    if lost or (other and await operator.withdraw(storage, found, WITHDRAWN)):
+        draft = requests.requested(context, kind, force=bool(found.payload.get("force")))
+        (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
+        if isinstance(result, ACMSError):
+            raise result
+    shared.work()
+
+
+async def finished(shared: SharedSession, context: str) -> None:
+    """Wait until the reflection of a session has ended or an attempt of it has failed, at most `call_seconds`."""
+    try:
+        async with asyncio.timeout(shared.config.worker.call_seconds):
+            while (
+                job := await _newest(shared.storage, context, UNFINISHED)
+            ) is not None and job.error is None:
+                await asyncio.sleep(POLL)
+    except TimeoutError:
+        log(logging.WARNING, "reflection_late", context=context)
+    except ACMSError as error:
+        log(logging.WARNING, "reflection_unknown", context=context, code=error.code)
+
+
+async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState] = ()) -> Job | None:
+    """Return the newest reflection of a log, of those in some states or of all."""
+    name = requests.named(context)
+    page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
+    return next((job for job in page.items if job.dedupe == name), None)

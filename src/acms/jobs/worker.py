@@ -1,0 +1,339 @@
+"""Works off jobs: takes a lease, runs the handler, prolongs the lease meanwhile, and settles what came of it.
+
+The handler is called at least once and its effect on the log happens exactly once: it commits the effect and the end of
+the job in one append, `Append(..., finish=lease)`, which the store refuses when another attempt holds the job. Any
+number of workers may share a store, in one process or in many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from acms.config import RetryConfig, WorkerConfig
+from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundError
+from acms.log import validation
+from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
+from acms.observability.events import Event, JobFailed, JobFinished
+from acms.observability.logging import log, shown, tell
+from acms.ports import HasHints, StorageBackend
+
+__all__ = ["Handler", "Outcome", "Worker"]
+
+Outcome: TypeAlias = Done | Retry | Failed | None
+Handler: TypeAlias = Callable[[StorageBackend, Lease], Awaitable[Outcome]]
+"""Does the work of one kind of job. None means that the effect and the end of the job were committed together."""
+
+GRACE = 5.0
+"""Seconds that what runs may take to finish when a worker is stopped."""
+LONGEST = 60.0
+"""Seconds after which a worker that waits for a point in time looks again, as the clock may have been set back."""
+POLL = 0.05
+"""Seconds between two looks at a job that another process works off."""
+PAGE = 500
+"""Unfinished jobs among which a worker with nothing to do looks for the one that is due next."""
+MARGIN = 0.01
+"""Seconds after the end of a lease at which a job is taken over: a timer may be early, and clocks are coarse."""
+
+
+class Worker:
+    """Runs the jobs of some kinds on one store, `concurrency` at a time.
+
+    A handler that raises is tried again after `retry.delay`, until `config.max_attempts`; then the job has failed and
+    stays in the store with its error (a dead letter). An error that trying again cannot help ends it at once, and a
+    context that is gone cancels it. So does a job that ended that many workers without an answer: it is not run again.
+    """
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        handlers: Mapping[str, Handler],
+        *,
+        config: WorkerConfig | None = None,
+        retry: RetryConfig | None = None,
+        concurrency: int = 1,
+        on_event: Callable[[Event], Any] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        fraction: Callable[[], float] = random.random,
+    ) -> None:
+        self._storage = storage
+        self._handlers = handlers
+        self._config = config or WorkerConfig()
+        self._retry = retry or RetryConfig()
+        self._concurrency = validation.whole(concurrency, "concurrency", least=1)
+        self._on_event = on_event
+        self._clock = clock
+        self._fraction = fraction
+        self._lease = timedelta(seconds=self._config.lease_seconds)
+        self._running: set[asyncio.Task[None]] = set()
+        #: The handlers' own tasks: only they are cancelled, never the settling of what came of them.
+        self._handling: set[asyncio.Task[Outcome]] = set()
+        self._wake = asyncio.Event()
+        #: The attempt after one that fell silent. It runs alone: if it kills its worker, then nobody else's with it.
+        self._suspect: asyncio.Task[None] | None = None
+        #: Seconds of grace, once it was told to stop.
+        self._grace: float | None = None
+        #: When what was put off here is due again.
+        self._later: list[datetime] = []
+        #: After `drain(retries=True)`: seconds until a job that another worker holds or has put off may be due here.
+        self.again: float | None = None
+
+    async def run(self) -> None:
+        """Work until `stop`; looks for jobs every `config.poll_seconds`, at once after `poke` or a hint of the store.
+
+        A store that is busy is asked again later. Any other error is raised, after what runs was handed back.
+        """
+        listening = self._storage.hints(self.poke) if isinstance(self._storage, HasHints) else nullcontext()
+        async with listening:
+            await self._work(forever=True)
+
+    async def drain(self, *, retries: bool = False) -> None:
+        """Work off everything that is due or becomes due meanwhile, and return when nothing is, or on `stop`.
+
+        With `retries` also what was put off here is waited for and tried again, and `again` says when to look for what
+        others hold or have put off: a worker that was killed tells nobody.
+        """
+        await self._work(retries=retries)
+
+    def poke(self) -> None:
+        """Say that there may be work."""
+        self._wake.set()
+
+    def stop(self, *, grace: float = GRACE) -> None:
+        """Begin no more jobs. What still runs after `grace` seconds is cancelled, and due at once for other workers.
+
+        Said again, the grace period is the new one, counted from the first time.
+        """
+        self._grace = grace
+        self._wake.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._grace is not None
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _work(self, *, forever: bool = False, retries: bool = False) -> None:
+        failures = 0
+        try:
+            while not self.stopping:
+                self._wake.clear()
+                pause: float | None = self._config.poll_seconds
+                try:
+                    await self._begin()
+                    if retries and not self._running:
+                        self.again = await self._due_next()
+                    failures = 0
+                except ACMSError as error:
+                    failures += 1
+                    if not error.retryable or (failures == self._retry.max_attempts and not forever):
+                        raise
+                    pause = self._delay(failures)
+                    log(logging.WARNING, "claim_failed", code=error.code, seconds=pause)
+                else:
+                    if self._full():
+                        pause = None
+                    elif not self._running and not forever:
+                        pause = self._put_off() if retries else None
+                        if pause is None and not self._wake.is_set():
+                            return
+                        if pause is not None and self.again is not None:
+                            pause = min(pause, self.again)
+                await self._pause(pause)
+            await self._finish()
+        finally:
+            await self._give_up()
+
+    def _full(self) -> bool:
+        return self._suspect is not None or len(self._running) == self._concurrency
+
+    async def _begin(self) -> None:
+        """Begin as many due jobs as there is room for."""
+        now = self._clock()
+        self._later = [when for when in self._later if when > now]
+        while not self._full() and not self.stopping:
+            found = await self._storage.claim(list(self._handlers), lease=self._lease)
+            if not found:
+                return
+            task = asyncio.create_task(self._attempt(found[0]))
+            if found[0].silent:
+                self._suspect = task
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if self._suspect is task:
+            self._suspect = None
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log(logging.ERROR, "settle_failed", error=shown(error))
+            self._later.append(self._clock() + self._lease)  # due again when the lease ends
+
+    def _put_off(self) -> float | None:
+        """Return the seconds until something that was put off here may be due; None when nothing was."""
+        if not self._later:
+            return None
+        return min(max(0.001, (min(self._later) - self._clock()).total_seconds()), LONGEST)
+
+    async def _due_next(self) -> float | None:
+        """Return the seconds until a job that somebody holds or has put off may be due; None without one."""
+        page = await self._storage.jobs(JobQuery(states=UNFINISHED, limit=PAGE))
+        waits = [self._due_in(job) for job in page.items if job.kind in self._handlers]
+        if page.next_after is not None:  # an older one may be due sooner
+            waits.append(self._config.lease_seconds)
+        return min(*waits, LONGEST) if waits else None
+
+    def _due_in(self, job: Job) -> float:
+        """Return the seconds until a job that could not be claimed may be due.
+
+        The store may go by another clock: nobody waits longer than the job was held or put off for, and one that is
+        due by the clock here is looked for as often as a worker with nothing to do looks.
+        """
+        due = job.lease_until or job.not_before
+        left = min(due - self._clock(), due - job.updated_at).total_seconds()
+        return left + MARGIN if left > 0 else self._config.poll_seconds
+
+    async def _pause(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _finish(self) -> None:
+        """Let what runs finish within the grace period."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while self._running and (left := began + (self._grace or 0) - loop.time()) > 0:
+            self._wake.clear()
+            await self._pause(left)
+
+    async def _give_up(self) -> None:
+        """Cancel what still runs, and wait until it was handed back."""
+        if self._running:
+            self.stop(grace=0)
+            for work in self._handling:
+                work.cancel()
+            await asyncio.wait(self._running)
+
+    # ── one attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _attempt(self, lease: Lease) -> None:
+        """Run the handler of a job under its lease, and settle what came of it."""
+        if lease.silent and lease.attempt > self._config.max_attempts:
+            silent = f"attempt {lease.attempt - 1} ended without an answer: its worker died or was too slow"
+            await self._settle(lease, Failed(error=silent))
+            return
+        work = asyncio.create_task(self._call(lease))
+        self._handling.add(work)
+        work.add_done_callback(self._handling.discard)
+        if self._grace == 0:  # told to stop since it was claimed
+            work.cancel()
+        lost = False
+        try:
+            lost = not await self._hold(work, lease)
+        except asyncio.CancelledError:  # the event loop is about to end
+            self.stop(grace=0)
+        if not work.done():
+            work.cancel()
+            await asyncio.wait([work])
+        if not work.cancelled():
+            await self._settle(lease, work.result())
+        elif self.stopping:
+            await self._settle(lease, Retry(error="the worker was stopped", not_before=self._clock()))
+        elif not lost:  # the handler cancelled itself
+            await self._settle(lease, self._again(lease, "CancelledError"))
+
+    async def _call(self, lease: Lease) -> Outcome:
+        """Run the handler; return its outcome, or what its error means for the job."""
+        try:
+            others = self._handling - {asyncio.current_task()}
+            if lease.silent and others:
+                await asyncio.wait(others)
+            return await self._handlers[lease.job.kind](self._storage, lease)
+        except LeaseLostError:  # another attempt has the job
+            return None
+        except (SessionNotFoundError, GoneError) as error:
+            return Failed(error=shown(error), cancelled=True)
+        except ACMSError as error:
+            return self._again(lease, shown(error)) if error.retryable else Failed(error=shown(error))
+        except Exception as error:
+            return self._again(lease, shown(error))
+
+    def _again(self, lease: Lease, error: str) -> Retry | Failed:
+        if lease.attempt >= self._config.max_attempts:
+            return Failed(error=error)
+        return Retry(error=error, not_before=self._clock() + timedelta(seconds=self._delay(lease.attempt)))
+
+    def _delay(self, attempt: int) -> float:
+        # A job that was retried by hand has more attempts than an exponent may have.
+        return self._retry.delay(min(attempt, 20), self._fraction())
+
+    async def _hold(self, work: asyncio.Task[Outcome], lease: Lease) -> bool:
+        """Prolong a lease until the work under it is done; return False when another attempt has the job."""
+        while True:
+            await asyncio.wait([work], timeout=self._config.lease_seconds / 3)
+            if work.done():
+                return True
+            try:
+                if not await self._extend(lease):
+                    return False
+            except ACMSError as error:  # asked again before the lease ends
+                log(logging.WARNING, "extend_failed", job=lease.job.id, code=error.code)
+
+    async def _extend(self, lease: Lease) -> bool:
+        """Prolong a lease; return whether it still holds the job, or has ended it and tidies up."""
+        try:
+            await self._storage.extend(lease, by=self._lease)
+            return True
+        except (LeaseLostError, GoneError):
+            job = await self._look(lease)
+            return job is not None and (job.state, job.attempt) == (JobState.DONE, lease.attempt)
+
+    async def _look(self, lease: Lease) -> Job | None:
+        found = (await self._storage.jobs(JobQuery(ids=(lease.job.id,)))).items
+        return found[0] if found else None
+
+    async def _settle(self, lease: Lease, outcome: Outcome) -> None:
+        """Store what came of an attempt, and tell it."""
+        failures = 0
+        while True:
+            try:
+                job = await (self._look(lease) if outcome is None else self._storage.settle(lease, outcome))
+                break
+            except (LeaseLostError, GoneError):
+                job = await self._look(lease)
+                break
+            except ACMSError as error:
+                failures += 1
+                if not error.retryable or failures == self._retry.max_attempts:
+                    raise
+                await asyncio.sleep(self._delay(failures))
+        if job is None or job.attempt != lease.attempt:  # another attempt has it, and tells
+            log(logging.INFO, "lease_lost", job=lease.job.id, kind=lease.job.kind, attempt=lease.attempt)
+        elif job.state is JobState.RUNNING:
+            await self._settle(lease, Failed(error="the handler returned None without finishing the job"))
+        else:
+            self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        fields: dict[str, Any] = {
+            "context_id": job.context,
+            "job_id": job.id,
+            "kind": job.kind,
+            "attempt": job.attempt,
+        }
+        event: Event = JobFinished(**fields)
+        if job.state is JobState.DONE:
+            log(logging.INFO, "job_finished", **fields)
+        else:
+            if job.state is JobState.READY:
+                self._later.append(job.not_before)
+            event = JobFailed(**fields, state=job.state.value, error=job.error or "")
+            log(logging.WARNING, "job_failed", **fields, state=event.state, error=event.error)
+        tell(self._on_event, event)

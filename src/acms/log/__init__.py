@@ -1,0 +1,1 @@
+"""The log: entries, what is in force, the hash chain, validation and policy."""

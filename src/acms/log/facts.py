@@ -1,0 +1,319 @@
+"""Facts as the log has them: which are in force, what retired the others, and what a change would bring back.
+
+A fact goes out of force when a newer one stands in for it or a retraction names it. Facts that stand in for one another
+form a chain: while its newest link has effect, none of the older ones comes back (decision 26).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from acms.knowledge import Fact, Retired
+from acms.log.in_force import Cover
+from acms.model import Draft, Entry, Kind, Origin, Span, State
+
+REVOKED = "revoked"
+"""Reason of the retraction of facts whose source was retracted or edited."""
+
+Address = tuple[str, str]
+"""Subject and attribute, normalised."""
+
+_APART = re.compile(r"[\W_]+")
+_POSSESSIVE = re.compile(r"['’]s\b")
+_ARTICLES = frozenset(("a", "an", "the"))
+_SIBILANT = re.compile(r"(?:ss|sh|ch|x|zz?)es$")
+_MUTE = re.compile(r"(?:ss|sh|ch|x|zz?)e$")
+_DRAFT = tuple(field.name for field in fields(Draft))
+
+
+# ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def address(subject: str, attribute: str) -> Address:
+    """Return what two facts have in common that are about the same: case, articles, plurals and punctuation aside."""
+    return _plain(subject), _plain(attribute)
+
+
+def has_address(where: Address) -> bool:
+    """Whether facts meet there: an attribute says about what, a subject alone does not."""
+    return bool(where[1])
+
+
+def _plain(label: str) -> str:
+    text = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", label).casefold())
+    said = _APART.sub(" ", text).split()
+    return " ".join([_singular(word) for word in said if word not in _ARTICLES] or said)
+
+
+def _singular(word: str) -> str:
+    """Return a word as its plural and its singular have it in common; not always a word of the language."""
+    if len(word) < 4 or not word.isascii():
+        return word
+    if _SIBILANT.search(word):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    if _MUTE.search(word):
+        word = word[:-1]
+    return word[:-2] + "y" if word.endswith("ie") else word
+
+
+def address_of(entry: Entry) -> Address:
+    """Return the address of a fact."""
+    return address(_text(entry, "subject"), _text(entry, "attribute"))
+
+
+def _text(entry: Entry, name: str) -> str:
+    value = entry.data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+# ── who stands in for whom ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Succession:
+    """The facts of a log at a version: which are in force, and what retired the others."""
+
+    def __init__(self, entries: Iterable[Entry], cover: Cover) -> None:
+        """Take every fact up to a version, and what is out of force there."""
+        self.entries = sorted((one for one in entries if one.kind is Kind.FACT), key=lambda one: one.version)
+        self._cover = cover
+        known = {entry.version: entry for entry in self.entries}
+        #: Version of a fact → the fact with effect that stands in for it.
+        self._heirs: dict[int, Entry] = {}
+        for heir in cover.retiring:
+            if heir.kind is Kind.FACT:
+                for version in _versions(heir.replaces, known):
+                    self._heirs.setdefault(version, heir)
+        self._effect = {heir.version for heir in cover.retiring}
+        self._net()
+        self._ended: dict[int, list[Entry]] = {}
+        for entry in self.entries:
+            heir = self._heirs.get(entry.version)
+            if heir is not None:
+                self._ended.setdefault(heir.version, []).append(entry)
+
+    def _net(self) -> None:
+        """See to it that the newest fact at an address of cardinality one counts alone, whatever wrote the others."""
+        uncovered = [entry for entry in self.entries if self.uncovered(entry)]
+        at: dict[Address, list[Entry]] = {}
+        for entry in uncovered:
+            where = address_of(entry)
+            if has_address(where):
+                at.setdefault(where, []).append(entry)
+        self._outshone = set[int]()
+        for some in at.values():
+            if len(some) > 1 and any(entry.data.get("cardinality") == "one" for entry in some):
+                for entry in some[:-1]:
+                    self._heirs[entry.version] = some[-1]
+                    self._outshone.add(entry.version)
+        self.in_force = [entry for entry in uncovered if entry.version not in self._outshone]
+
+    def uncovered(self, entry: Entry) -> bool:
+        """Whether a fact has its content and no entry puts it out of force."""
+        return entry.state is State.LIVE and self._cover.by(entry.version) is None
+
+    def chain(self, entry: Entry) -> list[Entry]:
+        """Return the facts that a fact stands in for, directly or not, newest first."""
+        found: dict[int, Entry] = {}
+        waiting = self.before(entry)
+        while waiting:
+            one = waiting.pop()
+            if one.version not in found:
+                found[one.version] = one
+                waiting += self.before(one)
+        return [found[version] for version in sorted(found, reverse=True)]
+
+    def before(self, entry: Entry) -> list[Entry]:
+        """Return the facts that a fact stands in for directly."""
+        found = list(self._ended.get(entry.version, ()))
+        if entry.replaces and entry.version not in self._effect:  # it stood in for them once
+            inside = _versions(entry.replaces, {one.version: one for one in self.entries})
+            found += [one for one in self.entries if one.version in inside]
+        return found
+
+    def retired(self, entry: Entry, by_version: Mapping[int, Entry]) -> Retired | None:
+        """Return why a fact is not in force; `by_version` has every entry that replaces something."""
+        by = self._cover.by(entry.version)
+        heir = self._heirs.get(entry.version)
+        if heir is not None and (by is None or by == heir.version or self._cover.by(heir.version) == by):
+            return Retired(reason="updated", version=heir.version, by=heir.id, evidence=heir.sources)
+        if by is None:
+            return None
+        other = by_version[by]
+        if other.kind is Kind.FACT:
+            return Retired(reason="updated", version=by, by=other.id, evidence=other.sources)
+        reason = _text(other, "reason") or "replaced"
+        return Retired(reason=reason, version=by, by=other.id, evidence=other.sources)
+
+
+def _versions(spans: Iterable[Span], known: Mapping[int, Entry]) -> set[int]:
+    found: set[int] = set()
+    for first, last in spans:
+        if last - first < len(known):
+            found.update(version for version in range(first, last + 1) if version in known)
+        else:
+            found.update(version for version in known if first <= version <= last)
+    return found
+
+
+def in_force(entries: Iterable[Entry], cover: Cover) -> list[Entry]:
+    """Return the facts in force, oldest first."""
+    return Succession(entries, cover).in_force
+
+
+def facts(entries: Iterable[Entry], cover: Cover, replacing: Iterable[Entry]) -> list[Fact]:
+    """Return every fact that has its content, oldest first, each with what retired it.
+
+    `replacing` are the entries that put others out of force.
+    """
+    found = Succession(entries, cover)
+    by_version = {entry.version: entry for entry in replacing}
+    return [
+        as_fact(
+            entry,
+            retired=found.retired(entry, by_version),
+            replaces=tuple(old.id for old in found.chain(entry)),
+        )
+        for entry in found.entries
+        if entry.state is State.LIVE
+    ]
+
+
+def as_fact(entry: Entry, *, retired: Retired | None = None, replaces: tuple[str, ...] = ()) -> Fact:
+    """Return an entry as the fact it is; `replaces` are the ids of all it stands in for, directly or not."""
+    data = entry.data
+    confidence = data.get("confidence", 1.0)
+    trust = data.get("trust")
+    return Fact(
+        id=entry.id,
+        version=entry.version,
+        content=entry.content,
+        subject=_text(entry, "subject"),
+        attribute=_text(entry, "attribute"),
+        value=_text(entry, "value"),
+        cardinality="one" if data.get("cardinality") == "one" else "many",
+        fact_type=_text(entry, "fact_type") or "fact",
+        confidence=float(confidence) if isinstance(confidence, int | float) else 1.0,
+        negative=data.get("negative") is True,
+        scope="namespace" if data.get("scope") == "namespace" else "session",
+        valid_from=_moment(data.get("valid_from")),
+        valid_to=_moment(data.get("valid_to")),
+        trust=Origin(trust) if trust in _ORIGINS else Origin.DERIVED,
+        sources=tuple(id for id in entry.sources if not id.startswith("f_")),  # a fork cites what it adopted
+        replaces=replaces,
+        context=entry.context,
+        tokens=entry.tokens,
+        created_at=entry.created_at,
+        retired=retired,
+    )
+
+
+_ORIGINS = frozenset(origin.value for origin in Origin)
+
+
+def _moment(value: Any) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    found = datetime.fromisoformat(value)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+# ── what a fact takes out of view ───────────────────────────────────────────────────────────────────────────────────
+
+
+def demoted(cover: Cover) -> dict[str, tuple[Span, ...]]:
+    """Return the messages that say what is no longer so: id → the characters of each that are still good.
+
+    A span is (start, end) of the content, the end not included; none says that nothing of the message is good.
+    """
+    found: dict[str, tuple[Span, ...]] = {}
+    for entry in cover.retiring:
+        for id, spans in entry.data.get("demotes", ()):
+            good = tuple((start, end) for start, end in spans)
+            found[id] = _both(found[id], good) if id in found else good
+    return found
+
+
+def _both(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
+    """Return what lies in both of two ascending lists of spans."""
+    cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
+    return tuple(sorted((start, end) for start, end in cut if start < end))
+
+
+# ── what a change of the log does to facts ──────────────────────────────────────────────────────────────────────────
+
+
+def one_by_one(entries: Iterable[Entry]) -> tuple[Span, ...]:
+    """Return the places of some entries as spans."""
+    return tuple((version, version) for version in sorted({entry.version for entry in entries}))
+
+
+def then(replacing: Iterable[Entry], drafts: Iterable[Draft], version: int) -> list[Entry]:
+    """Return entries that replace something, and after them drafts as if they were appended behind a version."""
+    found = list(replacing)
+    for place, draft in enumerate(drafts, version + 1):
+        values = {name: getattr(draft, name) for name in _DRAFT}
+        found.append(
+            Entry(
+                **values, context="", version=place, position=None, id="", batch=place, total=0, salt=None,
+                digest=b"", chain=b"",
+            )
+        )  # fmt: skip
+    return found
+
+
+def collision(entries: Sequence[Entry], before: Cover, after: Cover) -> tuple[Entry, Entry] | None:
+    """Return a fact that would come back, and another in force at its address of cardinality one; else None."""
+    now, later = Succession(entries, before), Succession(entries, after)
+    back = {one.version for one in entries if later.uncovered(one) and not now.uncovered(one)}
+    there = back.union(one.version for one in now.in_force)
+    for entry in entries:
+        if entry.version in back:
+            for other in entries:
+                if other.version in there and later.uncovered(other) and rivals(entry, other):
+                    return entry, other
+    return None
+
+
+def rivals(one: Entry, other: Entry) -> bool:
+    """Whether two facts cannot both be in force: they have one address, of cardinality one."""
+    where = address_of(one)
+    return (
+        one.version != other.version
+        and "one" in (one.data.get("cardinality"), other.data.get("cardinality"))
+        and has_address(where)
+        and where == address_of(other)
+    )
+
+
+def revoked(
+    entries: Sequence[Entry], cover: Cover, gone: frozenset[str], *, whole: bool = False
+) -> list[Entry]:
+    """Return the facts to be retired when some messages are: those in force that were made from them.
+
+    What these stood in for comes back, unless it was made from the same messages or another fact fills its address.
+    With `whole` only what was made from nothing else goes.
+    """
+
+    def goes(entry: Entry) -> bool:
+        shared = not gone.isdisjoint(entry.sources)
+        return shared and (not whole or gone.issuperset(entry.sources))
+
+    found = Succession(entries, cover)
+    taken = [entry for entry in found.in_force if goes(entry)]
+    standing = [entry for entry in found.in_force if not goes(entry)]
+    waiting = list(reversed(taken))
+    while waiting:
+        for old in reversed(found.before(waiting.pop())):  # the newest comes back first
+            if goes(old) or any(rivals(old, other) for other in standing):
+                taken.append(old)
+                waiting.append(old)
+            else:
+                standing.append(old)
+    return taken

@@ -1,0 +1,84 @@
+"""Policy: when a log is compacted, and how much of it stays (seed 001).
+
+A policy is resolved field by field from the service, the namespace and the context, the nearest one that says something
+wins (decision 11). It is looked at with an append and on explicit calls, never on reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from acms.errors import ValidationError
+from acms.log.validation import budget, fraction, whole
+from acms.model import Json
+
+LEVELS = ("service", "namespace", "context")
+"""Where a policy may be set, the nearest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPolicy:
+    """When a log is compacted, and what stays as it is."""
+
+    #: Compact when the tokens in force reach this share of the budget.
+    threshold: float = 0.8
+    #: The newest messages that are never summarised.
+    preserve_recent_count: int = 10
+    #: Whether an append may ask for a compaction; an explicit one always works.
+    enabled: bool = True
+    #: Tokens that the log in force should stay below; None: no append ever asks for a compaction.
+    budget: int | None = None
+    #: Share of the tokens in force that stays verbatim beside the newest messages, in [0, 1].
+    keep: float = 0.0
+    #: Tokens a summary may have; a fifth of what it stands for when None.
+    summary_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        fraction(self.threshold, "threshold")
+        whole(self.preserve_recent_count, "preserve_recent_count")
+        if not isinstance(self.enabled, bool):
+            raise ValidationError(f"must be true or false, was {self.enabled!r}", field="enabled")
+        fraction(self.keep, "keep")
+        if self.budget is not None:
+            budget(self.budget, "budget")
+        if self.summary_tokens is not None:
+            whole(self.summary_tokens, "summary_tokens", least=1)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return every field by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+FIELDS = tuple(field.name for field in fields(CompactionPolicy))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPolicy:
+    """The policy in force of one context, and which level each field comes from."""
+
+    policy: CompactionPolicy
+    #: Field → "service", "namespace" or "context".
+    levels: Mapping[str, str]
+
+
+def changed(old: Mapping[str, Json], change: Mapping[str, Any]) -> dict[str, Json]:
+    """Merge a partial policy into a stored one; None takes a field back to the level above. Checks every field."""
+    unknown = sorted(set(change) - set(FIELDS))
+    if unknown:
+        raise ValidationError(f"is no field of a policy: {', '.join(FIELDS)}", field=unknown[0])
+    merged = {name: value for name, value in {**old, **change}.items() if value is not None}
+    CompactionPolicy(**merged)
+    return merged
+
+
+def resolved(service: CompactionPolicy, *stored: Mapping[str, Json]) -> ResolvedPolicy:
+    """Return the policy in force from that of the service and what the namespace and the context say."""
+    levels = dict.fromkeys(FIELDS, LEVELS[0])
+    policy = service
+    for level, one in zip(LEVELS[1:], stored, strict=True):
+        known = {name: value for name, value in one.items() if name in levels}
+        policy = replace(policy, **known)
+        levels.update(dict.fromkeys(known, level))
+    return ResolvedPolicy(policy=policy, levels=levels)

@@ -1,0 +1,53 @@
+"""What of a log is in force: the entries, and how much they take."""
+
+from __future__ import annotations
+
+from acms.log.in_force import LONG_RUN, Cover, effective
+from acms.model import Entry, Head, Kind
+from acms.ports import StorageBackend
+from acms.recall.pipeline import cover_at, read_stretches, version_of
+
+
+async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:
+    """Return the effective sequence at a version, or its newest entries."""
+    head = await storage.head(context)
+    version = version_of(head, at)
+    cover = await cover_at(storage, context, head, version)
+    if newest is None:
+        return effective(await read_stretches(storage, context, cover, version), cover)
+    size = newest + 16
+    while True:
+        entries = await storage.read(context, at=version, newest=size)
+        after = entries[0].version - 1 if entries else 0
+        found = effective(entries, cover, after=after)
+        if after == 0 or len(found) >= newest:
+            return found[max(0, len(found) - newest) :]
+        size *= 2
+
+
+async def active(
+    storage: StorageBackend, context: str, head: Head, version: int, cover: Cover
+) -> tuple[int, int]:
+    """Count the messages in force at a version, and the tokens of these and of the summaries in force."""
+    if head.epoch:  # something lost its content somewhere in the tree: only the entries say what
+        sequence = effective(await read_stretches(storage, context, cover, version), cover)
+        messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
+        return messages, sum(entry.tokens for entry in sequence)
+    messages, tokens = await _said(storage, context, version)
+    for first, last in cover.spans():
+        if last - first < LONG_RUN:
+            for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
+                messages -= 1
+                tokens -= entry.tokens
+            continue
+        for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
+            more_messages, more_tokens = await _said(storage, context, end)
+            messages += sign * more_messages
+            tokens += sign * more_tokens
+    return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
+
+
+async def _said(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
+    """Return how many messages were said up to a version, and their tokens."""
+    newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
+    return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)

@@ -1,0 +1,1 @@
+"""Observability: events, structured logs and traces."""

@@ -1,0 +1,233 @@
+"""OpenTelemetry spans of prompts, with the attribute names of the semantic conventions for generative AI.
+
+A render is one span, `acms.prompt.render`, with a child for each of its stages and an event for each scope that was
+shrunk; every render has its own, whatever runs beside it. Without the extra `otel`, or when nobody listens, nothing is
+recorded. Message text is recorded only after `record_content()`.
+
+A render calls no model: its operation is `render_prompt`, not `chat`, and its tokens are `acms.prompt.*`, not usage, so
+that dashboards which count calls and cost do not count a request twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from acms.errors import ACMSError
+from acms.log.entry_json import dump
+from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
+from acms.observability.events import PromptRendered, ScopeShrunk
+from acms.observability.logging import shown
+from acms.prompt_types import PromptMessage
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+__all__ = ["RenderSpan", "RequestSpan", "record_content", "render_span", "request_span"]
+
+SPAN = "acms.prompt.render"
+
+_content = False
+
+
+def record_content(on: bool = True) -> None:
+    """Record what the messages of prompts say as `gen_ai.input.messages`, in this process; off until it is called."""
+    global _content
+    _content = on
+
+
+def _api() -> Any:
+    """Return the API of OpenTelemetry; None when it is not installed."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace
+
+
+class RenderSpan:
+    """The span of one render; every method does nothing when nobody records it."""
+
+    def __init__(self, span: Span | None = None, tracer: Tracer | None = None) -> None:
+        self._span = span
+        self._tracer = tracer
+
+    def stage(self, name: str) -> AbstractContextManager[object]:
+        """Put what runs inside the block into a child span: "gather", "recall", "fit"."""
+        if self._span is None or self._tracer is None:
+            return nullcontext()
+        return self._stage(self._span, self._tracer, name)
+
+    @contextmanager
+    def _stage(self, parent: Span, tracer: Tracer, name: str) -> Generator[None]:
+        api = _api()
+        inside = api.set_span_in_context(
+            parent
+        )  # its own parent, also when a task of it was started elsewhere
+        span = tracer.start_span(f"{SPAN}.{name}", context=inside)
+        with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as error:
+                _mark(span, error)
+                raise
+
+    def step(self, event: ScopeShrunk) -> None:
+        """Note that a scope was shrunk."""
+        if self._span is not None:
+            self._span.add_event(
+                "acms.prompt.scope_shrunk",
+                {
+                    "acms.scope.path": event.path,
+                    "acms.scope.priority": event.priority,
+                    "acms.scope.strategy": event.strategy,
+                    "acms.prompt.tokens_before": event.tokens_before,
+                    "acms.prompt.tokens_after": event.tokens_after,
+                },
+            )
+
+    def done(self, event: PromptRendered, messages: Sequence[PromptMessage] = ()) -> None:
+        """Note what came of the render; the messages are read only when their text is to be recorded."""
+        if self._span is None:
+            return
+        self._span.set_attributes(
+            {
+                "acms.prompt.id": event.render_id,
+                "acms.prompt.tokens": event.tokens,
+                "acms.prompt.upper_bound": event.upper_bound,
+                "acms.prompt.messages": event.messages,
+                "acms.prompt.steps": event.steps,
+                "acms.prompt.left_out": event.left_out,
+                "acms.prompt.predicted_cached_tokens": event.predicted_cached_tokens,
+            }
+        )
+        if _content:
+            self._span.set_attribute("gen_ai.input.messages", dump([_said(one) for one in messages]))
+
+
+def _mark(span: Span, error: BaseException) -> None:
+    """Say that a span failed, without what the error says: that may quote a conversation."""
+    code = error.code if isinstance(error, ACMSError) else type(error).__qualname__
+    span.set_attribute("error.type", code)
+    api = _api()
+    span.set_status(api.Status(api.StatusCode.ERROR, shown(error)))
+
+
+@contextmanager
+def render_span(*, codec: str, model: str, budget: int | None = None) -> Generator[RenderSpan]:
+    """Open the span of a render; it ends with the block, and an error is recorded on it once."""
+    api = _api()
+    if api is None:
+        yield RenderSpan()
+        return
+    tracer: Tracer = api.get_tracer("acms")
+    span = tracer.start_span(SPAN)
+    if not span.is_recording():
+        yield RenderSpan()
+        return
+    span.set_attributes(
+        {
+            "gen_ai.operation.name": "render_prompt",
+            "gen_ai.provider.name": codec.partition("-")[0],
+            "gen_ai.request.model": model,
+            "acms.prompt.codec": codec,
+            **({} if budget is None else {"acms.prompt.budget": budget}),
+        }
+    )
+    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield RenderSpan(span, tracer)
+        except BaseException as error:
+            _mark(span, error)
+            span.add_event(
+                "exception", {"exception.type": type(error).__qualname__, "exception.message": shown(error)}
+            )
+            raise
+
+
+def _said(message: PromptMessage) -> dict[str, Json]:
+    """Write a message in the form of the conventions' JSON schema of input messages."""
+    written: dict[str, Json] = {"role": message.role.value, "parts": [_part(part) for part in message.parts]}
+    if message.name is not None:
+        written["name"] = message.name
+    return written
+
+
+def _part(part: Part) -> dict[str, Json]:
+    match part:
+        case Text(text):
+            return {"type": "text", "content": text}
+        case Reasoning(text):
+            return {"type": "reasoning", "content": text}
+        case ToolCall(call_id, name, arguments):
+            return {"type": "tool_call", "id": call_id, "name": name, "arguments": _given(arguments)}
+        case ToolResult(call_id, output):
+            return {"type": "tool_call_response", "id": call_id, "response": output}
+        case Media(mime, ref):
+            return {"type": "uri", "mime_type": mime, "modality": mime.partition("/")[0], "uri": ref}
+        case Raw(vendor, raw):
+            return {"type": vendor, "json": raw}
+
+
+def _given(arguments: str) -> Json:
+    """Read the arguments of a call, which are an object in the conventions; as they are when they are no JSON."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+# ── requests of the HTTP service ────────────────────────────────────────────────────────────────────────────────────
+
+
+class RequestSpan:
+    """The span of one request to the HTTP service; does nothing when nobody records it."""
+
+    def __init__(self, span: Span | None = None) -> None:
+        self._span = span
+
+    def done(self, *, operation: str, route: str, status: int, code: str) -> None:
+        """Note what was asked and how it was answered: no ids, no tenant, no query."""
+        if self._span is None:
+            return
+        self._span.update_name(operation)
+        self._span.set_attributes({"http.route": route, "http.response.status_code": status})
+        if code:
+            self._span.set_attribute("error.type", code)
+        if status >= 500:
+            api = _api()
+            self._span.set_status(api.Status(api.StatusCode.ERROR))
+
+
+_UNSEEN = nullcontext(RequestSpan())
+_api_once = cache(_api)
+"""As looking for what is missing costs a request 40 µs."""
+
+
+def request_span(method: str, headers: Mapping[str, str]) -> AbstractContextManager[RequestSpan]:
+    """Open the span of a request, below the caller's when it sent a `traceparent` (W3C Trace Context)."""
+    api = _api_once()
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):  # nobody listens
+        return _UNSEEN
+    return _recorded(api, method, headers)
+
+
+@contextmanager
+def _recorded(api: Any, method: str, headers: Mapping[str, str]) -> Generator[RequestSpan]:
+    above = None
+    if "traceparent" in headers:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        above = TraceContextTextMapPropagator().extract(dict(headers))
+    tracer: Tracer = api.get_tracer("acms")
+    span = tracer.start_span(
+        method, context=above, kind=api.SpanKind.SERVER, attributes={"http.request.method": method}
+    )
+    if not span.is_recording():
+        yield RequestSpan()
+        return
+    with api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        yield RequestSpan(span)

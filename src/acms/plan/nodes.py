@@ -1,0 +1,201 @@
+"""The prompt tree: scopes and leaves, and what may be done to them when a budget is short.
+
+A tree is made by the prompt builder and read by `acms.prompt.fit`. Order is the order of the prompt; a leaf is one
+message (or a whole tool group), or one message written from pieces that can be left out one by one: pins, recalled
+items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from acms.model import Role
+from acms.prompt_types import PromptMessage
+
+REQUIRED = 0
+"""Priority of what the caller wrote: never left out."""
+PINS = 1
+RECALL = 2
+"""Priority of recalled text: kept longer than history, not as long as pins."""
+SHRINKABLE = 3
+"""Priority of history, and of what the caller lets shrink without saying when."""
+
+
+class Keep(StrEnum):
+    """Which end of a content stays when it is cut."""
+
+    START = "start"
+    END = "end"
+
+
+class Atom(NamedTuple):
+    """Messages shown together or not at all: one message, or a tool call with all its answers."""
+
+    messages: tuple[PromptMessage, ...]
+    #: Versions of the first and last entry shown; 0 for what the caller wrote.
+    first: int = 0
+    last: int = 0
+    #: Tokens of all messages of the log before it: a coordinate that never changes, on which history is cut in epochs.
+    before: int = 0
+    #: True for what must stay even when its scope shrinks: the newest message of a history.
+    mandatory: bool = False
+
+
+class Piece(NamedTuple):
+    """A part of a composed message that can be left out: a pin, a recalled item."""
+
+    text: str
+    #: What the ledger knows it by: the id of an entry, the key of a pin.
+    id: str
+    #: The lowest goes first; of equals the later one.
+    rank: float = 0.0
+    #: Entries whose text it shows.
+    sources: tuple[str, ...] = ()
+    #: Tokens of its text, where they are known; an upper bound.
+    tokens: int | None = None
+
+
+class Composed(NamedTuple):
+    """One message written from pieces: nothing when no piece is left."""
+
+    role: Role
+    pieces: tuple[Piece, ...]
+    #: Around and between the pieces.
+    opening: str = ""
+    separator: str = "\n"
+    closing: str = ""
+    #: Where the pieces come from: "pins", "recall".
+    kind: str = "text"
+
+
+class Omit(NamedTuple):
+    """Leave the whole content out when room is short."""
+
+
+class Truncate(NamedTuple):
+    """Keep a content within a cap of tokens, always, and shrink it further when room is short.
+
+    Whole atoms (or pieces) go first, from the end that is not kept; the last one left is cut on a token boundary.
+    """
+
+    tokens: int | None = None
+    keep: Keep = Keep.END
+
+
+class Window(NamedTuple):
+    """Keep the newest contiguous atoms that fit, at least the mandatory ones; move the start in epochs."""
+
+    #: Share of its room given up when the start must move, so that it need not move again for a while.
+    slack: float = 0.5
+    #: Tokens of the log between two moves; 0: its slack says.
+    length: int = 0
+
+
+class Summarise(NamedTuple):
+    """Let a summary stand for the oldest part when room is short."""
+
+    #: Name of the stored summary.
+    id: str
+    #: The stored text, and for how many leading atoms it stands; "" and 0 when there is none that matches.
+    text: str = ""
+    covers: int = 0
+    #: Tokens a summary may have.
+    tokens: int = 400
+    role: Role = Role.SYSTEM
+
+
+Strategy: TypeAlias = Omit | Truncate | Window | Summarise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """A part of a prompt with a priority and, where it can shrink, a way to."""
+
+    #: Unique among its siblings; paths such as "prompt/history" name scopes in errors and ledgers.
+    id: str
+    children: tuple[Node, ...] = ()
+    #: Lower is kept longer.
+    priority: int = REQUIRED
+    #: None when it cannot shrink by itself; its children may.
+    strategy: Strategy | None = None
+    #: Tokens it may have at most, always, and tokens it is not shrunk below.
+    ceiling: int | None = None
+    floor: int = 0
+    #: True when it changes from turn to turn and is laid behind everything that does not.
+    moves: bool = False
+
+
+Node: TypeAlias = Scope | Atom | Composed
+
+
+# ── what comes out of a fit ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Placed(NamedTuple):
+    """One message as it will be sent, and where it came from."""
+
+    message: PromptMessage
+    #: Scope it came from.
+    path: str
+    #: "whole", "cut", "pieces" (a composed message), "summary", "placeholder".
+    rendition: str = "whole"
+    #: Raw tokens by the codec.
+    tokens: int = 0
+    #: Whether it changes from turn to turn.
+    moves: bool = False
+    #: Messages of one atom share this number: nothing may come between them.
+    atom: int = 0
+    #: Pieces shown, of a composed message.
+    pieces: tuple[Piece, ...] = ()
+    #: Entries shown, by versions; 0 for what the caller wrote.
+    first: int = 0
+    last: int = 0
+
+
+class Left(NamedTuple):
+    """Something that was left out or cut, and the rule that did it."""
+
+    #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
+    ids: tuple[str, ...]
+    path: str
+    #: "truncate", "omit", "window", "summary", "ceiling", "pieces".
+    rule: str
+    reason: str
+    tokens: int
+    #: False when it is shown in part.
+    gone: bool = True
+
+
+class Step(NamedTuple):
+    """One thing a fit tried."""
+
+    path: str
+    priority: int
+    strategy: str
+    #: Raw tokens of the whole prompt before and after.
+    before: int
+    after: int
+
+
+class Fitted(NamedTuple):
+    """A prompt within its budget."""
+
+    placed: tuple[Placed, ...]
+    #: Raw tokens of the whole request, base included.
+    tokens: int
+    left: tuple[Left, ...]
+    steps: tuple[Step, ...]
+    #: Stored summaries to be written once the prompt is rendered: (id, text, atoms it stands for).
+    summaries: tuple[tuple[str, str, int], ...] = ()
+
+
+class NeedSummary(NamedTuple):
+    """A question of a fit: a text that can stand for these messages; answered with it, or None when there is none."""
+
+    id: str
+    #: The summary that stands for what came before them; "" when nothing did.
+    existing: str
+    atoms: tuple[Atom, ...]
+    tokens: int

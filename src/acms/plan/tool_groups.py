@@ -1,0 +1,261 @@
+"""Tool calls and their answers: one unit of a prompt, wherever the answers were written.
+
+Providers want the answers to a call directly behind it, each call answered once. Logs have them late, interleaved,
+twice, or not at all, and a caller may write the answer to a call that the history ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import is_
+
+from acms.model import Part, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Node, Scope
+from acms.prompt_types import PromptMessage
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
+
+
+def atoms(messages: Sequence[PromptMessage]) -> list[Atom]:
+    """Return messages as units that are shown together or not at all, every tool call with its answers.
+
+    Answers stand directly behind their call, in the order of the calls; one answers the nearest call before it that
+    has its id, is open, and has its group where both have one. A call that nothing answers gets a placeholder; an
+    answer to no call, and a second one to the same, becomes text of the user in marks.
+    """
+    return joined([Atom((message,)) for message in messages])
+
+
+def joined(units: Sequence[Atom]) -> list[Atom]:
+    """Return units with the answers moved behind their calls, as `atoms` does; units that become empty are gone.
+
+    The versions of a unit span those of the answers that joined it.
+    """
+    pairing = _Pairing()
+    drafts = [None if _plain(unit) else pairing.read(unit) for unit in units]
+    found: list[Atom] = []
+    for unit, draft in zip(units, drafts, strict=True):
+        if draft is None:
+            found.append(unit)
+        else:
+            found += draft.written()
+    return found
+
+
+def paired(tree: Scope) -> Scope:
+    """Return a tree in which every tool call has its answers with it, also those written in another scope.
+
+    An answer joins the unit of its call, in the scope of the call: it lives and dies with it. One that the caller wrote
+    makes a unit of the log mandatory. Idempotent.
+    """
+    pairing = _Pairing()
+    drafts: list[_Draft | None] = []
+    _read(tree, pairing, drafts)
+    return _written(tree, iter(drafts)) if any(drafts) else tree
+
+
+def is_placeholder(message: PromptMessage) -> bool:
+    """Return whether a message stands for an answer that was never given."""
+    if message.role is not Role.TOOL or message.sources or len(message.parts) != 1:
+        return False
+    (part,) = message.parts
+    return isinstance(part, ToolResult) and part.output == NO_RESULT
+
+
+def _read(scope: Scope, pairing: _Pairing, drafts: list[_Draft | None]) -> None:
+    """Read the units of a scope in order; None stands for one that has nothing to do with tools."""
+    for node in scope.children:
+        if type(node) is Atom:
+            drafts.append(None if _plain(node) else pairing.read(node))
+        elif isinstance(node, Scope):
+            _read(node, pairing, drafts)
+
+
+def _plain(unit: Atom) -> bool:
+    """Return whether a unit has nothing to do with tools, or is a call with all its answers already."""
+    messages = unit.messages
+    for place, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            return False
+        for part in message.parts:
+            kind = type(part)
+            if kind is ToolCall:
+                return place == 0 and _complete(messages)
+            if kind is ToolResult:
+                return False
+    return True
+
+
+def _complete(messages: Sequence[PromptMessage]) -> bool:
+    """Return whether messages are a call and its answers in order, and nothing else."""
+    call, *answers = messages
+    ids = [part.call_id for part in call.parts if isinstance(part, ToolCall)]
+    if call.role is not Role.ASSISTANT or len(ids) != len(answers):
+        return False
+    if any(isinstance(part, ToolResult) for part in call.parts):
+        return False
+    for id, message in zip(ids, answers, strict=True):
+        if message.role is not Role.TOOL or len(message.parts) != 1 or is_placeholder(message):
+            return False
+        part = message.parts[0]
+        if not isinstance(part, ToolResult) or part.call_id != id:
+            return False
+        if None not in (message.group, call.group) and message.group != call.group:
+            return False
+    return True
+
+
+def _written(scope: Scope, drafts: Iterator[_Draft | None]) -> Scope:
+    children: list[Node] = []
+    for node in scope.children:
+        if type(node) is Atom:
+            draft = next(drafts)
+            if draft is None:
+                children.append(node)
+            else:
+                children += draft.written()
+        elif isinstance(node, Scope):
+            children.append(_written(node, drafts))
+        else:
+            children.append(node)
+    same = len(children) == len(scope.children) and all(map(is_, children, scope.children))
+    return scope if same else replace(scope, children=tuple(children))
+
+
+class _Call:
+    """A tool call and the answer it has so far."""
+
+    __slots__ = ("answer", "draft", "group", "id")
+
+    def __init__(self, id: str, group: str | None, draft: _Draft) -> None:
+        self.id = id
+        self.group = group
+        self.draft = draft
+        self.answer: PromptMessage | None = None
+
+    def placeholder(self) -> PromptMessage:
+        return PromptMessage(role=Role.TOOL, parts=(ToolResult(self.id, NO_RESULT),), group=self.group)
+
+
+class _Draft:
+    """A unit under way: its messages, and the calls among them that are still to be answered."""
+
+    __slots__ = ("joins", "lines", "unit")
+
+    def __init__(self, unit: Atom) -> None:
+        self.unit = unit
+        #: Messages in order, each with the calls it makes.
+        self.lines: list[tuple[PromptMessage, Sequence[_Call]]] = []
+        #: Units that gave an answer to a call of this one.
+        self.joins: list[Atom] = []
+
+    def written(self) -> tuple[Atom, ...]:
+        if not self.lines:
+            return ()
+        messages: list[PromptMessage] = []
+        for message, calls in self.lines:
+            messages.append(message)
+            for call in calls:
+                messages.append(call.answer or call.placeholder())
+        unit = self.unit
+        if not self.joins and len(messages) == len(unit.messages):
+            same = all(map(is_, messages, unit.messages))
+            if same or tuple(messages) == unit.messages:
+                return (unit,)
+        first, last, mandatory = unit.first, unit.last, unit.mandatory
+        for one in self.joins:
+            # What the caller wrote is never left out; its answer to a call of the log keeps that call.
+            mandatory = mandatory or one.mandatory or (unit.first > 0 and not one.first)
+            if one.first:
+                first = min(first or one.first, one.first)
+                last = max(last, one.last)
+        return (Atom(tuple(messages), first, last, unit.before, mandatory),)
+
+
+class _Pairing:
+    """Reads messages in order and gives each answer to its call."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[_Call]] = {}
+
+    def read(self, unit: Atom) -> _Draft:
+        draft = _Draft(unit)
+        for message in unit.messages:
+            parts = message.parts
+            if message.role is Role.TOOL:
+                self._answers(message, draft)
+            elif message.role is Role.ASSISTANT and any(type(part) is ToolCall for part in parts):
+                kept = self._without_results(message, draft)
+                calls = [
+                    _Call(part.call_id, message.group, draft)
+                    for part in kept.parts
+                    if isinstance(part, ToolCall)
+                ]
+                for call in reversed(calls):  # of two with one id in a message the first is answered first
+                    self._open.setdefault(call.id, []).append(call)
+                draft.lines.append((kept, calls))
+            elif any(type(part) is ToolResult for part in parts):
+                kept = self._without_results(message, draft)
+                if kept.parts:
+                    draft.lines.append((kept, ()))
+            else:
+                draft.lines.append((message, ()))
+        return draft
+
+    def _without_results(self, message: PromptMessage, draft: _Draft) -> PromptMessage:
+        """Return a message without the answers in it, which are handed out first."""
+        results = tuple([part for part in message.parts if isinstance(part, ToolResult)])
+        if not results:
+            return message
+        self._answers(replace(message, parts=results), draft)
+        rest = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        return replace(message, parts=rest, tokens=None, counter="")
+
+    def _answers(self, message: PromptMessage, draft: _Draft) -> None:
+        """Give the answers of a message to their calls; what answers none becomes text of the user."""
+        if is_placeholder(message):
+            return  # written again while nothing better answers the call
+        if len(message.parts) == 1 and message.role is Role.TOOL:  # most of them
+            (only,) = message.parts
+            call = self._call(only.call_id, message.group) if isinstance(only, ToolResult) else None
+            if call is not None:
+                call.answer = message
+                if call.draft is not draft:
+                    call.draft.joins.append(draft.unit)
+                return
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        others: tuple[Part, ...] = tuple([part for part in message.parts if not isinstance(part, ToolResult)])
+        stray: list[str] = []
+        for part in results:
+            call = self._call(part.call_id, message.group)
+            if call is None:
+                stray.append(part.output)
+                continue
+            call.answer = replace(message, role=Role.TOOL, parts=(*others, part), tokens=None, counter="")
+            others = ()
+            if call.draft is not draft:
+                call.draft.joins.append(draft.unit)
+        if not results:
+            stray = [message.text]
+            others = tuple([part for part in others if not isinstance(part, Text)])
+        if stray or others:
+            told = tuple([Text(wrap(output, ORPHAN)) for output in stray])
+            orphan = replace(
+                message,
+                role=Role.USER,
+                parts=(*told, *others),
+                name=None,
+                group=None,
+                tokens=None,
+                counter="",
+            )
+            draft.lines.append((orphan, ()))
+
+    def _call(self, id: str, group: str | None) -> _Call | None:
+        """Return the nearest open call that an answer can belong to, which it closes."""
+        waiting = self._open.get(id, [])
+        for index in range(len(waiting) - 1, -1, -1):
+            call = waiting[index]
+            if group is None or call.group is None or call.group == group:
+                return waiting.pop(index)
+        return None

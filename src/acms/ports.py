@@ -1,0 +1,555 @@
+"""The promises between rooms: what a store, a token counter, an embedder and a frame must do.
+
+A storage handle is bound to one tenant and one event loop. Every key a store holds leads with (tenant, context).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+from acms.errors import ACMSError
+from acms.knowledge import Fact, Reflection
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    Json,
+    Kind,
+    KVEntry,
+    Lease,
+    Migration,
+    Origin,
+    Page,
+    Part,
+    Receipt,
+    Retry,
+    Role,
+    Search,
+    State,
+)
+from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Codec",
+    "CompareAndSetKV",
+    "Embedder",
+    "Frame",
+    "Handle",
+    "HasBackup",
+    "HasHints",
+    "HasIntegrity",
+    "HasMigrations",
+    "HasSpaces",
+    "KVMemory",
+    "ReflectionRequest",
+    "Reflector",
+    "Reranker",
+    "StorageBackend",
+    "Summarizer",
+    "SummaryRequest",
+    "TokenCounter",
+    "Turn",
+]
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """Counts the tokens of a text."""
+
+    #: Stored with every context, so that two counters are never mixed; the class name stands in where it is missing.
+    name: str
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of `text`; 0 for an empty text, never negative."""
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors: the closer two texts are in meaning, the smaller the angle between them.
+
+    An attribute `model` names the model, so that the vectors of two models are never compared; the class name stands in
+    where it is missing.
+    """
+
+    #: Numbers in a vector.
+    dimension: int
+
+    async def embed(self, texts: list[str]) -> Sequence[Sequence[float]] | NDArray[np.float32]:
+        """Return one vector for each text, in order; none for no texts, but one for an empty text.
+
+        The vector of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message, or one earlier summary, as a summarizer or a reflector reads it."""
+
+    #: Who spoke: the actor or the role; "summary" for an earlier summary.
+    speaker: str
+    text: str
+    markers: tuple[str, ...] = ()
+    #: Its place in the log.
+    version: int
+    #: Whether it is an earlier summary.
+    summary: bool = False
+    #: When it was said; None for what was put together from several.
+    created_at: datetime | None = None
+    #: Where the text came from, which decides what it may change.
+    origin: Origin = Origin.USER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest:
+    """A stretch of a conversation to be shortened."""
+
+    #: Oldest first; at least one.
+    turns: tuple[Turn, ...]
+    #: The answer should have at most this many tokens, counted by `counter`; a longer one is cut between its sentences.
+    max_tokens: int
+    counter: TokenCounter
+
+    def text(self) -> str:
+        """Return the turns as `speaker: text` paragraphs."""
+        return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+
+
+class Summarizer(Protocol):
+    """Shortens a stretch of a conversation.
+
+    Two attributes may be given: `model` names it (the class name stands in), and `window` is the number of tokens it
+    reads in one call; a longer stretch is handed over in pieces. Without one it reads everything.
+    """
+
+    async def summarize(self, request: SummaryRequest) -> str:
+        """Return a text that can stand for the turns.
+
+        What it raises, an empty text and one that is no shorter than the turns change nothing: the job is tried again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionRequest:
+    """Episodes to be distilled into facts, and the facts in force that they may change."""
+
+    #: Oldest first; at least one. Proposals cite them by `Turn.version`.
+    turns: tuple[Turn, ...]
+    #: Facts in force, those that have most to do with the turns first; proposals name them by id.
+    facts: tuple[Fact, ...] = ()
+    #: A summary in the answer should have at most this many tokens, counted by `counter`.
+    max_summary_tokens: int
+    counter: TokenCounter
+
+    def text(self) -> str:
+        """Return the turns as `[version] speaker: text` paragraphs."""
+        return "\n\n".join(f"[{turn.version}] {turn.speaker}: {turn.text}" for turn in self.turns)
+
+
+class Reflector(Protocol):
+    """Distils facts from episodes: proposes what to add, update, remove or keep; rules decide what becomes of it.
+
+    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One shaped like that
+    of seed 004, `reflect(episode, turns) -> list[Fact]`, is accepted too; its facts are all to be added.
+    """
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        """Return what the turns change about what is known.
+
+        What it raises changes nothing: the job is tried again. The same turns may be asked about twice.
+        """
+        ...
+
+
+class Reranker(Protocol):
+    """Tells how well texts answer a query by reading each beside it, as a cross-encoder does.
+
+    Two attributes may be given: `model` names it in logs and warnings (the class name stands in), and `candidates` is
+    the number of texts it is asked about at most, 32 when it is missing.
+    """
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """Return one score in [0, 1] for each text, in order: 0 when it has nothing to do with the query.
+
+        The score of a text does not depend on the texts beside it. Calls may overlap. A long text may be cut. What it
+        raises, and an answer that is not this, costs nothing but the new order.
+        """
+        ...
+
+
+class Frame(Protocol):
+    """What a prompt format adds to the text of one message."""
+
+    def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
+        """Return the tokens added for one message, an upper bound."""
+        ...
+
+
+class Codec(Protocol):
+    """Turns a prompt into a provider's request and back, and counts the whole of it.
+
+    Counts add up: the raw tokens of a payload are `base(tools)` and the `cost` of every message, or fewer where a
+    message had to be mapped or takes in the tools. `limit` says how many raw tokens a budget allows for certain. Safe
+    to use from several threads.
+    """
+
+    #: Format and model, as "openai-chat" and "gpt-5".
+    name: str
+    model: str
+    counter: TokenCounter
+    #: Whether the provider caches only what ends at a mark.
+    marks_only: bool
+
+    def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+        """Return the messages as the provider can have them: what `parse` gives back for what `render` makes.
+
+        A role it lacks is mapped, messages that it wants as one are joined, a tool call without an answer gets one that
+        says so, an answer without a call is shown as text of the user. Sources are kept. Idempotent.
+        """
+        ...
+
+    def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+        """Return what `normal` changes about the messages, in words, each kind of change once."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        """Return the arguments of a request: messages, tools and cache hints; not the model.
+
+        `marks` count messages as they are given here. `PayloadError` when the provider would refuse it.
+        """
+        ...
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        """Return the messages of a payload in normal form, without sources; `PayloadError` for another format."""
+        ...
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        """Raise `PayloadError` when the provider would refuse a payload: role order, tool pairs, system placement."""
+        ...
+
+    def cost(self, message: PromptMessage) -> int:
+        """Return the raw tokens of one message, its frame included; an upper bound where it has to be mapped."""
+        ...
+
+    def base(self, tools: Sequence[Tool] = ()) -> int:
+        """Return the raw tokens of everything that is no message."""
+        ...
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        """Count a payload from scratch."""
+        ...
+
+    def limit(self, budget: int) -> int:
+        """Return the most raw tokens whose upper bound is within a budget."""
+        ...
+
+    def cached(self, tokens: int) -> int:
+        """Return how many tokens of an unchanged prefix of so many the provider reads from its prompt cache."""
+        ...
+
+    def usage(self, usage: object) -> Usage:
+        """Read what the provider reported, an SDK's object or a mapping; `ValidationError` when it is none of its."""
+        ...
+
+    def observe(self, tokens: int, usage: Usage) -> None:
+        """Learn from a request of so many raw tokens how far counts can be relied on."""
+        ...
+
+
+class StorageBackend(Protocol):
+    """Keeps logs: append-only, gap-free, atomic per operation (rules of the store in docs/architecture.md).
+
+    Unless a method says otherwise an unknown or deleted context raises `SessionNotFoundError`, bad input
+    `ValidationError`, and a failure of the medium a subclass of `StorageError`; nothing is ever half stored.
+    """
+
+    #: Owner of everything this handle reads and writes.
+    tenant: str
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged append survives; a server tells when the handle is opened."""
+        ...
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key. With `parent` it is a fork."""
+        ...
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id (also a deleted one) or by the key of a live one."""
+        ...
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        ...
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge `change` into the settings if they are still at `rev`, else `ConflictError`.
+
+        A value of None removes a name. The name "deleted" hides (True) or brings back (False) the context.
+        """
+        ...
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        ...
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, many may share a commit.
+
+        One result per operation, in order: a receipt once it is as durable as the handle says, or the error that
+        refused it. A cancelled call may still commit: repeat it with the same keys. A message, fact or summary that
+        names an erased entry among its sources is refused with `GoneError`: it was made from what is gone.
+        """
+        ...
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+        deleted: bool = False,
+    ) -> list[Entry]:
+        """Read entries with after < version < before and version <= at, ascending.
+
+        `newest` keeps the last n of them, `limit` the first n; `kinds` selects, `replacing` keeps only entries that
+        put others out of force. Inherited entries of a fork are part of its log. With `deleted` a deleted context is
+        read too: for whoever erases, not for whoever shows.
+        """
+        ...
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist; also of deleted contexts.
+
+        As fast as a store reads rows by key: made for a few dozen entries scattered over a long log.
+        """
+        ...
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows, replacing those of the same version, space and part; return how many were kept.
+
+        Rows of versions that are blanked are dropped silently. With `wait=False` the call returns before they are
+        durable: they ride on the next commit, or are lost in a crash and computed again.
+        """
+        ...
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space with a sequence number above `after`, in that order.
+
+        Numbers count up over the whole fork tree, and a row that is replaced gets a new one: `Head.derived` read before
+        this call is the next `after`, and no row of an ancestor or a fork is skipped, whoever stored it.
+        """
+        ...
+
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
+        """Return (context, version) of live messages, facts and summaries that have no row in the space.
+
+        Only those with text and a version above `after`, ascending. Of one context inherited entries are listed too,
+        under its name; without a context every entry of the live ones is listed once, under its owner.
+        """
+        ...
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage; return how many were changed.
+
+        To ERASED also deletes keys, actors and derived rows, and empties job payloads that name them; to EXPIRED
+        keeps all that. Raises the epoch of the fork tree and writes an audit row in the same commit. Once an erasure
+        is answered the medium holds no copy either, as far as the store can see to it.
+        """
+        ...
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim: ids, versions, hashes and tombstones. Resumes after the last stored version.
+
+        A tombstone raises an epoch of 0, which says that the tree has none.
+
+        `ConflictError` when the id or key is taken by another log, `CorruptRecordError` when the chain breaks.
+        """
+        ...
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace, best first."""
+        ...
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first, each until the lease ends; a job whose lease ended is due again.
+
+        So is, within a minute, one that was changed under a clock that has been set back since by more than a minute.
+        When nothing is due nothing is written.
+        """
+        ...
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease; `LeaseLostError` when another attempt holds the job."""
+        ...
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log, or one that had ended already.
+
+        The job must be as the lease saw it, attempt and state, and not be done; else `LeaseLostError`. So a lease made
+        from a listed job cancels one that waits, and a `Retry` brings back one that failed or was cancelled.
+        `ConflictError` when an unfinished job has taken its name meanwhile.
+        """
+        ...
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        ...
+
+    async def aclose(self) -> None:
+        """Flush and release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+class Handle(StorageBackend, Protocol):
+    """A store that is kept open by a block: what `open_storage` returns."""
+
+    async def __aenter__(self) -> Self:
+        """Keep the handle open until the block ends."""
+        ...
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle, which is closed by its last user."""
+        ...
+
+
+# ── what some stores can do besides ─────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class HasBackup(Protocol):
+    """A store that copies itself as a whole, while it is in use."""
+
+    async def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Write a copy of the whole store to a new file; `progress` receives (pages done, pages in all)."""
+        ...
+
+
+@runtime_checkable
+class HasIntegrity(Protocol):
+    """A store whose medium can be checked apart from the logs in it."""
+
+    async def integrity(self) -> list[str]:
+        """Return what is wrong with the medium; nothing when it is sound."""
+        ...
+
+
+@runtime_checkable
+class HasSpaces(Protocol):
+    """A store that knows which derived rows it has."""
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+@runtime_checkable
+class HasHints(Protocol):
+    """A store that can tell at once that there is work, also work that another process enqueued."""
+
+    def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
+        """Call `wake` inside the block when jobs were enqueued; only a hint, which may be lost."""
+        ...
+
+
+@runtime_checkable
+class HasMigrations(Protocol):
+    """A store whose schema is made in numbered steps."""
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step that the release or the database knows, in order; opens nothing and changes nothing.
+
+        `partitions` is how many hash partitions the scripts make; None leaves it to the store.
+        """
+        ...
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Apply what is missing, each step in a transaction of its own; return those that were applied.
+
+        One migrator at a time: another one waits, and finds the work done. Interrupted anywhere it goes on where it
+        stopped. `progress` is told each step, once it is there. `ConfigurationError` for partitions of a database that
+        is not empty, or of a store that has none.
+        """
+        ...
+
+
+# ── values under keys ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KVMemory(Protocol):
+    """Keeps JSON values under keys: what pins and stored summaries lie in.
+
+    Bad input raises `ValidationError`, a failure of the medium a subclass of `StorageError`; nothing is half stored.
+    """
+
+    async def get(self, key: str) -> KVEntry | None:
+        """Return what is stored under a key; None when nothing is."""
+        ...
+
+    async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
+        """Store a value, whatever was there; return it as stored.
+
+        Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
+        """
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+        ...
+
+
+@runtime_checkable
+class CompareAndSetKV(KVMemory, Protocol):
+    """A key-value memory in which a value can be changed so that no other writer's change is lost."""
+
+    async def compare_and_set(
+        self, key: str, data: Json, *, expect: str | None, metadata: Mapping[str, Json] | None = None
+    ) -> KVEntry:
+        """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
+
+        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        """
+        ...

@@ -1,0 +1,361 @@
+"""Sinks: what of an entry may leave the engine, decided once for all that shows, sends or distils text.
+
+Under `block` ids, roles, times, markers and the frame of tool calls are left, and `WITHHELD` stands for the text. Under
+`redact` and `allow` what `acms.privacy.detect` finds is replaced by its mark: in the content, in every part, in what was
+stored beside it. JSON stays JSON. Tokens are counted anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from acms.log.validation import canonical_text
+from acms.model import (
+    EMPTY,
+    Draft,
+    Entry,
+    Json,
+    Kind,
+    Media,
+    Part,
+    Privacy,
+    Raw,
+    Reasoning,
+    Redaction,
+    State,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from acms.privacy.detect import Redacted, mark, redact, spans
+from acms.privacy.modes import Cleared
+
+if TYPE_CHECKING:
+    from acms.knowledge import Fact
+
+WITHHELD = "[withheld]"
+"""Stands for a text that may not leave."""
+TOLD = ("subject", "attribute", "value")
+"""Fields of a fact that are text."""
+_DEEP = 3
+"""JSON within strings of JSON is read to this depth."""
+_ROUNDS = 4
+#: A string or a bare value of JSON.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^\s"{}\[\],:]++')
+#: Fields of a vendor's item that are ids and proofs, and no text: the vendor refuses others.
+_OPAQUE = frozenset(("id", "call_id", "type", "role", "status", "encrypted_content", "signature"))
+_NOTHING: frozenset[str] = frozenset()
+
+Count = Callable[[str], int]
+
+
+class Said(NamedTuple):
+    """What a message says once it was redacted."""
+
+    content: str
+    parts: tuple[Part, ...]
+    #: How often what was taken out.
+    kinds: Counter[str]
+
+
+# ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cleared(entry: Entry, mode: Privacy, count: Count) -> Entry:
+    """Return an entry as it may leave under a mode; the entry itself when nothing has to go.
+
+    One without content, erased or expired, has nothing to hide and stays as it is.
+    """
+    if entry.state is not State.LIVE or isinstance(entry, Cleared):
+        return entry
+    if mode is Privacy.BLOCK:
+        return _withheld(entry, count)
+    said = redacted(entry.content, entry.parts, mode)
+    kinds = said.kinds
+    data, found = _data(entry, mode)
+    kinds += found
+    metadata, found = mapping(entry.metadata, mode)
+    kinds += found
+    actor = name(entry.actor, mode)
+    markers = tuple([one for one in entry.markers if not spans(one, mode)])
+    key = name(entry.key, mode)
+    unsafe = (actor, markers, key) != (entry.actor, entry.markers, entry.key)
+    if not kinds and not unsafe:
+        return entry
+    return _made(
+        entry,
+        mode,
+        kinds,
+        content=said.content,
+        parts=said.parts,
+        tokens=_tokens(said, count) if said.kinds else entry.tokens,
+        data=data,
+        metadata=metadata,
+        actor=actor,
+        markers=markers,
+        key=key,
+    )
+
+
+def _withheld(entry: Entry, count: Count) -> Entry:
+    parts: list[Part] = []
+    for part in entry.parts:
+        if isinstance(part, ToolCall):
+            parts.append(ToolCall(part.call_id, part.name))
+        elif isinstance(part, ToolResult):
+            parts.append(ToolResult(part.call_id, WITHHELD, part.is_error))
+    if parts and any(isinstance(part, Text) for part in entry.parts):
+        parts.insert(0, Text(WITHHELD))
+    said = bool(entry.content or entry.parts)
+    content = canonical_text(parts) if parts else WITHHELD if said else ""
+    data = entry.data
+    if entry.kind is Kind.FACT:
+        data = {field: value for field, value in data.items() if field not in TOLD}
+    return _made(
+        entry,
+        Privacy.BLOCK,
+        Counter(),
+        content=content,
+        parts=tuple(parts),
+        tokens=count(content),
+        data=data,
+        metadata=EMPTY,
+        actor=name(entry.actor, Privacy.REDACT),
+        markers=tuple([one for one in entry.markers if not spans(one)]),
+        key=None,
+    )
+
+
+def _made(entry: Entry, mode: Privacy, kinds: Counter[str], **changes: Any) -> Cleared:
+    values = {field.name: getattr(entry, field.name) for field in fields(Entry)}
+    values.update(changes, privacy=mode)
+    moves: tuple[tuple[int, int, int], ...] = ()
+    if mode is not Privacy.BLOCK and values["content"] != entry.content:
+        moves = _moves(entry, values["content"], mode)
+    return Cleared(**values, redaction=Redaction(mode, tuple(sorted(kinds.items()))), moves=moves)
+
+
+def _moves(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, int], ...]:
+    """Return which stretches of a content were replaced; of a message with parts one that holds them all."""
+    if not entry.parts:
+        return tuple([(one.start, one.end, len(mark(one.kind))) for one in spans(entry.content, mode)])
+    before, most = entry.content, min(len(entry.content), len(content))
+    start = next((at for at in range(most) if before[at] != content[at]), most)
+    end = next((at for at in range(most - start) if before[-1 - at] != content[-1 - at]), most - start)
+    return ((start, len(before) - end, len(content) - end - start),)
+
+
+def _tokens(said: Said, count: Count) -> int:
+    return count(said.content) + sum([part.tokens for part in said.parts if isinstance(part, Media)])
+
+
+def _data(entry: Draft, mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
+    """Return the fields of a fact without what is sensitive; those of other kinds are ours, and no text."""
+    if entry.kind is not Kind.FACT:
+        return entry.data, Counter()
+    told = {field: entry.data[field] for field in TOLD if field in entry.data}
+    clean, kinds = mapping(told, mode)
+    return ({**entry.data, **clean} if kinds else entry.data), kinds
+
+
+def fact(found: Fact, entry: Entry) -> Fact:
+    """Return a fact as its entry may leave."""
+    if not isinstance(entry, Cleared):
+        return found
+    told = {field: str(entry.data.get(field, "")) for field in TOLD}
+    return replace(found, content=entry.content, tokens=entry.tokens, **told)
+
+
+# ── drafts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stored(
+    content: str,
+    parts: tuple[Part, ...],
+    metadata: Mapping[str, Json],
+    actor: str | None,
+    key: str | None,
+    mode: Privacy,
+) -> tuple[str, tuple[Part, ...], Mapping[str, Json], str | None, str | None]:
+    """Return what is stored of a message that is redacted before; whatever is read off it is read off this.
+
+    A key that says something sensitive is stored as its hash, which repeats with it.
+    """
+    said = redacted(content, parts, mode)
+    if name(key, mode) != key:
+        key = sha256((key or "").encode()).hexdigest()
+    return said.content, said.parts, mapping(metadata, mode)[0], name(actor, mode), key
+
+
+def embedded(draft: Draft, mode: Privacy) -> Draft | None:
+    """Return what an embedder is sent of an entry; None when nothing is."""
+    if mode is Privacy.BLOCK:
+        return None
+    content = redact(draft.content, mode).text
+    data, _ = _data(draft, mode)
+    actor = name(draft.actor, mode)
+    if (content, data, actor) == (draft.content, draft.data, draft.actor):
+        return draft
+    return replace(draft, content=content, data=data, actor=actor)
+
+
+# ── texts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> Said:
+    """Return what a message says without what is sensitive; with parts the content is made from them."""
+    if not parts:
+        clean = redact(content, mode)
+        return Said(clean.text, (), _kinds(clean))
+    kinds: Counter[str] = Counter()
+    kept: list[Part] = []
+    for part in parts:
+        made, found = _part(part, mode)
+        kinds += found
+        if made is not None:
+            kept.append(made)
+    if not kinds:
+        return Said(content, tuple(parts), kinds)
+    return Said(canonical_text(kept), tuple(kept), kinds)
+
+
+def _part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:
+    """Return a part without what is sensitive; reasoning goes whole, for a changed one no longer fits its signature."""
+    if isinstance(part, Text):
+        clean = redact(part.text, mode)
+        return (Text(clean.text) if clean.spans else part), _kinds(clean)
+    if isinstance(part, Reasoning):
+        kinds = _kinds(redact(part.text, mode))
+        return (None if kinds else part), kinds
+    if isinstance(part, ToolCall):
+        text, kinds = text_or_json(part.arguments, mode)
+        return (replace(part, arguments=text) if kinds else part), kinds
+    if isinstance(part, ToolResult):
+        text, kinds = text_or_json(part.output, mode)
+        return (replace(part, output=text) if kinds else part), kinds
+    if isinstance(part, Media):
+        if part.ref.startswith("data:"):
+            return part, Counter()
+        clean = redact(part.ref, mode)
+        return (Text(clean.text) if clean.spans else part), _kinds(clean)
+    text, kinds = text_or_json(part.json, mode, opaque=_OPAQUE)
+    return (Raw(part.vendor, text) if kinds else part), kinds
+
+
+def name(value: str | None, mode: Privacy) -> str | None:
+    """Return a name, or None when it gives something away."""
+    return None if value is None or spans(value, mode) else value
+
+
+def mapping(values: Mapping[str, Json], mode: Privacy) -> tuple[Mapping[str, Json], Counter[str]]:
+    """Return values of JSON without what is sensitive in them, and what was taken out."""
+    if not values:
+        return values, Counter()
+    written = json.dumps(dict(values), ensure_ascii=False)
+    text, kinds = _document(written, mode, _NOTHING, 0)
+    return (json.loads(text) if kinds else values), kinds
+
+
+def text_or_json(
+    text: str, mode: Privacy, *, opaque: frozenset[str] = _NOTHING, depth: int = 0
+) -> tuple[str, Counter[str]]:
+    """Return a text without what is sensitive in it, and what was taken out; an object or a list of JSON stays one.
+
+    `opaque` names fields of which the value is left as it is.
+    """
+    if depth < _DEEP and text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        return _document(text, mode, opaque, depth)
+    clean = redact(text, mode)
+    return clean.text, _kinds(clean)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _document(text: str, mode: Privacy, opaque: frozenset[str], depth: int) -> tuple[str, Counter[str]]:
+    """Redact what the strings of a document say when they are read, then what its text says as it stands.
+
+    Escapes hide what only the first sees; that a value is a password only the name beside it tells.
+    """
+    kinds: Counter[str] = Counter()
+    cuts: list[tuple[int, int, str]] = []
+    for start, end, said, closed in _strings(text, opaque):
+        if closed:
+            continue
+        clean, found = text_or_json(said, mode, opaque=opaque, depth=depth + 1)
+        if found:
+            cuts.append((start, end, _quoted(clean)))
+            kinds += found
+    text = _without(text, cuts)
+    for _ in range(_ROUNDS):
+        shut = [(start, end) for start, end, _, closed in _strings(text, opaque) if closed] if opaque else []
+        found_here = [
+            one
+            for one in spans(text, mode)
+            if not any(start <= one.start and one.end <= end for start, end in shut)
+        ]
+        if not found_here:
+            break
+        kinds.update(one.kind for one in found_here)
+        shorter = _without(text, [(one.start, one.end, mark(one.kind)) for one in found_here])
+        if not _is_json(shorter):
+            shorter = _without(text, _whole(text, [(one.start, one.end, one.kind) for one in found_here]))
+        text = shorter
+    return text, kinds
+
+
+def _strings(text: str, opaque: frozenset[str]) -> Iterator[tuple[int, int, str, bool]]:
+    """Yield where the strings of a document stand, what they say, and whether they are the value of an opaque field."""
+    field = ""
+    for token in _TOKEN.finditer(text):
+        if token[0][0] != '"':
+            field = ""
+            continue
+        said = json.loads(token[0])
+        named = text[token.end() : token.end() + 8].lstrip().startswith(":")
+        yield token.start(), token.end(), said, not named and field in opaque
+        field = said if named else ""
+
+
+def _whole(text: str, found: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Return the strings and values that some stretches touch, each as a string that says what it was."""
+    hit: list[tuple[int, int, str]] = []
+    for token in _TOKEN.finditer(text):
+        kind = next((kind for start, end, kind in found if start < token.end() and token.start() < end), None)
+        if kind is not None:
+            hit.append((token.start(), token.end(), _quoted(mark(kind))))
+    return hit
+
+
+def _without(text: str, found: Sequence[tuple[int, int, str]]) -> str:
+    parts: list[str] = []
+    at = 0
+    for start, end, instead in found:
+        parts += (text[at:start], instead)
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _quoted(text: str) -> str:
+    """Write a string of JSON; half of a pair of surrogates, which no store takes, stays an escape."""
+    written = json.dumps(text, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return written
+
+
+def _kinds(found: Redacted) -> Counter[str]:
+    return Counter(one.kind for one in found.spans)

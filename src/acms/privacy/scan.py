@@ -1,0 +1,285 @@
+"""Scanning what is stored: where something sensitive stands, never what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from acms.branches.export import Progress
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.model import (
+    Context,
+    ContextQuery,
+    Entry,
+    Json,
+    Kind,
+    Media,
+    Privacy,
+    Raw,
+    Reasoning,
+    State,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from acms.ports import StorageBackend
+from acms.privacy.detect import KINDS, PERSONAL, RULES, mark, redact, safe_key, spans
+
+__all__ = ["Finding", "KindFound", "Scan", "scan"]
+
+PAGE = 100
+"""Entries that are in memory at the same time, and contexts that are listed at once."""
+DEEPEST = 64
+"""Levels of JSON that are looked into; what a store takes is not deeper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Where something sensitive stands. It says nothing of the text itself, and no name in it is sensitive."""
+
+    #: What it is, such as "password": one of `acms.privacy.detect.KINDS`.
+    kind: str
+    #: Whether it is hidden under every privacy mode; email addresses and telephone numbers only under `redact`.
+    clear: bool
+    #: Id of the context that owns the entry: an ancestor's for what a fork inherited.
+    context: str
+    #: Name of that session, by which a command finds it; its id when it has none, is deleted or has a sensitive name.
+    session: str
+    namespace: str
+    version: int
+    #: Id of the entry.
+    entry: str
+    #: What the entry is.
+    entry_kind: Kind
+    #: Where in the entry: "content", "actor", "key", "parts[0].arguments", "metadata.user.mail", "data.value".
+    field: str
+    #: Offsets in the text of the field, in characters.
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindFound:
+    """How often one kind was found."""
+
+    kind: str
+    clear: bool
+    findings: int
+    #: Entries that hold one or more.
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What a scan found, and by which rules."""
+
+    #: Version of the rules: two scans by the same rules can be compared.
+    rules: str = RULES
+    #: Contexts and entries that were read; tombstones are counted and hold nothing.
+    contexts: int
+    entries: int
+    #: Entries that hold something sensitive.
+    affected: int
+    #: Kinds that were found, the most specific first.
+    kinds: tuple[KindFound, ...]
+    #: In the order in which they stand, as many as were asked for; the counts are those of all.
+    findings: tuple[Finding, ...]
+
+    @property
+    def found(self) -> int:
+        """How many findings there are, listed or not."""
+        return sum(one.findings for one in self.kinds)
+
+
+async def scan(
+    storage: StorageBackend,
+    *,
+    context: Context | None = None,
+    namespace: str | None = None,
+    kinds: Collection[str] = (),
+    limit: int | None = 1000,
+    progress: Progress | None = None,
+) -> Scan:
+    """Look for something sensitive in what is stored: in one context, a namespace, or all that the tenant has.
+
+    A context is read with what it inherited; otherwise every entry is read once, under its owner, also those of deleted
+    contexts, which are still stored. What stands in several fields of an entry is found once, in the first of them.
+    `kinds` keeps only these, `limit` lists only the first findings, all with None. Logs are read a page at a time, and
+    each page is searched in a thread. What is appended meanwhile may be missed. `progress` is told entries of one
+    context, contexts otherwise. Not read: names and settings of sessions, pinned values, jobs.
+    """
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
+    if context is not None and namespace is not None:
+        raise ValidationError("give a context or a namespace, not both", field="namespace")
+    if namespace is not None:
+        validation.name(namespace, "namespace")
+    wanted = frozenset(kinds or KINDS)
+    owners: dict[str, Context] = {}  # of one context: its ancestors
+    listed: list[Finding] = []
+    found, holding = Counter[str](), Counter[str]()
+    contexts = entries = affected = 0
+    total = 0
+    if progress is not None:
+        total = await _total(storage, context, namespace)
+    async for one in _contexts(storage, context, namespace):
+        contexts += 1
+        # What a fork inherited is read under its owner, unless the fork alone was asked for.
+        after = 0 if context is not None or one.fork is None else one.fork
+        while page := await storage.read(one.id, after=after, limit=PAGE, deleted=True):
+            after = page[-1].version
+            for entry, places in await asyncio.to_thread(_searched, page, wanted):
+                owner = one
+                if entry.context != one.id:
+                    if entry.context not in owners:
+                        owners[entry.context] = await storage.context(entry.context)
+                    owner = owners[entry.context]
+                session, group = _named(owner)
+                here = Counter(kind for kind, *_ in places)
+                found.update(here)
+                holding.update(here.keys())
+                affected += 1
+                for kind, field, start, end in places:
+                    if limit is not None and len(listed) >= limit:
+                        break
+                    listed.append(
+                        Finding(
+                            kind=kind,
+                            clear=kind not in PERSONAL,
+                            context=owner.id,
+                            session=session,
+                            namespace=group,
+                            version=entry.version,
+                            entry=entry.id,
+                            entry_kind=entry.kind,
+                            field=field,
+                            start=start,
+                            end=end,
+                        )
+                    )
+            entries += len(page)
+            if progress is not None and context is not None:
+                progress(entries, max(total, entries))
+        if progress is not None and context is None:
+            progress(contexts, max(total, contexts))
+    return Scan(
+        contexts=contexts,
+        entries=entries,
+        affected=affected,
+        kinds=tuple(
+            KindFound(kind=kind, clear=kind not in PERSONAL, findings=found[kind], entries=holding[kind])
+            for kind in KINDS
+            if found[kind]
+        ),
+        findings=tuple(listed),
+    )
+
+
+async def _contexts(
+    storage: StorageBackend, only: Context | None, namespace: str | None
+) -> AsyncIterator[Context]:
+    """Yield the contexts of a scan, newest first, a page at a time."""
+    if only is not None:
+        yield only
+        return
+    query = ContextQuery(namespace=namespace, deleted=True, limit=PAGE)
+    while True:
+        page = await storage.contexts(query)
+        for one in page.items:
+            yield one
+        if page.next_after is None:
+            return
+        query = replace(query, after=page.next_after)
+
+
+async def _total(storage: StorageBackend, only: Context | None, namespace: str | None) -> int:
+    """Return how much there is to read: entries of one context, contexts otherwise."""
+    if only is not None:
+        newest = await storage.read(only.id, newest=1, deleted=True)
+        return newest[-1].version if newest else 0
+    count = 0
+    async for _ in _contexts(storage, None, namespace):
+        count += 1
+    return count
+
+
+def _named(context: Context) -> tuple[str, str]:
+    """Return the session and the namespace as a report may name them."""
+    key, namespace = context.key, redact(context.namespace, Privacy.REDACT).text
+    findable = namespace == context.namespace and context.deleted_at is None
+    return (key if findable and key is not None and safe_key(key) else context.id), namespace
+
+
+# ── one entry ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _searched(
+    page: Sequence[Entry], wanted: frozenset[str]
+) -> list[tuple[Entry, list[tuple[str, str, int, int]]]]:
+    """Return the entries of a page that hold something, each with (kind, field, start, end)."""
+    found: list[tuple[Entry, list[tuple[str, str, int, int]]]] = []
+    for entry in page:
+        if entry.state is State.ERASED:
+            continue
+        places: list[tuple[str, str, int, int]] = []
+        seen: set[str] = set()  # the content of a message is made of its parts
+        for field, name, text in texts(entry):
+            new: list[str] = []
+            # A value is read with its name before it, as "hunter2" alone tells nothing.
+            before = f'"{name}": "' if name else ""
+            for one in spans(f'{before}{text}"' if name else text):
+                start, end = max(0, one.start - len(before)), min(len(text), one.end - len(before))
+                if start < end and one.kind in wanted and text[start:end] not in seen:
+                    places.append((one.kind, field, start, end))
+                    new.append(text[start:end])
+            seen.update(new)
+        if places:
+            found.append((entry, places))
+    return found
+
+
+def texts(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, name, text) of everything in an entry that its writer chose; `name` is that of a value in JSON."""
+    if entry.content:
+        yield "content", "", entry.content
+    for index, part in enumerate(entry.parts):
+        match part:
+            case Text(text) | Reasoning(text):
+                yield f"parts[{index}].text", "", text
+            case ToolCall():
+                yield f"parts[{index}].arguments", "", part.arguments
+            case ToolResult():
+                yield f"parts[{index}].output", "", part.output
+            case Media():
+                yield f"parts[{index}].ref", "", part.ref
+            case Raw():
+                yield f"parts[{index}].json", "", part.json
+    if entry.actor:
+        yield "actor", "", entry.actor
+    if entry.key:
+        yield "key", "", entry.key
+    attribute = entry.data.get("attribute")
+    for field, name, text in _leaves(entry.data, "data", "", DEEPEST):
+        # The value of a fact is that of its attribute.
+        yield field, attribute if field == "data.value" and isinstance(attribute, str) else name, text
+    yield from _leaves(entry.metadata, "metadata", "", DEEPEST)
+
+
+def _leaves(value: Json, path: str, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
+    if isinstance(value, str):
+        yield path, name, value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, name, str(value)
+    elif isinstance(value, Mapping) and depth:
+        for key, item in sorted(value.items()):  # a store may keep them in its own order
+            inside = f"{path}.{key}"
+            if not safe_key(key):
+                inside = f"{path}.{mark(spans(key)[0].kind)}"
+                yield f"{inside} (name)", "", key
+            yield from _leaves(item, inside, key, depth - 1)
+    elif isinstance(value, list | tuple) and depth:
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]", name, depth - 1)

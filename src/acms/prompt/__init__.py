@@ -1,0 +1,25 @@
+"""Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
+
+rendered = await (
+    Prompt(OpenAIChat("gpt-5"))
+    .system("You are the orders team's assistant.")
+    .recall(session, "what did we choose for orders?", tokens=2000)
+    .last(session, n=20)
+    .user("Write the migration plan.")
+    .render(budget=8000)
+)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from acms.runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from acms.prompt.builder import Content, Plugin, Prompt
+    from acms.prompt.render import Rendered, Report, Request
+
+__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
+
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(__all__, "acms.prompt.builder"))

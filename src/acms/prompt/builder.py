@@ -1,0 +1,566 @@
+"""Prompts: what a model is told, composed from sessions, pins, tools and plain messages, within a token budget.
+
+rendered = await (
+    Prompt(OpenAIChat("gpt-5"))
+    .system("You are the orders team's assistant.")
+    .recall(session, "what did we choose for orders?", tokens=2000)
+    .last(session, n=20)
+    .user("Write the migration plan.")
+    .render(budget=8000)
+)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Union
+
+from acms.errors import ConfigurationError, ValidationError
+from acms.log import validation
+from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.observability.events import Event
+from acms.plan.nodes import (
+    RECALL,
+    SHRINKABLE,
+    Atom,
+    Composed,
+    Keep,
+    Node,
+    Omit,
+    Scope,
+    Strategy,
+    Truncate,
+    Window,
+)
+from acms.ports import Codec, KVMemory, Summarizer
+from acms.prompt import render as rendering
+from acms.prompt import steps as contents
+from acms.prompt.manifest import Manifest
+from acms.prompt.render import Rendered, Report, Request
+from acms.prompt.steps import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.summaries import Summaries
+from acms.prompt_types import PromptMessage, Tool
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.prompt.pins import PinRegistry
+
+__all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
+
+Content: TypeAlias = Union[
+    str, Mapping[str, Any], PromptMessage, Part, Node, View, "Prompt", "Sequence[Content]", None
+]
+"""What may stand in a prompt.
+
+A text is a message of the user; a mapping is a message as `ingest_many` takes it; a list of parts is one message of the
+user, any other list is its items in order; a session or a view is its history; None is nothing.
+"""
+
+_PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
+
+
+class Plugin(Protocol):
+    """Makes content at each render."""
+
+    async def render(self, request: Request) -> Content:
+        """Return what stands at this place of the prompt; None for nothing.
+
+        Plugins of one prompt run at the same time. What one raises ends the render.
+        """
+        ...
+
+
+class Prompt:
+    """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
+
+    Order of calls is the order of the prompt; only what is recalled is laid behind the last message that stays. What
+    the caller writes is required; what is given to `history`, `last`, `truncate`, `omit`, `summary`, `recall` and
+    `pinned_kv` shrinks when the budget is short, the highest priority number first.
+
+    A prompt is bound to one codec. One without is a fragment, to be given to others or merged into them.
+    """
+
+    def __init__(
+        self, codec: Codec | None = None, *, on_event: Callable[[Event], object] | None = None
+    ) -> None:
+        if codec is not None and (isinstance(codec, type) or not callable(getattr(codec, "parse", None))):
+            raise ConfigurationError(
+                f"{codec!r} is no codec",
+                options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),
+            )
+        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
+        self.codec = codec
+        self.steps: tuple[Step, ...] = ()
+        self.offered: tuple[Tool, ...] = ()
+        self._on_event = on_event
+
+    def __repr__(self) -> str:
+        bound = "unbound" if self.codec is None else f"{self.codec.name} {self.codec.model}"
+        return f"<Prompt {bound}, {len(self.steps)} steps>"
+
+    # ── what the caller writes ──────────────────────────────────────────────────────────────────────────────────────
+
+    def system(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+        """Add a message of the system."""
+        return self.message(Role.SYSTEM, content, name=name)
+
+    def developer(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+        """Add a message of the developer; a provider without that role is given one of the system."""
+        return self.message(Role.DEVELOPER, content, name=name)
+
+    def user(self, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+        """Add a message of the user."""
+        return self.message(Role.USER, content, name=name)
+
+    def assistant(
+        self,
+        content: str | Sequence[Part] = "",
+        *,
+        tool_calls: Sequence[Mapping[str, Json]] | None = None,
+        reasoning: str | Reasoning | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Add a message of the assistant; `tool_calls` as `ACMS.ingest` takes them."""
+        text, parts = _said(content)
+        made = contents.message(
+            Role.ASSISTANT, text, parts=parts, tool_calls=tool_calls, reasoning=reasoning, name=name
+        )
+        return self._with(Said(made))
+
+    def tool(self, call_id: str, output: str, is_error: bool = False) -> Self:
+        """Add the answer to a tool call; it is shown together with the call, wherever that stands."""
+        result = ToolResult(call_id, output, bool(is_error))
+        return self._with(Said(contents.message(Role.TOOL, parts=[result])))
+
+    def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
+        """Add a message of any role."""
+        text, parts = _said(content)
+        return self._with(Said(contents.message(role, text, parts=parts, name=name)))
+
+    # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def history(self, content: Content, *, priority: int = SHRINKABLE) -> Self:
+        """Add the newest messages that fit, at least the last one, which is cut if it must be.
+
+        When room is short the start moves, in steps, so that it need not move at every turn.
+        """
+        return self._shrinking("history", content, Window(), priority)
+
+    def last(self, content: Content, n: int, *, priority: int = SHRINKABLE) -> Self:
+        """Add the last n messages of a content, wherever in it they stand.
+
+        When the first of them belongs to a tool call and its answers, all of these are shown. Fewer than n are shown
+        only when room is short, and then as many as fit; `history` moves its start in larger steps, which keeps more
+        of it in the provider's cache.
+        """
+        n = validation.whole(n, "n", least=1)
+        return self._shrinking("last", content, Window(slack=0.0), priority, newest=n)
+
+    def truncate(
+        self,
+        content: Content,
+        tokens: int,
+        *,
+        keep: str | Keep = Keep.END,
+        priority: int = SHRINKABLE,
+        role: str | Role = Role.USER,
+    ) -> Self:
+        """Add a content that never has more than so many tokens, and fewer when room is short.
+
+        Whole messages go first, from the end that is not kept; the last one is cut. `role` is that of plain texts.
+        """
+        cap = validation.whole(tokens, "tokens", most=validation.BUDGET)
+        strategy = Truncate(cap, validation.choice(keep, Keep, "keep"))
+        return self._shrinking("truncate", content, strategy, priority, role=role)
+
+    def omit(self, content: Content, *, priority: int = SHRINKABLE, role: str | Role = Role.USER) -> Self:
+        """Add a content that is left out as a whole when room is short; `role` is that of plain texts."""
+        return self._shrinking("omit", content, Omit(), priority, role=role)
+
+    def summary(
+        self,
+        content: Content,
+        *,
+        id: str,
+        store: KVMemory,
+        summarizer: Summarizer | None = None,
+        tokens: int = 400,
+        priority: int = SHRINKABLE,
+        role: str | Role = Role.SYSTEM,
+        pin: PinRegistry | None = None,
+        metadata: Mapping[str, Json] = MappingProxyType({}),
+    ) -> Self:
+        """Add a content whose oldest messages a summary stands for when room is short; see `acms.summaries.Summaries`.
+
+        The summary lies in `store` under `id` together with what it stands for: a content that has only grown asks the
+        summarizer for nothing that it has read before. It is stored once the prompt is rendered, and not if that
+        fails. Without a summarizer the extractive one writes. With `pin` it is pinned too.
+        """
+        made, steps = self._read(content, "content")
+        step = Standing(
+            steps,
+            validation.key(id, "id"),
+            Summaries(store, summarizer=summarizer, pin=pin, metadata=metadata),
+            validation.whole(tokens, "tokens", least=1, most=validation.BUDGET),
+            _priority(priority),
+            validation.choice(role, Role, "role"),
+        )
+        return made._with(step)
+
+    def recall(
+        self,
+        session: View,
+        query: str,
+        *,
+        tokens: int | None = None,
+        priority: int = RECALL,
+        in_place: bool = False,
+        min_relevance: float = 0.0,
+        exclude: Sequence[str] = (),
+        scope: str = "session",
+        include_superseded: bool = False,
+    ) -> Self:
+        """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
+
+        It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
+        `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
+        sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
+        """
+        if isinstance(exclude, str) or not isinstance(exclude, Iterable):
+            what = "string" if isinstance(exclude, str) else type(exclude).__name__
+            raise ValidationError(f"must be a list of ids, not a {what}", field="exclude")
+        if not validation.text(query, "query").strip():
+            raise ValidationError("must not be blank", field="query")
+        if scope not in ("session", "namespace"):
+            raise ValidationError(f"{scope!r} is not session or namespace", field="scope")
+        step = Recalling(
+            _session(session),
+            query,
+            None if tokens is None else validation.whole(tokens, "tokens", most=validation.BUDGET),
+            _priority(priority),
+            bool(in_place),
+            {
+                "min_relevance": validation.fraction(min_relevance, "min_relevance"),
+                "exclude": tuple(exclude),
+                "scope": scope,
+                "include_superseded": bool(include_superseded),
+            },
+        )
+        return self._with(step)
+
+    def pinned_kv(
+        self,
+        *,
+        store: Any,
+        namespace: str | None = None,
+        registry: Any = None,
+        max_pins: int = 20,
+        strategy: str | Mapping[str, int] | None = None,
+        role: str | Role = Role.DEVELOPER,
+        priority: int = 1,
+        format: Callable[..., str] | None = None,
+        reserve: int = 0,
+    ) -> Self:
+        """Add the pins of a namespace as one message; see `acms.pins.PinnedKV`."""
+        from acms.prompt.pins import PinnedKV
+
+        given: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+        return self.use(
+            PinnedKV(
+                store=store,
+                namespace=namespace,
+                registry=registry,
+                max_pins=max_pins,
+                role=role,
+                priority=priority,
+                format=format,
+                reserve=reserve,
+                **given,
+            )
+        )
+
+    def section(
+        self,
+        name: str,
+        content: Content | Callable[[Prompt], Prompt],
+        *,
+        floor: int = 0,
+        ceiling: int | None = None,
+        share: float | None = None,
+        priority: int | None = None,
+    ) -> Self:
+        """Add a part with a budget of its own: never more than `ceiling`, nor than its `share` of the prompt's budget.
+
+        What is in it shrinks by its own rules, but never so far that the section has less than `floor`. With a
+        `priority` the section can be truncated as a whole, once nothing in it shrinks any more. A function is given an
+        empty prompt to fill.
+        """
+        floor = validation.whole(floor, "floor", most=validation.BUDGET)
+        if ceiling is not None and validation.whole(ceiling, "ceiling", most=validation.BUDGET) < floor:
+            raise ValidationError(f"is less than the floor of {floor}", field="ceiling")
+        if callable(content):
+            content = _prompt(content(Prompt(self.codec)), "content")
+        name = validation.name(name, "name")
+        if "/" in name:
+            raise ValidationError("must not contain a slash", field="name")
+        if any(isinstance(step, Shrinking) and step.name == name for step in self.steps):
+            raise ValidationError(f"there is a section {name!r} already", field="name")
+        made, steps = self._read(content, "content")
+        step = Shrinking(
+            name,
+            steps,
+            None if priority is None else Truncate(),
+            0 if priority is None else _priority(priority),
+            floor=floor,
+            ceiling=ceiling,
+            share=None if share is None else validation.fraction(share, "share"),
+        )
+        return made._with(step)
+
+    # ── composition ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, content: Content) -> Self:
+        """Add any content as it is: sessions whole, and nothing of it shrinks unless it says so itself."""
+        made, steps = self._read(content, "content")
+        return made._with(*steps)
+
+    def when(self, condition: object, then: Callable[[Self], Self]) -> Self:
+        """Return what a function makes of this prompt if a condition holds, else the prompt as it is."""
+        if not condition:
+            return self
+        made = then(self)
+        _prompt(made, "then")
+        return made
+
+    def use(self, plugin: Plugin) -> Self:
+        """Add what a plugin makes at each render."""
+        if (
+            isinstance(plugin, type)
+            or not callable(getattr(plugin, "render", None))
+            or isinstance(plugin, Prompt)
+        ):
+            raise ValidationError("must be an object with an async method render(request)", field="plugin")
+        return self._with(Plugged(plugin, getattr(plugin, "name", None) or type(plugin).__name__.lower()))
+
+    def raw(self, node: Node | PromptMessage) -> Self:
+        """Add a message or a node of the prompt tree as it is."""
+        if not isinstance(node, PromptMessage | Scope | Atom | Composed):
+            raise ValidationError(
+                f"must be a PromptMessage, Scope, Atom or Composed, not {type(node).__name__}", field="node"
+            )
+        made, steps = self._read(node, "node")
+        return made._with(*steps)
+
+    def merge(self, *prompts: Prompt) -> Self:
+        """Add everything of other prompts in order, tools too; they must be bound to the same codec or to none."""
+        made = self
+        for prompt in prompts:
+            other = _prompt(prompt, "prompts")
+            made = made._bound(other)._with(*other.steps)
+            if other.offered:
+                made.offered = contents.tools(
+                    [*made.offered, *(one for one in other.offered if one not in made.offered)]
+                )
+        return made
+
+    def tools(self, tools: Sequence[Tool | Mapping[str, Json]]) -> Self:
+        """Add functions the model may call: `Tool`, or mappings in neutral or in OpenAI's form."""
+        made = self._with()
+        made.offered = contents.tools([*self.offered, *contents.tools(tools)])
+        return made
+
+    def cache_hint(self, *, id: str = "prompt", version: str = "", ttl: int | None = None) -> Self:
+        """Mark the end of a prefix that the provider is asked to cache: everything before this call.
+
+        `ttl` is in seconds. The key that goes with it carries a hash of the prefix, so a prefix that changes under the
+        same version is never mistaken for the old one. Nothing recalled may stand before it.
+        """
+        if any(isinstance(step, Hint) and step.id == id for step in self.steps):
+            raise ValidationError(f"there is a hint {id!r} already", field="id")
+        hint = Hint(
+            validation.name(id, "id"),
+            validation.text(version, "version", limit=validation.NAME_CHARS),
+            None if ttl is None else validation.whole(ttl, "ttl", least=1),
+        )
+        return self._with(hint)
+
+    async def render(
+        self,
+        budget: int | None = None,
+        *,
+        after: Rendered | Manifest | None = None,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> Rendered:
+        """Return the request for the provider, with the reasons for everything in it; None as budget leaves all in.
+
+        The whole request is within the budget by the codec's own count, roles, ids and tools included. `after` is an
+        earlier `Rendered` or its manifest: what of it can be read from the provider's cache is predicted. Raises
+        `FitError` when what is required does not fit, `ValidationError` for a budget that is none, and what a store or
+        a plugin raises. The same prompt may be rendered many times at once.
+        """
+        return await rendering.render(
+            self.steps,
+            self.codec,
+            budget,
+            tools=self.offered,
+            read=lambda made: self._read(made, "plugin")[1],
+            after=after,
+            listeners=[one for one in (self._on_event, on_event) if one is not None],
+        )
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _with(self, *steps: Step) -> Self:
+        """Return a copy with more steps."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.steps = (*self.steps, *steps)
+        recalled = False
+        for step in made.steps if any(isinstance(step, Hint) for step in steps) else ():
+            recalled = recalled or contents.moves(step)
+            if recalled and isinstance(step, Hint):
+                raise ValidationError(
+                    "what is recalled changes from turn to turn and cannot be part of a cached prefix",
+                    field="cache_hint",
+                    options=("call cache_hint before recall",),
+                )
+        return made
+
+    def _bound(self, other: Prompt) -> Self:
+        """Return the prompt bound to the codec of another one if it had none."""
+        theirs = other.codec
+        if theirs is None or self.codec is theirs:
+            return self
+        made = self._with()
+        if self.codec is None:
+            made.codec = theirs
+        elif (self.codec.name, self.codec.model) != (theirs.name, theirs.model):
+            raise ValidationError(
+                f"is bound to {theirs.name} {theirs.model}, this prompt to {self.codec.name} {self.codec.model}",
+                field="prompts",
+                options=("build fragments with Prompt() and no codec",),
+            )
+        return made
+
+    def _shrinking(
+        self,
+        name: str,
+        content: Content,
+        strategy: Strategy,
+        priority: int,
+        *,
+        newest: int | None = None,
+        role: str | Role = Role.USER,
+    ) -> Self:
+        if isinstance(content, str):
+            content = contents.message(role, content)
+        made, steps = self._read(content, "content")
+        if isinstance(strategy, Window) and any(map(contents.moves, steps)):
+            raise ValidationError(
+                "is recalled and stands behind the messages, not among them",
+                field="content",
+                options=("call recall on the prompt itself",),
+            )
+        return made._with(Shrinking(name, steps, strategy, _priority(priority), newest=newest))
+
+    def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
+        """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
+        bound: list[Prompt] = []
+        steps = _read(content, field, bound)
+        if contents.depth(steps) > contents.DEPTH:
+            raise _too_deep(field)
+        made = self
+        for one in bound:
+            made = made._bound(one)
+        return made, tuple(steps)
+
+
+def _too_deep(field: str) -> ValidationError:
+    return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
+
+
+def _read(content: object, field: str, bound: list[Prompt], depth: int = 0) -> list[Step]:
+    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Said(contents.message(Role.USER, content))]
+    if isinstance(content, PromptMessage):
+        return [Said(contents.checked(content, field))]
+    if isinstance(content, Scope | Atom | Composed):
+        return [Fixed(content)]
+    if isinstance(content, _PARTS):
+        return _read([content], field, bound)
+    if isinstance(content, Mapping):
+        return [Said(contents.read(content, field))]
+    if isinstance(content, View):
+        return [Log(content)]
+    if isinstance(content, Prompt):
+        bound.append(content)
+        if content.offered:
+            raise ValidationError("carries tools: merge it instead", field=field)
+        if any(isinstance(step, Hint) for step in content.steps):
+            raise ValidationError(
+                "carries a cache hint, which marks a prefix of the whole prompt",
+                field=field,
+                options=("call cache_hint on the prompt that is rendered", "merge it"),
+            )
+        return list(content.steps)
+    if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
+        if content and all(isinstance(item, _PARTS) for item in content):
+            return [Said(contents.message(_role_of(content), parts=list(content)))]
+        if depth >= contents.DEPTH:
+            raise _too_deep(field)
+        return [
+            step
+            for index, item in enumerate(content)
+            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
+        ]
+    raise ValidationError(
+        f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)
+    )
+
+
+def _role_of(parts: Sequence[object]) -> Role:
+    """Return whose message some parts are: results a tool's, calls and reasoning the assistant's, others the user's."""
+    if any(isinstance(part, ToolResult) for part in parts):
+        return Role.TOOL
+    return Role.ASSISTANT if any(isinstance(part, ToolCall | Reasoning) for part in parts) else Role.USER
+
+
+def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
+    """Return the text and the parts of a message's content."""
+    if isinstance(content, str):
+        return content, None
+    if isinstance(content, _PARTS):
+        return "", [content]
+    if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
+        raise ValidationError(
+            f"must be a text or a list of parts, not {type(content).__name__}", field="content"
+        )
+    return "", list(content)
+
+
+def _session(value: object) -> View:
+    if not isinstance(value, View):
+        raise ValidationError(
+            f"must be a session or a view, not {type(value).__name__}", field="session", options=_twins(value)
+        )
+    return value
+
+
+def _twins(value: object) -> tuple[str, ...]:
+    """Return what to do with a session or a prompt of the blocking door."""
+    inner = getattr(value, "inner", None)
+    return ("from acms.sync import Prompt",) if isinstance(inner, View | Prompt) else ()
+
+
+def _prompt(value: object, field: str) -> Prompt:
+    if not isinstance(value, Prompt):
+        raise ValidationError(f"must be a Prompt, not {type(value).__name__}", field=field)
+    return value
+
+
+def _priority(value: object) -> int:
+    return validation.whole(value, "priority", most=1_000_000)

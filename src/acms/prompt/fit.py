@@ -1,0 +1,363 @@
+"""Fit: how a prompt is made to cost no more than its budget, and what is said when it cannot.
+
+What a section may have at most is seen to first, as if it were a prompt of its own. Then, while the whole is over the
+limit, sections shrink in the order of their priorities, the largest number first, children before parents; each does
+in one go what it can, and one that can do nothing is passed over. What a message costs is counted once, and again only
+when it is cut: the whole takes time in proportion to the messages (decision 0037).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from acms.errors import FitError
+from acms.model import Role
+from acms.plan.nodes import (
+    Atom,
+    Composed,
+    Fitted,
+    Keep,
+    Left,
+    NeedSummary,
+    Placed,
+    Scope,
+    Step,
+    Truncate,
+    Window,
+)
+from acms.plan.prefix_cache import recall_tokens
+from acms.plan.tool_groups import is_placeholder
+from acms.ports import Codec, TokenCounter
+from acms.prompt.fit_state import LOWEST, Leaf, Section, priced, written
+from acms.prompt.strategies import apply, cut_mandatory, drop_pieces, name
+from acms.prompt_types import PromptMessage, Tool
+
+_place: Any = partial(tuple.__new__, Placed)
+_leave: Any = partial(tuple.__new__, Left)
+
+
+def fit(
+    tree: Scope, codec: Codec, limit: int | None, *, tools: Sequence[Tool] = (), budget: int | None = None
+) -> Generator[NeedSummary, str | None, Fitted]:
+    """Fit a prompt into `limit` raw tokens, base included; None shows everything but what is over a ceiling.
+
+    Ask for the summaries it needs, each answered with a text or None, and return the prompt; `FitError` when what is
+    required does not fit. `budget` is what the caller asked for, to be named in the error.
+    """
+    base = codec.base(tools)
+    root = priced(tree, codec, None if limit is None else max(0, limit - base))
+    steps: list[Step] = []
+    for section in list(root.sections()):
+        section.floor = (
+            section.scope.floor if section.allowed is None else min(section.scope.floor, section.allowed)
+        )
+        if section.allowed is not None:
+            yield from _cap(section, root, base, codec, steps)
+    if limit is not None:
+        yield from _within(root, limit - base, root, base, codec, steps)
+        if base + root.used > limit:
+            raise _error(root, root.used + base - limit, limit, budget, codec, tools, steps)
+    return _fitted(root, base, codec, steps)
+
+
+def _cap(
+    section: Section, root: Section, base: int, codec: Codec, steps: list[Step]
+) -> Generator[NeedSummary, str | None, None]:
+    """Hold a section to the tokens it may have, as if it were a prompt of its own."""
+    strategy = section.scope.strategy
+    if isinstance(strategy, Truncate) and strategy.tokens is not None:
+        room = strategy.tokens
+        yield from _within(section, room, root, base, codec, steps, least=section.scope.priority)
+        for leaf in section.leaves():  # a cap is one, also for what must stay when there is no cap
+            if section.used > room and leaf.section.spare() >= leaf.tokens:
+                leaf.leave("truncate", "even cut it did not fit the cap")
+    ceiling = section.scope.ceiling
+    if ceiling is None or section.used <= ceiling:
+        return
+    yield from _within(section, ceiling, root, base, codec, steps)
+    if section.used > ceiling:
+        before = root.used
+        _drop_first(section, ceiling, codec)
+        _note(steps, section, "ceiling", base + before, base + root.used)
+    if section.used > ceiling:
+        over = section.used - ceiling
+        raise FitError(
+            f"{section.path} needs {section.used} tokens, {over} more than its ceiling of {ceiling}",
+            budget=ceiling,
+            required=section.used,
+            where=section.path,
+            tried=_tried(steps),
+            options=(
+                f"raise the ceiling of {section.path} to {section.used}",
+                *_options(section, over),
+            ),
+        )
+
+
+def _drop_first(section: Section, ceiling: int, codec: Codec) -> None:
+    """Leave whole units out from the start, whatever they are; the last one stays."""
+    units = [leaf for leaf in section.leaves() if not leaf.gone]
+    for leaf in units:
+        if section.used <= ceiling:
+            return
+        if isinstance(leaf.node, Composed):
+            drop_pieces(section, leaf, ceiling, codec)
+            if section.used <= ceiling:
+                return
+        if leaf is not units[-1] and not leaf.mandatory and leaf.section.spare() >= leaf.tokens:
+            leaf.leave("ceiling", f"its section may have {ceiling} tokens, and what comes first goes first")
+
+
+def _within(
+    area: Section,
+    room: int,
+    root: Section,
+    base: int,
+    codec: Codec,
+    steps: list[Step],
+    *,
+    least: int | None = None,
+) -> Generator[NeedSummary, str | None, None]:
+    """Shrink the sections of an area until it costs no more than `room`, or none can shrink."""
+    waiting = [one for one in area.sections() if one.scope.strategy is not None]
+    if least is not None:
+        waiting = [one for one in waiting if one.scope.priority >= least]
+    waiting.sort(key=lambda one: -one.scope.priority)
+    moving = [one for one in area.sections() if one.moves and one.allowed is not None]
+    for place, section in enumerate(waiting):
+        over = area.used - room
+        reserve = 0
+        strategy = section.scope.strategy
+        if isinstance(strategy, Window) and strategy.slack and moving:
+            reserve = _reserve(section, section.used - over, moving, waiting[:place])
+        elif isinstance(strategy, Window) and strategy.length and over > 0:
+            # A prompt with a recall and one without, turn about, shall begin alike.
+            reserve = max(0, min(recall_tokens(room), section.used - over))
+        if over + reserve <= 0:
+            continue
+        before = root.used
+        yield from apply(section, over + reserve, room, codec)
+        _note(steps, section, name(section), base + before, base + root.used)
+    for section in waiting:
+        if area.used > room:
+            before = root.used
+            cut_mandatory(section, area.used - room, codec)
+            _note(steps, section, name(section), base + before, base + root.used)
+
+
+def _reserve(window: Section, room: int, moving: Sequence[Section], done: Sequence[Section]) -> int:
+    """Return what is kept free for sections that move: a window that counted only their use would move with them.
+
+    What they may still grow by, but no more than leaves the window half of what it shares with them: a ceiling far
+    above what is ever used is not worth a history.
+    """
+    used = grows = 0
+    for one in moving:
+        around = one.parent
+        while around is not None and not (around.moves and around.allowed is not None):
+            around = around.parent
+        if around is None and one is not window and one not in done:
+            used += one.used
+            grows += max(0, (one.allowed or 0) - one.used)
+    return max(0, min(grows, room - (room + used) // 2))
+
+
+def _note(steps: list[Step], section: Section, strategy: str, before: int, after: int) -> None:
+    if after != before:
+        steps.append(Step(section.path, section.scope.priority, strategy, before, after))
+
+
+# ── the error ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _error(
+    root: Section,
+    over: int,
+    limit: int,
+    budget: int | None,
+    codec: Codec,
+    tools: Sequence[Tool],
+    steps: Sequence[Step],
+) -> FitError:
+    """Say by how much a prompt is over, where most of it is, what was tried, and what would help."""
+    named, needed = (limit, limit + over) if budget is None else (budget, _budget(codec, budget, limit, over))
+    own = {section.path: _own(section) for section in root.sections()}
+    where = max(own, key=lambda path: own[path])
+    offered = codec.base(tools) - codec.base(()) if tools else 0
+    if offered > own[where]:
+        where = "tools"
+    options = [f"raise the budget by {needed - named}", *_options(root, over)]
+    if offered >= over:
+        options.append(f"offer fewer tools: they take {offered} tokens")
+    return FitError(budget=named, required=needed, where=where, tried=_tried(steps), options=tuple(options))
+
+
+def _budget(codec: Codec, budget: int, limit: int, over: int) -> int:
+    """Return a budget whose limit is `over` more: of a bound that has a margin it is more than that more."""
+    needed = budget + over
+    for _ in range(50):
+        missing = limit + over - codec.limit(needed)
+        if missing <= 0:
+            break
+        needed += missing
+    return needed
+
+
+def _own(section: Section) -> int:
+    """Return what a section costs without the sections in it."""
+    total = sum([part.tokens for part in section.parts if isinstance(part, Leaf)])
+    return total + (section.summary.tokens if section.summary is not None else 0)
+
+
+def _options(area: Section, over: int) -> Iterator[str]:
+    """Yield what else could be done, most room first: only what would be enough by itself."""
+    found = sorted(area.sections(), key=lambda one: (-one.used, one.path))
+    for section in found:
+        shrinks = any(one.scope.strategy is not None for one in section.sections())
+        if section.floor and shrinks and section.used >= over:
+            yield f"lower the floor of {section.path} to {max(0, section.used - over)}"
+    for section in found:
+        own = _own(section)
+        if section.parent is None and own >= over:
+            yield f"let messages directly in {section.path} shrink, by truncate or omit: they take {own} tokens"
+        elif section.parent is not None and own and section.used >= over and not _shrinks(section):
+            yield f"give {section.path} a priority and a strategy: it takes {section.used} tokens"
+
+
+def _shrinks(section: Section) -> bool:
+    around: Section | None = section
+    while around is not None:
+        if around.scope.strategy is not None:
+            return True
+        around = around.parent
+    return False
+
+
+def _tried(steps: Sequence[Step]) -> tuple[str, ...]:
+    return tuple(
+        [
+            f"{step.strategy} of {step.path} (priority {step.priority}): {step.before} → {step.after} tokens"
+            for step in steps
+        ]
+    )
+
+
+# ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fitted(root: Section, base: int, codec: Codec, steps: Sequence[Step]) -> Fitted:
+    placed: list[Placed] = []
+    left: list[Left] = []
+    summaries: list[tuple[str, str, int]] = []
+    _write(root, codec.counter, placed, left, summaries)
+    return Fitted(tuple(placed), base + root.used, tuple(left), tuple(steps), tuple(summaries))
+
+
+def _write(
+    section: Section,
+    counter: TokenCounter,
+    placed: list[Placed],
+    left: list[Left],
+    summaries: list[tuple[str, str, int]],
+) -> None:
+    """Write down what a section shows and what it does not."""
+    path, moves = section.path, section.moves
+    strategy = section.scope.strategy
+    window = isinstance(strategy, Window)
+    keeps_end = window or (isinstance(strategy, Truncate) and strategy.keep is Keep.END)
+    if keeps_end:
+        _write_early(section, path, left, window=window)
+    if section.answered:
+        summaries.append((getattr(strategy, "id", ""), section.text, section.covers))
+    summary = section.summary
+    if summary is not None and summary.messages and not summary.gone:
+        number = len(placed)
+        placed.append(_place((summary.messages[0], path, "summary", summary.tokens, moves, number, (), 0, 0)))
+    for part in section.parts:
+        if isinstance(part, Section):
+            _write(part, counter, placed, left, summaries)
+            continue
+        node = part.node
+        if isinstance(node, Composed):
+            if part.rule:
+                left += _pieces(part, path, counter)
+            if not part.gone:
+                message = part.messages[0] if part.messages else written(node, part.pieces)
+                kind = "cut" if part.cut else "pieces"
+                placed.append(
+                    _place((message, path, kind, part.tokens, moves, len(placed), part.pieces, 0, 0))
+                )
+            continue
+        if part.rule:
+            lost = part.full - part.tokens
+            left.append(
+                _leave((ids(node.messages) or (path,), path, part.rule, part.reason, lost, part.gone))
+            )
+        if part.gone:
+            continue
+        if part.messages is None and len(node.messages) == 1:
+            one = (
+                node.messages[0],
+                path,
+                "whole",
+                part.tokens,
+                moves,
+                len(placed),
+                (),
+                node.first,
+                node.last,
+            )
+            placed.append(_place(one))
+        else:
+            _show(part, node, path, moves=moves, placed=placed)
+    if not keeps_end:
+        _write_early(section, path, left, window=window)
+
+
+def _write_early(section: Section, path: str, left: list[Left], *, window: bool) -> None:
+    """Write down what was never counted, with the tokens of its text where they are known."""
+    rule = "window" if window else "truncate"
+    reason = "older than all that there is room for" if window else "beyond all that there is room for"
+    for atom in section.early:
+        messages = atom.messages
+        tokens = (
+            (messages[0].tokens or 0) if len(messages) == 1 else sum([one.tokens or 0 for one in messages])
+        )
+        left.append(_leave((ids(messages) or (path,), path, rule, reason, tokens, True)))
+
+
+def _show(leaf: Leaf, node: Atom, path: str, *, moves: bool, placed: list[Placed]) -> None:
+    """Place the messages of a unit that has several, or that was cut."""
+    number = len(placed)
+    messages = leaf.messages or node.messages
+    costs = leaf.costs or leaf.whole or (leaf.full,)
+    for index, (message, cost) in enumerate(zip(messages, costs, strict=True)):
+        rendition = "whole"
+        if message is not node.messages[index]:
+            rendition = "cut"
+        elif message.role is Role.TOOL and is_placeholder(message):
+            rendition = "placeholder"
+        placed.append(_place((message, path, rendition, cost, moves, number, (), node.first, node.last)))
+
+
+def _pieces(leaf: Leaf, path: str, counter: TokenCounter) -> Iterator[Left]:
+    """Yield the pieces of a composed message that are not shown, or only in part."""
+    node = leaf.node
+    shown = {} if leaf.gone else {piece.id: piece.text for piece in leaf.pieces}
+    for piece in node.pieces if isinstance(node, Composed) else ():
+        text = shown.get(piece.id)
+        if text == piece.text:
+            continue
+        tokens = piece.tokens if piece.tokens is not None else counter.count(piece.text)
+        gone = text is None
+        told = (leaf.rule, leaf.reason) if leaf.gone or not gone else ("pieces", LOWEST)
+        yield _leave(((piece.id,), path, *told, tokens, gone))
+
+
+def ids(messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+    """Return the ids of the entries that some messages show, each once."""
+    if len(messages) == 1:
+        return messages[0].sources
+    return tuple(dict.fromkeys([source for message in messages for source in message.sources]))

@@ -1,0 +1,495 @@
+"""The manifest of a prompt: what was sent, from which entries of the log each stretch of it comes, what was left out.
+
+It holds no text of the log: where a text comes from an entry it says which characters of which one, so it is small, it
+can be kept, and `acms.replay` makes the very same payload from it. What the caller wrote, pins, and stored summaries
+are no entries and stand in it as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import NamedTuple, TypeAlias
+
+from acms.errors import ValidationError
+from acms.model import Json, Privacy, Role
+from acms.prompt_types import CacheMark, Tool
+
+__all__ = [
+    "FORMAT",
+    "Manifest",
+    "Quote",
+    "Read",
+    "Redacted",
+    "Scored",
+    "Segment",
+    "Sent",
+    "Tried",
+    "Unsent",
+    "Whole",
+    "Written",
+    "canonical",
+]
+
+FORMAT = 1
+"""Version of the format."""
+
+canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+"""Write JSON in one way only: sorted keys, no spaces."""
+
+
+class Quote(NamedTuple):
+    """A stretch of an entry of the log."""
+
+    entry: str
+    #: Characters of it, the end excluded.
+    start: int
+    end: int
+    #: Where in the entry: "" for its content, "2.output" for a field of its third part.
+    field: str = ""
+
+
+Segment: TypeAlias = str | Quote
+"""A stretch of a text: a literal one, or where it is to be found."""
+
+
+class Whole(NamedTuple):
+    """A part of an entry, unchanged."""
+
+    entry: str
+    part: int
+
+
+class Written(NamedTuple):
+    """A part of a message that is no part of an entry as it stands."""
+
+    #: "text", "reasoning", "tool_call", "tool_result", "media", "raw".
+    kind: str
+    #: Its fields by name: texts as segments, everything else as it is.
+    fields: tuple[tuple[str, tuple[Segment, ...] | int | None], ...]
+
+
+class Sent(NamedTuple):
+    """One message as it was given to the codec, and where each stretch of it comes from."""
+
+    #: Scope it came from.
+    path: str
+    role: Role
+    #: First 32 hex digits of the SHA-256 of role, name and parts: equal where the same is said, wherever it comes from.
+    hash: str
+    #: Raw tokens by the codec.
+    tokens: int
+    parts: tuple[Whole | Written, ...] = ()
+    name: str | None = None
+    #: Tool group of the log.
+    group: str | None = None
+    #: "whole", "cut", "pieces", "summary", "placeholder".
+    rendition: str = "whole"
+    #: Entries whose text it shows, in order.
+    sources: tuple[str, ...] = ()
+    #: What is shown in it piece by piece: ids of entries, keys of pins.
+    pieces: tuple[str, ...] = ()
+    #: Whether it changes from turn to turn.
+    moves: bool = False
+    #: Versions of the first and last entry shown; 0 for what the caller wrote.
+    first: int = 0
+    last: int = 0
+
+
+class Read(NamedTuple):
+    """A log that was read, and the version it was read at."""
+
+    context: str
+    version: int
+    #: Version of the oldest message that was handed to the fit: older ones could not fit; 0 when there are none.
+    first: int = 0
+    #: Inherited segments: (owner, last version read from it).
+    lineage: tuple[tuple[str, int], ...] = ()
+    #: Name of the stored summary that stands for what is older than `first`; "" when none does.
+    summary: str = ""
+
+
+class Scored(NamedTuple):
+    """A candidate of a recall, and what was decided about it."""
+
+    id: str
+    included: bool
+    #: Rule that decided, and the reason in words.
+    rule: str
+    reason: str
+    score: float = 0.0
+    relevance: float = 0.0
+    #: Sum of the marker weights.
+    boost: float = 0.0
+    tokens: int = 0
+    #: Where it came from: "fact", "similar", "marked"; "" for what was hidden from the recall.
+    source: str = ""
+    #: What each signal adds to the relevance.
+    parts: tuple[tuple[str, float], ...] = ()
+
+
+class Unsent(NamedTuple):
+    """Something that was left out or cut to fit, and the rule that did it."""
+
+    #: Ids of entries, keys of pins; the path of the scope for what the caller wrote.
+    ids: tuple[str, ...]
+    path: str
+    rule: str
+    reason: str
+    tokens: int
+    #: False when it is shown in part.
+    gone: bool = True
+
+
+class Tried(NamedTuple):
+    """One thing the fit did."""
+
+    path: str
+    priority: int
+    strategy: str
+    #: Raw tokens of the whole prompt before and after.
+    before: int
+    after: int
+
+
+class Redacted(NamedTuple):
+    """An entry that is not shown as it was stored, and what was taken out of it."""
+
+    entry: str
+    #: The mode it was shown under; under `block` all of its text was withheld.
+    mode: Privacy
+    #: How often what was taken out, by kind.
+    kinds: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything about one rendered prompt but the text of the log, addressed by its hash."""
+
+    format: int = FORMAT
+    #: Name and model of the codec, and the name of its token counter.
+    codec: str
+    model: str
+    counter: str = ""
+    budget: int | None = None
+    #: Raw tokens that the budget allowed; None without a budget.
+    limit: int | None = None
+    #: The codec's count of the whole request, and what the budget was compared with.
+    tokens: int
+    upper_bound: int
+    tools: tuple[Tool, ...] = ()
+    marks: tuple[CacheMark, ...] = ()
+    messages: tuple[Sent, ...] = ()
+    #: Logs that were read.
+    reads: tuple[Read, ...] = ()
+    #: Every candidate of every recall, shown or not.
+    candidates: tuple[Scored, ...] = ()
+    left: tuple[Unsent, ...] = ()
+    steps: tuple[Tried, ...] = ()
+    #: Entries that were redacted or withheld, in the order of the prompt; a replay does it again.
+    redactions: tuple[Redacted, ...] = ()
+    #: SHA-256 of the canonical JSON of the payload: what a replay is compared with; "" when it is not known.
+    payload: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of its canonical JSON, in hex: its address."""
+        return sha256(canonical(self.to_json()).encode()).hexdigest()
+
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """Ids of the entries whose text is shown, each once, in the order of the prompt."""
+        found: dict[str, None] = {}
+        for message in self.messages:
+            found.update(dict.fromkeys(message.sources))
+            for part in message.parts:
+                if isinstance(part, Whole):
+                    found[part.entry] = None
+                else:
+                    found.update((quote.entry, None) for quote in _quotes(part))
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Json]:
+        """Write it as a JSON object; what is empty is left out."""
+        places = {entry: place for place, entry in enumerate(self.entries)}
+        words = _Words()
+        written: dict[str, Json] = {
+            "format": self.format,
+            "codec": self.codec,
+            "model": self.model,
+            "counter": self.counter,
+            "budget": self.budget,
+            "limit": self.limit,
+            "tokens": self.tokens,
+            "upper_bound": self.upper_bound,
+            "tools": [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                    "strict": tool.strict,
+                }
+                for tool in self.tools
+            ],
+            "marks": [[mark.messages, mark.id, mark.version, mark.ttl] for mark in self.marks],
+            "entries": list(places),
+            "messages": [_sent(message, places, words) for message in self.messages],
+            "reads": [
+                [*read[:3], [list(segment) for segment in read.lineage], read.summary] for read in self.reads
+            ],
+            "candidates": [_scored(one, words) for one in self.candidates],
+            "left": [_unsent(one, words) for one in self.left],
+            "steps": [list(step) for step in self.steps],
+            "redactions": [[places[one.entry], one.mode.value, dict(one.kinds)] for one in self.redactions],
+            "payload": self.payload,
+            "words": words.found,
+        }
+        return {name: value for name, value in written.items() if value not in ("", [])}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Json]) -> Manifest:
+        """Read one back; `ValidationError` when it is none, or was written by a newer release."""
+        found = written.get("format") if isinstance(written, Mapping) else None
+        if found != FORMAT:
+            raise ValidationError(
+                f"has format {found!r}, this release reads {FORMAT}",
+                field="manifest",
+                options=("read it with the release that wrote it", "render the prompt again"),
+            )
+        try:
+            entries = [_text(entry) for entry in written.get("entries", ())]
+            words = [_text(word) for word in written.get("words", ())]
+            return cls(
+                codec=_text(written["codec"]),
+                model=_text(written["model"]),
+                counter=_text(written.get("counter", "")),
+                budget=_optional(written.get("budget")),
+                limit=_optional(written.get("limit")),
+                tokens=_whole(written["tokens"]),
+                upper_bound=_whole(written["upper_bound"]),
+                tools=tuple([_tool_back(tool) for tool in written.get("tools", ())]),
+                marks=tuple(
+                    [
+                        CacheMark(
+                            messages=_whole(messages),
+                            id=_text(id),
+                            version=_text(version),
+                            ttl=_optional(ttl),
+                        )
+                        for messages, id, version, ttl in written.get("marks", ())
+                    ]
+                ),
+                messages=tuple([_sent_back(row, entries, words) for row in written.get("messages", ())]),
+                reads=tuple([_read_back(row) for row in written.get("reads", ())]),
+                candidates=tuple([_scored_back(row, words) for row in written.get("candidates", ())]),
+                left=tuple([_unsent_back(row, words) for row in written.get("left", ())]),
+                steps=tuple([_tried_back(row) for row in written.get("steps", ())]),
+                redactions=tuple([_redacted_back(row, entries) for row in written.get("redactions", ())]),
+                payload=_text(written.get("payload", "")),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ValidationError(f"is damaged: {error!r}", field="manifest") from error
+
+
+def _quotes(part: Written) -> list[Quote]:
+    return [
+        segment
+        for _, value in part.fields
+        if isinstance(value, tuple)
+        for segment in value
+        if isinstance(segment, Quote)
+    ]
+
+
+class _Words:
+    """Words that are said many times, written once: a row has their place."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def at(self, word: str) -> int:
+        """Return the place of a word."""
+        place = self._places.setdefault(word, len(self.found))
+        if place == len(self.found):
+            self.found.append(word)
+        return place
+
+
+def _sent(message: Sent, places: Mapping[str, int], words: _Words) -> dict[str, Json]:
+    written: dict[str, Json] = {
+        "path": words.at(message.path),
+        "role": message.role.value,
+        "hash": message.hash,
+        "tokens": message.tokens,
+        "parts": [_part(part, places) for part in message.parts],
+        "name": message.name,
+        "group": message.group,
+        "rendition": "" if message.rendition == "whole" else message.rendition,
+        "sources": [places[source] for source in message.sources],
+        "pieces": list(message.pieces),
+        "moves": message.moves,
+        "first": message.first,
+        "last": 0 if message.last == message.first else message.last,
+    }
+    return {name: value for name, value in written.items() if value or name in ("path", "tokens")}
+
+
+def _scored(one: Scored, words: _Words) -> list[Json]:
+    row = [
+        one.id,
+        int(one.included),
+        words.at(one.rule),
+        words.at(one.reason),
+        words.at(one.source),
+        one.tokens,
+    ]
+    if one.score or one.relevance or one.boost or one.parts:
+        parts = [[words.at(name), value] for name, value in one.parts]
+        return [*row, one.score, one.relevance, one.boost, parts]
+    return row
+
+
+def _unsent(one: Unsent, words: _Words) -> list[Json]:
+    return [
+        list(one.ids),
+        words.at(one.path),
+        words.at(one.rule),
+        words.at(one.reason),
+        one.tokens,
+        int(one.gone),
+    ]
+
+
+def _part(part: Whole | Written, places: Mapping[str, int]) -> Json:
+    """Write a whole part as [entry, part], a written one as an object, a quote as [entry, start, end] and its field."""
+    if isinstance(part, Whole):
+        return [places[part.entry], part.part]
+    written: dict[str, Json] = {} if part.kind == "text" else {"type": part.kind}
+    for name, value in part.fields:
+        if isinstance(value, tuple):
+            written[name] = [
+                segment
+                if isinstance(segment, str)
+                else [
+                    places[segment.entry],
+                    segment.start,
+                    segment.end,
+                    *([segment.field] if segment.field else []),
+                ]
+                for segment in value
+            ]
+        else:
+            written[name] = value
+    return written
+
+
+def _tool_back(written: Mapping[str, Json]) -> Tool:
+    if not isinstance(written["parameters"], dict):
+        raise TypeError("a tool without parameters")
+    return Tool(
+        name=_text(written["name"]),
+        description=_text(written["description"]),
+        parameters=written["parameters"],
+        strict=bool(written["strict"]),
+    )
+
+
+def _sent_back(row: Mapping[str, Json], entries: list[str], words: list[str]) -> Sent:
+    first = _whole(row.get("first", 0))
+    return Sent(
+        path=words[row["path"]],
+        role=Role(row["role"]),
+        hash=_text(row["hash"]),
+        tokens=_whole(row["tokens"]),
+        parts=tuple([_part_back(part, entries) for part in row.get("parts", ())]),
+        name=row.get("name"),
+        group=row.get("group"),
+        rendition=_text(row.get("rendition", "whole")),
+        sources=tuple([entries[place] for place in row.get("sources", ())]),
+        pieces=tuple([_text(piece) for piece in row.get("pieces", ())]),
+        moves=bool(row.get("moves", False)),
+        first=first,
+        last=_whole(row.get("last", first)),
+    )
+
+
+def _part_back(written: Json, entries: list[str]) -> Whole | Written:
+    if isinstance(written, list):
+        entry, part = written
+        return Whole(entries[entry], _whole(part))
+    fields: list[tuple[str, tuple[Segment, ...] | int | None]] = []
+    for name, value in written.items():
+        if name == "type":
+            continue
+        if isinstance(value, list):
+            segments = [
+                segment
+                if isinstance(segment, str)
+                else Quote(entries[segment[0]], _whole(segment[1]), _whole(segment[2]), *segment[3:])
+                for segment in value
+            ]
+            fields.append((name, tuple(segments)))
+        elif value is None or isinstance(value, int):
+            fields.append((name, value))
+        else:
+            raise TypeError(f"{type(value).__name__} in {name} of a part")
+    return Written(written.get("type", "text"), tuple(sorted(fields)))
+
+
+def _read_back(row: Sequence[Json]) -> Read:
+    context, version, first, lineage, summary = row
+    segments = tuple([(_text(owner), _whole(upto)) for owner, upto in lineage])
+    return Read(_text(context), _whole(version), _whole(first), segments, _text(summary))
+
+
+def _scored_back(row: Sequence[Json], words: list[str]) -> Scored:
+    id, included, rule, reason, source, tokens = row[:6]
+    score, relevance, boost, parts = row[6:] or (0.0, 0.0, 0.0, ())
+    return Scored(
+        _text(id),
+        bool(included),
+        words[rule],
+        words[reason],
+        float(score),
+        float(relevance),
+        float(boost),
+        _whole(tokens),
+        words[source],
+        tuple([(words[name], float(value)) for name, value in parts]),
+    )
+
+
+def _unsent_back(row: Sequence[Json], words: list[str]) -> Unsent:
+    ids, path, rule, reason, tokens, gone = row
+    return Unsent(tuple(map(_text, ids)), words[path], words[rule], words[reason], _whole(tokens), bool(gone))
+
+
+def _tried_back(row: Sequence[Json]) -> Tried:
+    path, priority, strategy, before, after = row
+    return Tried(_text(path), int(priority), _text(strategy), _whole(before), _whole(after))
+
+
+def _redacted_back(row: Sequence[Json], entries: list[str]) -> Redacted:
+    place, mode, kinds = row
+    found = [(_text(kind), _whole(count)) for kind, count in sorted(kinds.items())]
+    return Redacted(entries[place], Privacy(mode), tuple(found))
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where a text belongs")
+    return value
+
+
+def _whole(value: Json) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} where a number belongs")
+    return value
+
+
+def _optional(value: Json) -> int | None:
+    return None if value is None else _whole(value)

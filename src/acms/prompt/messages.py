@@ -1,0 +1,260 @@
+"""A whole prompt: the history when it fits, else its newest messages and what the past says about the query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from acms.errors import TokenBudgetExceededError
+from acms.log.in_force import Unit, effective
+from acms.model import Entry, Json, Role, Source
+from acms.ports import Frame, TokenCounter
+from acms.recall.pipeline import (
+    SHOWN,
+    Gathered,
+    Gone,
+    Ranked,
+    Reader,
+    Recall,
+    cost_of,
+    cuts,
+    fetched,
+    gather_newest,
+    leading,
+    ranked,
+    recalled,
+    took_away,
+)
+from acms.recall.planner import Candidate, Choice, Steps, candidate, fit, join, ledger, present, share, suffix
+from acms.results import ContextItem, ContextItems
+from acms.runtime.threads import EACH, off_loop
+from acms.text import chat_messages
+
+if TYPE_CHECKING:  # it brings numpy: loaded by the first prompt that needs it
+    from acms.recall.candidates import Offer
+    from acms.recall.fact_candidates import Known
+
+RECALL_SHARE = 0.25
+"""Share of a prompt that retrieval may use when the history does not fit (decision 0013)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """Provider-ready messages, their cost, and what was decided."""
+
+    messages: list[dict[str, Json]]
+    tokens: int
+    items: ContextItems
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a prompt is made of: leading units, the newest ones, and what the past offers when they are not all."""
+
+    gathered: Gathered
+    lead: Sequence[Unit[Entry]]
+    rest: Sequence[Unit[Entry]]
+    past: tuple[Ranked, Offer] | None = None
+    known: Sequence[Known] = ()
+
+
+async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
+    """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
+
+    Leading system and developer messages stay. Recalled text stands right before the newest user message, so what
+    comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
+    """
+    from acms.recall.candidates import Terms, facts, offer, together
+    from acms.recall.fact_sources import Beside, beside
+    from acms.recall.rank import CANDIDATES
+
+    frame = chat_messages.ChatFrame(reader.counter)
+    while True:
+        gathered = await gather_newest(reader.storage, context, at, frame, asked.budget, reader.stage)
+        lead = _lead(gathered) if gathered.whole else await _leaders(reader, gathered)
+        led = {entry.version for unit in lead for entry in unit.entries}
+        rest = [unit for unit in gathered.units if unit.entries[0].version not in led]
+        past: tuple[Ranked, Offer] | None = None
+        known = Beside()
+        cost = await off_loop(partial(cost_of, gathered.units, frame), len(gathered.units) * EACH)
+        fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
+        if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
+            size = CANDIDATES + len(rest)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
+            known = await beside(reader, found, asked.profile)
+            if fits:  # everything else is there as it was said
+                known = replace(known, known=[one for one in known.known if one.context != context])
+            terms = Terms(
+                weights=asked.weights, shown=led, episode=False, stale=found.stale, profile=known.stale
+            )
+            offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
+            past = found, together([facts(known.known, terms, reader.frame), offered])
+        material = Material(gathered, lead, rest, past, known.known)
+        try:
+            return await fetched(
+                plan_chat(material, asked, reader.counter, reader.frame), reader, asked.budget
+            )
+        except Gone as gone:
+            if past is not None:
+                took_away(reader, gone, [past[0]], known)
+
+
+def _lead(gathered: Gathered) -> list[Unit[Entry]]:
+    return gathered.units[: leading(gathered, (Role.SYSTEM, Role.DEVELOPER))]
+
+
+async def _leaders(reader: Reader, gathered: Gathered) -> list[Unit[Entry]]:
+    """Return the leading system and developer messages of a log of which only the end was read."""
+    size = 16
+    while True:
+        entries = await reader.storage.read(gathered.context, at=gathered.version, kinds=SHOWN, limit=size)
+        sequence = effective(entries, gathered.cover)
+        if entries:
+            sequence = [entry for entry in sequence if entry.version <= entries[-1].version or entry.replaces]
+        lead: list[Unit[Entry]] = []
+        for entry in sequence:
+            if entry.role not in (Role.SYSTEM, Role.DEVELOPER):
+                return lead
+            lead.append(Unit((reader.stage.entry(entry),)))
+        if len(entries) < size:
+            return lead
+        size *= 2
+
+
+def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Frame) -> Steps[ChatPlan]:
+    """Choose and write a prompt within the budget."""
+    limit = asked.budget
+    if material.past is not None:
+        from acms.recall.cutoff import quiet, stop
+        from acms.recall.rerank import Reranked, reranked, successions
+
+        past, offered = material.past
+        if asked.rerank:
+            warnings = list(past.warnings)
+            heirs = successions([past.ranking])
+            question = Reranked(query=asked.query, most=asked.rerank, successions=heirs)
+            offered = yield from reranked(offered, question, warnings)
+            past = replace(past, warnings=tuple(warnings))
+        if material.known:
+            offered = yield from quiet(offered, past.question.terms, past.ranking)
+        material = replace(material, past=(past, stop(offered)))
+    while True:
+        plan = yield from _plan_chat(material, asked, counter, text, limit)
+        over = plan.tokens - asked.budget
+        if over <= 0:
+            return plan
+        limit -= over
+        if limit <= 0:
+            raise _too_much(asked.budget, plan.tokens)
+
+
+def _too_much(budget: int, required: int) -> TokenBudgetExceededError:
+    return TokenBudgetExceededError(
+        budget=budget, required=required, options=("raise the budget", "shorten the leading system messages")
+    )
+
+
+def _plan_chat(
+    material: Material, asked: Recall, counter: TokenCounter, text: Frame, limit: int
+) -> Steps[ChatPlan]:
+    frame = chat_messages.ChatFrame(counter)
+    leading = [candidate(unit, Source.WINDOW, frame) for unit in material.lead]
+    newest = [candidate(unit, Source.WINDOW, frame) for unit in material.rest]
+    kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
+    room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
+    choices = suffix(newest, room)
+    found: list[ContextItem] = []
+    chosen: list[Choice] = []
+    rejected: list[Choice] = []
+    answers: list[Candidate] = []
+    if material.past is not None:
+        offered = material.past[1]
+        reserved = int(max(0, room) * RECALL_SHARE)
+        left = room - sum(one.tokens for one in newest)
+        if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
+            reserved = min(reserved, left)
+        narrow = _shown(suffix(newest, room - reserved))
+        answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
+        overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
+        found, chosen = yield from fit(
+            lambda limit: share(answers, (), limit, 0.0),
+            max(0, reserved - overhead),
+            counter,
+            text,
+            asked.query,
+            offered.trims,
+        )
+        choices = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
+        shown = _shown(choices)
+        found = [item for item in found if item.id not in shown]
+        chosen = [choice for choice in chosen if shown.isdisjoint(_entries(choice))]
+        rejected = [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))]
+    items = [
+        item for choice in (*kept, *choices) if choice.included for item in present(choice, counter, frame)
+    ]
+    if items and items[-1].truncated and not items[-1].token_count:
+        raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
+    written = chat_messages.render(items)
+    if found:
+        written.insert(_before_last_turn(written), chat_messages.recalled(join(found)))
+    decided = {id for choice in (*chosen, *rejected) for id in _entries(choice)}
+    windowed = [choice for choice in (*kept, *choices) if decided.isdisjoint(_entries(choice))]
+    tokens = chat_messages.tokens(written, counter) if written else 0
+    shown_items = [*found, *items]
+    if material.past is not None:
+        past, offered = material.past
+        offered = replace(offered, rejected=rejected)
+        decisions = [*chosen, *windowed]
+        return ChatPlan(
+            written,
+            tokens,
+            recalled(
+                past,
+                offered,
+                shown_items,
+                decisions,
+                asked.budget,
+                past.warnings,
+                (),
+                material.known,
+                asks=bool(newest) and _says(newest[-1], asked.query),
+            ),
+        )
+    gathered = material.gathered
+    verdicts = ledger(windowed, gathered.hidden, cuts(items))
+    return ChatPlan(
+        written,
+        tokens,
+        ContextItems(
+            shown_items,
+            budget=asked.budget,
+            ledger=verdicts,
+            context=gathered.context,
+            version=gathered.version,
+        ),
+    )
+
+
+def _says(one: Candidate, query: str) -> bool:
+    last = one.unit.entries[-1]
+    return isinstance(last, Entry) and last.content.strip() == query.strip()
+
+
+def _shown(choices: Sequence[Choice]) -> set[str]:
+    """Return the ids that some choices show."""
+    return {id for choice in choices if choice.included for id in _entries(choice)}
+
+
+def _entries(choice: Choice) -> list[str]:
+    """Return the ids of a choice."""
+    return [entry.id for entry in choice.candidate.unit.entries]
+
+
+def _before_last_turn(written: Sequence[Mapping[str, Json]]) -> int:
+    """Return the index of the newest user message; the end when there is none."""
+    for index in range(len(written) - 1, -1, -1):
+        if written[index]["role"] == "user":
+            return index
+    return len(written)

@@ -1,0 +1,367 @@
+"""Pins: the index that says which keys are always shown, their order, and the block they are shown as.
+
+The index is one JSON object, in the shape of seed 003: `{"version", "pins": {key: {"label"?, "role"?, "priority"?,
+"tags"?, "updatedAt"}}, "updatedAt"}`, times in milliseconds. Whatever else another program keeps in it stays there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeGuard, cast
+
+from acms.errors import CorruptRecordError, SchemaVersionError, ValidationError
+from acms.log import validation
+from acms.model import Json, Role
+from acms.observability.events import PinsSkipped, PinsTruncated
+from acms.plan.nodes import Composed, Fitted, Keep, Left, Omit, Piece, Scope, Truncate
+
+INDEX_KEY = "__cria:pins:v1__"
+"""What the key of an index begins with; a colon and the namespace follow."""
+VERSION = 1
+MOST_PINS = 1_000
+"""Pins that a namespace may have."""
+INDEX_BYTES = 262_144
+"""Bytes of JSON that its index may have: every change reads and writes the whole of it."""
+TAGS = 64
+MAX_PINS = 20
+TRUNCATE_TOKENS = 1200
+OPENING = "Pinned context:\n"
+INDENT = "\n  "
+
+_SAFE = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps."""
+_ROLES = (Role.SYSTEM, Role.DEVELOPER, Role.USER)
+_FIELDS = ("label", "role", "priority", "tags", "updatedAt")
+_LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""Line breaks that JSON leaves as they are, escaped as it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinMetadata:
+    """What is known of a pin besides its key."""
+
+    #: Shown behind the key; one line.
+    label: str | None = None
+    #: Kept for other programs: all pins of a block share the role of the block.
+    role: Role | None = None
+    #: The higher, the earlier; a pin without one comes after all that have one.
+    priority: float | None = None
+    tags: tuple[str, ...] = ()
+    #: Milliseconds since 1970; of equal priorities the newest comes first. None in what is to be pinned: now.
+    updated_at: int | None = None
+
+
+class Pin(NamedTuple):
+    """A key that is always shown, as long as something is stored under it."""
+
+    key: str
+    metadata: PinMetadata
+
+
+class Pinned(NamedTuple):
+    """A pin with its value: what a formatter gets."""
+
+    key: str
+    data: Json
+    metadata: PinMetadata
+
+
+# ── the index ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def index_key(namespace: object, prefix: object = INDEX_KEY) -> str:
+    """Return the key under which the index of a namespace lies."""
+    return f"{validation.name(prefix, 'index_key')}:{validation.name(namespace, 'namespace')}"
+
+
+def checked(metadata: PinMetadata) -> PinMetadata:
+    """Return metadata that every program which reads the index understands."""
+    if not isinstance(metadata, PinMetadata):
+        raise ValidationError(
+            f"must be PinMetadata, not {type(metadata).__name__}",
+            field="metadata",
+            options=('pin(key, label="…", priority=…)',),
+        )
+    label = validation.optional_name(metadata.label, "label")
+    if label is not None and len(label.splitlines()) > 1:
+        raise ValidationError("must be one line", field="label")
+    role = None if metadata.role is None else validation.choice(metadata.role, Role, "role")
+    if role is not None and role not in _ROLES:
+        raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")
+    when = metadata.updated_at
+    return PinMetadata(
+        label=label,
+        role=role,
+        priority=None if metadata.priority is None else _number(metadata.priority, "priority"),
+        tags=_tags(metadata.tags),
+        updated_at=None if when is None else validation.whole(when, "updated_at", most=_SAFE),
+    )
+
+
+def _number(value: object, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_SAFE <= value <= _SAFE:
+        raise ValidationError(f"must be a number from {-_SAFE} to {_SAFE}, was {value!r}", field=field)
+    return int(value) if value == int(value) else value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValidationError(f"must be a list of texts, not {type(value).__name__}", field="tags")
+    if len(value) > TAGS:
+        raise ValidationError(f"has {len(value)} tags, the limit is {TAGS}", field="tags")
+    return tuple(dict.fromkeys([validation.name(tag, f"tags[{n}]") for n, tag in enumerate(value)]))
+
+
+def listed(index: Json, where: str) -> tuple[Pin, ...]:
+    """Return the pins of an index (None when there is none), in order.
+
+    Higher priority first, then the newest, then by key.
+    """
+    pins = [Pin(key, _metadata(stored, key, where)) for key, stored in _pins(_opened(index, where)).items()]
+    return tuple(sorted(pins, key=_order))
+
+
+def _order(pin: Pin) -> tuple[float, int, str]:
+    priority = pin.metadata.priority
+    return (math.inf if priority is None else -priority), -(pin.metadata.updated_at or 0), pin.key
+
+
+def pinned(index: Json, where: str, pin: Pin, *, now: int) -> Json:
+    """Return an index with a pin in it, whose metadata replaces what was said of the key before.
+
+    A change is at least a millisecond later than the last one: so the newest comes first whatever the clocks of the
+    writers say, and however fast they are. `ValidationError` when the index gets too large.
+    """
+    before = _opened(index, where)
+    pins = dict(_pins(before))
+    old = _object(pins.get(pin.key)) or {}
+    now = _after(before, now)
+    kept = {name: value for name, value in old.items() if name not in _FIELDS}
+    pins[pin.key] = {**_stored(pin.metadata, now), **kept}
+    after = {**before, "version": VERSION, "pins": pins, "updatedAt": now}
+    if pin.key not in _pins(before) and len(pins) > MOST_PINS:
+        raise _too_large(f"{len(pins)} pins, the limit is {MOST_PINS}", before, where)
+    if (size := _size(after)) > INDEX_BYTES and size > _size(before):
+        raise _too_large(f"{size} bytes of JSON, the limit is {INDEX_BYTES}", before, where)
+    return after
+
+
+def unpinned(index: Json, where: str, key: str, *, now: int) -> Json:
+    """Return an index without a pin; as it was when it has none of that key."""
+    before = _opened(index, where)
+    pins = dict(_pins(before))
+    if key not in pins:
+        return index
+    del pins[key]
+    return {**before, "pins": pins, "updatedAt": _after(before, now)}
+
+
+def _after(before: Mapping[str, Json], now: int) -> int:
+    last = before.get("updatedAt")
+    return max(now, int(last) + 1) if _is_number(last) and last < _SAFE else now
+
+
+def one(index: Json, where: str, key: str) -> Pin:
+    """Return a pin that is there."""
+    return Pin(key, _metadata(_pins(_opened(index, where))[key], key, where))
+
+
+def has(index: Json, where: str, key: str) -> bool:
+    """Return whether a key is pinned."""
+    return key in _pins(_opened(index, where))
+
+
+def _opened(index: Json, where: str) -> Mapping[str, Json]:
+    if index is None:
+        return {"version": VERSION, "pins": {}}
+    found = _object(index) or {}
+    version = found.get("version")
+    if _is_number(version) and version > VERSION:
+        raise SchemaVersionError(
+            f"the pin index {where!r} has version {version}, this release reads version {VERSION}",
+            options=("upgrade acms-engine", "pin in another namespace"),
+        )
+    if version != VERSION or _object(found.get("pins")) is None:
+        raise CorruptRecordError(
+            f"the value of {where!r} is no pin index", options=(f"delete {where!r} and pin again",)
+        )
+    return found
+
+
+def _pins(index: Mapping[str, Json]) -> Mapping[str, Json]:
+    return index["pins"]
+
+
+def _object(value: Json) -> Mapping[str, Json] | None:
+    return cast("Mapping[str, Json]", value) if isinstance(value, Mapping) else None
+
+
+def _is_number(value: Json) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _stored(metadata: PinMetadata, now: int) -> dict[str, Json]:
+    stored: dict[str, Json] = {
+        "label": metadata.label,
+        "role": metadata.role and metadata.role.value,
+        "priority": metadata.priority,
+        "tags": list(metadata.tags) or None,
+        "updatedAt": now if metadata.updated_at is None else metadata.updated_at,
+    }
+    return {name: value for name, value in stored.items() if value is not None}
+
+
+def _metadata(stored: Json, key: str, where: str) -> PinMetadata:
+    """Read what is stored of a pin; null is as good as nothing."""
+    try:
+        found = _object(stored)
+        if found is None:
+            raise ValidationError(f"must be an object, not {type(stored).__name__}")
+        when = found.get("updatedAt")
+        if not _is_number(when):
+            raise ValidationError(f"must be a number, was {when!r}", field="updatedAt")
+        label, role, tags = found.get("label"), found.get("role"), found.get("tags")
+        priority = found.get("priority")
+        return PinMetadata(
+            label=None if label is None else validation.text(label, "label"),
+            role=None if role is None else validation.choice(role, Role, "role"),
+            priority=None if priority is None else _number(priority, "priority"),
+            tags=() if tags is None else _tags(tags),
+            updated_at=int(when),
+        )
+    except ValidationError as error:
+        raise CorruptRecordError(
+            f"what is stored of pin {key!r} in {where!r} does not read back: {error}",
+            options=(f"pin {key!r} again", f"unpin {key!r}"),
+        ) from error
+
+
+def _size(index: Json) -> int:
+    return len(json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _too_large(what: str, before: Json, where: str) -> ValidationError:
+    last = ", ".join(repr(pin.key) for pin in listed(before, where)[-3:])
+    return ValidationError(
+        f"{where!r} would have {what}",
+        field="key",
+        options=(f"unpin what comes last: {last}", "use several namespaces, each with a block of its own"),
+    )
+
+
+# ── the block ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def text(entry: Pinned) -> str:
+    r"""Write a pin as the seed shows it: `- key (label)`, and its value below, two spaces in.
+
+    A string is shown as it is, anything else as compact JSON, its names in the order in which they are stored. Every
+    line of a value is indented, and key and label are one line, whatever line breaks they have: a value cannot pass for
+    another pin, nor for what stands outside the block. Line breaks of any kind become "\n".
+    """
+    key, data, metadata = entry
+    value = data if isinstance(data, str) else compact(data)
+    head = f"- {_one_line(key)}" + (f" ({_one_line(metadata.label)})" if metadata.label else "")
+    return INDENT.join([head, *value.splitlines()])
+
+
+def compact(data: Json) -> str:
+    """Write a value as JSON on one line, its names in the order in which they are stored."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_BREAKS)
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.splitlines())
+
+
+def written(entry: Pinned, namespace: str, formatter: Callable[[Pinned], object]) -> str:
+    """Return what a formatter makes of a pin; `ValidationError` (field "format") when it fails.
+
+    The error names key and namespace, and never quotes the value; its cause is what the formatter raised.
+    """
+    where = f"on pin {entry.key!r} of namespace {namespace!r}"
+    try:
+        made = formatter(entry)
+    except Exception as error:
+        raise ValidationError(f"raised {type(error).__name__} {where}", field="format") from error
+    try:
+        return validation.text(made, "format", limit=4 * validation.VALUE_BYTES)
+    except ValidationError as error:
+        problem = str(error).removeprefix("format: ")
+        raise ValidationError(f"what it returned {where} {problem}", field="format") from error
+
+
+def scope_id(namespace: str) -> str:
+    """Return the id of the scope of a block; it has no slash, which separates the ids of a path."""
+    return "pins:" + namespace.replace("%", "%25").replace("/", "%2F")
+
+
+def strategy(value: object) -> Truncate | Omit:
+    """Read what is done when room is short: "omit", or {"truncate_tokens": n}."""
+    if value == "omit":
+        return Omit()
+    if isinstance(value, Mapping) and set(value) == {"truncate_tokens"}:
+        tokens = validation.whole(
+            value["truncate_tokens"], "strategy.truncate_tokens", least=1, most=validation.BUDGET
+        )
+        return Truncate(tokens, Keep.START)
+    raise ValidationError(
+        f"{value!r} is no way to shrink pins",
+        field="strategy",
+        options=('"omit"', '{"truncate_tokens": 1200}'),
+    )
+
+
+def block_role(value: object) -> Role:
+    """Return the role of a block: system, developer or user."""
+    role = validation.choice(value, Role, "role")
+    if role not in _ROLES:
+        raise ValidationError(f"{role.value!r} is not one of {', '.join(_ROLES)}", field="role")
+    return role
+
+
+def block(
+    namespace: str,
+    texts: Sequence[tuple[str, str]],
+    *,
+    role: Role,
+    priority: int,
+    how: Truncate | Omit,
+    floor: int,
+) -> Scope:
+    """Return one message of all pins, given as (key, text) in order; an empty scope when there are none."""
+    pieces = tuple(Piece(text, key, float(len(texts) - place)) for place, (key, text) in enumerate(texts))
+    return Scope(
+        id=scope_id(namespace),
+        children=(Composed(role, pieces, opening=OPENING, kind="pins"),) if pieces else (),
+        priority=priority,
+        strategy=how,
+        floor=floor if pieces else 0,
+    )
+
+
+# ── what became of it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def skipped(event: PinsSkipped) -> tuple[Left, ...]:
+    """Return what a ledger says of pins that never reached a prompt."""
+    path = scope_id(event.namespace)
+    missing = [Left((key,), path, "missing", "nothing is stored under the key", 0) for key in event.missing]
+    beyond = [Left((key,), path, "max_pins", "others come before it", 0) for key in event.beyond]
+    return (*missing, *beyond)
+
+
+def truncated(namespace: str, fitted: Fitted) -> PinsTruncated | None:
+    """Return which pins of a namespace a fit left out or cut; None when all are shown whole."""
+    last = scope_id(namespace)
+    ours = [left for left in fitted.left if left.path.rpartition("/")[2] == last]
+    gone: dict[str, None] = dict.fromkeys(key for left in ours if left.gone for key in left.ids)
+    cut: dict[str, None] = dict.fromkeys(key for left in ours if not left.gone for key in left.ids)
+    if not gone and not cut:
+        return None
+    return PinsTruncated(
+        namespace=namespace, left_out=tuple(gone), cut=tuple(key for key in cut if key not in gone)
+    )

@@ -1,0 +1,247 @@
+"""Pins: values under keys that a prompt always shows, within a cap of tokens.
+
+registry = create_pin_registry(kv, namespace="user:123")
+await registry.pin("profile", label="User profile", priority=10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, Protocol, cast, runtime_checkable
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.log.hash_chain import micros
+from acms.model import Json, KVEntry, Role
+from acms.observability.events import Event, PinsLoaded, PinsSkipped
+from acms.plan.nodes import PINS, Omit, Scope
+from acms.ports import KVMemory
+from acms.prompt import pin_index as _core
+from acms.prompt.pin_index import INDEX_KEY, MAX_PINS, TRUNCATE_TOKENS, Pin, PinMetadata, Pinned
+from acms.storage.kv import change_entry, update_entry
+from acms.storage.kv.base import Clock, utc_now
+
+__all__ = [
+    "KVPinRegistry",
+    "Pin",
+    "PinMetadata",
+    "PinRegistry",
+    "Pinned",
+    "PinnedKV",
+    "create_pin_registry",
+]
+
+
+class PinRegistry(Protocol):
+    """Knows which keys are pinned, in which order."""
+
+    async def pin(self, key: str, metadata: PinMetadata | None = None) -> Pin:
+        """Pin a key, or say something else of one that is pinned."""
+        ...
+
+    async def unpin(self, key: str) -> bool:
+        """Let go of a key; return whether it was pinned."""
+        ...
+
+    async def list(self) -> Sequence[Pin]:
+        """Return the pins, those to be shown first first."""
+        ...
+
+
+class KVPinRegistry:
+    """The pins of one namespace, in one entry of a key-value memory; made by `create_pin_registry`.
+
+    Tasks, threads and processes that pin and unpin at once lose nothing on a store that can compare and set (all of
+    ours). On one that cannot, only the tasks of one event loop are safe.
+    """
+
+    def __init__(self, store: KVMemory, *, namespace: str, index_key: str, clock: Clock) -> None:
+        self.namespace = namespace
+        #: Key of the entry in which the pins lie.
+        self.index_key = _core.index_key(namespace, index_key)
+        self._reserved = f"{index_key}:"
+        self._store = _usable(store)
+        self._clock = clock
+
+    async def pin(
+        self,
+        key: str,
+        metadata: PinMetadata | None = None,
+        *,
+        label: str | None = None,
+        role: Role | str | None = None,
+        priority: float | None = None,
+        tags: Sequence[str] = (),
+    ) -> Pin:
+        """Pin a key, or say something else of one that is pinned; return the pin as stored.
+
+        What is said replaces what was said before: a second call without a label takes the label away. The value need
+        not be there yet. `metadata` says the same as the names behind it, and may bring an `updated_at` of its own.
+        `ValidationError` when the namespace has too many pins: it says which come last.
+        """
+        validation.key(key)
+        if key.startswith(self._reserved):
+            raise ValidationError(f"{key!r} is where pins lie", field="key")
+        if metadata is None:
+            given = (cast("Role | None", role), cast("tuple[str, ...]", tags))  # checked below
+            metadata = PinMetadata(label=label, role=given[0], priority=priority, tags=given[1])
+        elif label is not None or role is not None or priority is not None or tags:
+            raise ValidationError("give it, or label, role, priority and tags, not both", field="metadata")
+        pin = Pin(key, _core.checked(metadata))
+
+        def change(entry: KVEntry | None) -> Json:
+            return _core.pinned(_data(entry), self.index_key, pin, now=self._now())
+
+        stored = await update_entry(self._store, self.index_key, change)
+        return _core.one(stored.data, self.index_key, key)
+
+    async def unpin(self, key: str) -> bool:
+        """Let go of a key, whose value stays; return whether it was pinned."""
+        validation.key(key)
+        found = False
+
+        def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
+            nonlocal found
+            found = entry is not None and _core.has(entry.data, self.index_key, key)
+            if entry is None or not found:
+                return None
+            return _core.unpinned(entry.data, self.index_key, key, now=self._now()), entry.metadata
+
+        await change_entry(self._store, self.index_key, change)
+        return found
+
+    async def list(self) -> tuple[Pin, ...]:
+        """Return the pins: higher priority first, then the newest, then by key; none where there is no index."""
+        return _core.listed(_data(await self._store.get(self.index_key)), self.index_key)
+
+    def _now(self) -> int:
+        return micros(self._clock()) // 1000
+
+
+def _usable(store: KVMemory) -> KVMemory:
+    if not callable(getattr(store, "get", None)):
+        raise ValidationError(
+            f"must be a key-value memory, not {type(store).__name__}",
+            field="store",
+            options=("acms.kv.open_kv(url)",),
+        )
+    return store
+
+
+def _data(entry: KVEntry | None) -> Json:
+    return None if entry is None else entry.data
+
+
+def create_pin_registry(
+    store: KVMemory, *, namespace: str, index_key: str = INDEX_KEY, clock: Clock = utc_now
+) -> KVPinRegistry:
+    """Return the pins of a namespace, such as "user:123", in a key-value memory.
+
+    They lie under the key `<index_key>:<namespace>`, in the shape of seed 003, which other programs read too. Nothing
+    is read or written before the first call.
+    """
+    return KVPinRegistry(store, namespace=namespace, index_key=index_key, clock=clock)
+
+
+@runtime_checkable
+class _Listens(Protocol):
+    def tell(self, event: Event) -> object: ...
+
+
+class PinnedKV:
+    """A part of a prompt that shows what is pinned: one message, within a cap of tokens.
+
+    At most `max_pins`, the first ones; a pin without a value is skipped and told (`PinsSkipped`). `strategy` is
+    `{"truncate_tokens": n}`, which leaves whole pins out from the last one, then cuts the one that is left, or "omit",
+    which leaves all out when room is short. `reserve` is what the block is not shrunk below. `role` is that of the
+    block: system, developer or user; the roles of single pins say nothing about it. `format` writes one pin; without
+    it one is written as `- key (label)` with its value indented below, and cannot pass for another. What `format`
+    returns is shown as it is.
+
+    It holds no state: any number of renders may use it at once. The store stays the caller's.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: KVMemory,
+        namespace: str | None = None,
+        registry: PinRegistry | None = None,
+        max_pins: int = MAX_PINS,
+        strategy: Mapping[str, int] | Literal["omit"] = MappingProxyType(
+            {"truncate_tokens": TRUNCATE_TOKENS}
+        ),
+        role: Role | str = Role.DEVELOPER,
+        priority: int = PINS,
+        format: Callable[[Pinned], str] | None = None,
+        reserve: int = 0,
+    ) -> None:
+        named = getattr(registry, "namespace", None)
+        if registry is None:
+            if namespace is None:
+                raise ValidationError("give it, or a registry", field="namespace")
+            registry = create_pin_registry(store, namespace=namespace)
+        elif isinstance(registry, type) or not callable(getattr(registry, "list", None)):
+            raise ValidationError(
+                f"must be a pin registry, not {type(registry).__name__}",
+                field="registry",
+                options=("create_pin_registry(store, namespace=…)",),
+            )
+        elif namespace is not None and named is not None and namespace != named:
+            raise ValidationError(f"is {namespace!r}, that of the registry is {named!r}", field="namespace")
+        #: Whose pins they are: names them in events and errors.
+        self.namespace = validation.name(namespace or named or "default", "namespace")
+        self._registry = registry
+        self._store = _usable(store)
+        self._max_pins = validation.whole(max_pins, "max_pins", least=1, most=_core.MOST_PINS)
+        self._strategy = _core.strategy(strategy)
+        self._role = _core.block_role(role)
+        self._priority = validation.whole(priority, "priority")
+        if format is not None and not callable(format):
+            raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
+        self._format = format or _core.text
+        self._reserve = self._floor(reserve)
+
+    def _floor(self, reserve: int) -> int:
+        found = validation.whole(reserve, "reserve", most=validation.BUDGET)
+        if found and isinstance(self._strategy, Omit):
+            raise ValidationError("has no meaning where all is left out", field="reserve")
+        if not isinstance(self._strategy, Omit) and found > (self._strategy.tokens or 0):
+            raise ValidationError(
+                f"is {found}, more than the cap of {self._strategy.tokens}",
+                field="reserve",
+                options=("raise truncate_tokens",),
+            )
+        return found
+
+    async def render(self, request: object = None) -> Scope:
+        """Read the pins and their values, and return them as a scope; an empty one where nothing is pinned.
+
+        Tells `PinsLoaded`, and `PinsSkipped` where there is something to tell, when the request has a `tell`. One read
+        of the index, then all values at once.
+        """
+        pins = tuple(await self._registry.list())
+        shown, beyond = pins[: self._max_pins], pins[self._max_pins :]
+        found = await asyncio.gather(*(self._store.get(pin.key) for pin in shown))
+        entries = [
+            Pinned(pin.key, entry.data, pin.metadata)
+            for pin, entry in zip(shown, found, strict=True)
+            if entry is not None
+        ]
+        missing = tuple(pin.key for pin, entry in zip(shown, found, strict=True) if entry is None)
+        texts = [(entry.key, _core.written(entry, self.namespace, self._format)) for entry in entries]
+        if isinstance(request, _Listens):
+            request.tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
+            if missing or beyond:
+                left = tuple(pin.key for pin in beyond)
+                request.tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=left))
+        return _core.block(
+            self.namespace,
+            texts,
+            role=self._role,
+            priority=self._priority,
+            how=self._strategy,
+            floor=self._reserve,
+        )

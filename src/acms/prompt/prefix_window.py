@@ -1,0 +1,64 @@
+"""Epochs: a log as prompts read it that change only when their start moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from acms.log.in_force import Cover, unasked
+from acms.model import Kind
+from acms.plan.prefix_cache import distance, epoch
+from acms.ports import Frame, StorageBackend
+from acms.privacy.stage import OPEN, Stage
+from acms.recall.pipeline import Gathered, before, gather_newest, version_of
+
+
+async def gather_epoch(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    scale: int,
+    slack: float,
+    stage: Stage = OPEN,
+) -> Gathered:
+    """Read back until a budget is filled, with the summaries of the log as they were when its epoch began.
+
+    Summaries that nobody asked for count from the next epoch on, and what they stand for is read as it was said: so a
+    compaction changes prompts when their start moves anyway (decision 0036).
+    """
+    head = await storage.head(context)
+    version = version_of(head, at)
+    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
+    waits = not head.epoch and any(map(unasked, replacing))  # where content is gone a summary is all there is
+    cover = Cover([one for one in replacing if not (waits and unasked(one))])
+    said = await gather_newest(storage, context, at, frame, budget, stage, cover)
+    length = _length(said, scale, slack)
+    said = replace(said, length=length)
+    tokens = before(said.units[-1]) if said.units else 0
+    if not waits or not said.units or (said.whole and tokens < 2 * length):
+        return said
+    since = epoch(tokens, length)
+    began = min((unit.version for unit in said.units if before(unit) >= since), default=version)
+    cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
+    ends = [last for one in cover.shown if unasked(one) for _, last in one.replaces]
+    if not ends:
+        return said
+    known = {entry.id for unit in said.units for entry in unit.entries}
+    rest = await gather_newest(storage, context, at, frame, budget, stage, cover)
+    left = [unit for unit in rest.units if unit.entries[0].kind is Kind.MESSAGE and unit.version < max(ends)]
+    older = [unit for unit in left if known.isdisjoint(entry.id for entry in unit.entries)]
+    stays = frozenset(entry.id for unit in left for entry in unit.entries)
+    gone = {one.id for one in replacing if one.kind is Kind.SUMMARY}.difference(one.id for one in cover.shown)
+    now = [unit for unit in said.units if gone.isdisjoint(entry.id for entry in unit.entries)]
+    return replace(said, cover=cover, units=[*older, *now], stays=stays)
+
+
+def _length(said: Gathered, scale: int, slack: float) -> int:
+    """Return the length of an epoch by what messages take, as it was when the longest epoch there may be began."""
+    plain = [entry for unit in said.units for entry in unit.entries if entry.position]
+    if not plain:
+        return distance(scale, slack)
+    since = epoch(plain[-1].total - plain[-1].tokens, distance(scale, slack, 1))
+    first = next((entry for entry in plain if entry.total > since), plain[-1])
+    return distance(scale, slack, first.total, first.position or 1)

@@ -1,0 +1,543 @@
+"""Rendering: a prompt as a provider's request within a budget, with the reasons for everything in it.
+
+Reads come first, decisions after: sessions are read and plugins asked, the tree is fitted with every recall as large
+as it may become, then the past is asked for what that does not show, and the whole is fitted again. Only `Codec.count`
+says whether it fits. Each render has a state of its own, so any number of them may run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from acms.errors import ACMSError, ConfigurationError, PayloadError, ValidationError
+from acms.log import validation
+from acms.model import Json, Role
+from acms.observability.events import (
+    Event,
+    PinsLoaded,
+    PinsSkipped,
+    PromptFailed,
+    PromptRendered,
+    ScopeShrunk,
+)
+from acms.observability.logging import tell
+from acms.observability.tracing import RenderSpan, render_span
+from acms.plan.nodes import Composed, Fitted, Left, Placed, Scope
+from acms.plan.nodes import Step as Shrunk
+from acms.plan.prefix_cache import confirm, predict
+from acms.plan.tool_groups import paired
+from acms.ports import Codec
+from acms.prompt import pin_index, summary_coverage
+from acms.prompt import steps as content
+from acms.prompt.fit import fit
+from acms.prompt.fit_state import written
+from acms.prompt.layout import laid_out
+from acms.prompt.manifest import Manifest, Read
+from acms.prompt.manifest_writer import considered, ledger
+from acms.prompt.manifest_writer import written as written_manifest
+from acms.prompt.resolve import Request, Resolved, Resolver, allowed, remembering
+from acms.prompt.steps import Recalling, Step, at, replaced
+from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
+from acms.results import ContextItems, Ledger
+
+__all__ = ["Rendered", "Report", "Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a provider reported about a request, beside what was predicted of it."""
+
+    usage: Usage
+    count: Count
+    predicted: CachePrediction
+
+    @property
+    def within(self) -> bool:
+        """Whether the request took no more tokens than the upper bound."""
+        return self.usage.input_tokens <= self.count.upper_bound
+
+    @property
+    def off_by(self) -> int:
+        """Tokens the provider counted beyond ours; negative when it counted fewer."""
+        return self.usage.input_tokens - self.count.tokens
+
+    @property
+    def missed(self) -> str:
+        """What of the predicted prefix was not read from the cache, in words; "" when all of it was."""
+        return confirm(self.predicted, self.usage)
+
+
+class Rendered:
+    """A prompt within its budget: the request for a provider, and the reasons for everything in it."""
+
+    def __init__(
+        self,
+        *,
+        payload: dict[str, Json],
+        placed: Sequence[Placed],
+        count: Count,
+        budget: int | None,
+        codec: Codec,
+        steps: Sequence[Shrunk],
+        warnings: Sequence[str],
+        manifest: Callable[[], Manifest],
+        recalls: Sequence[Ledger],
+        left: Sequence[Left],
+        after: Manifest | None,
+    ) -> None:
+        #: Arguments of the request: messages, tools and cache hints; not the model.
+        self.payload = payload
+        #: Tokens of the whole request; `tokens.upper_bound` is within the budget.
+        self.tokens = count
+        self.budget = budget
+        self.codec = codec
+        #: What was done to make it fit, in order.
+        self.steps = tuple(steps)
+        #: What the caller should know.
+        self.warnings = tuple(warnings)
+        self._placed = tuple(placed)
+        self._write = manifest
+        self._recalls = tuple(recalls)
+        self._omitted = sum([len(one.ids) for one in left if one.gone])
+        self._after = after
+
+    def __repr__(self) -> str:
+        bound = "" if self.budget is None else f" of {self.budget}"
+        return f"<Rendered {len(self._placed)} messages, {self.tokens.upper_bound}{bound} tokens, {self.codec.name}>"
+
+    @property
+    def compared(self) -> bool:
+        """Whether an earlier render was given to compare with."""
+        return self._after is not None
+
+    @cached_property
+    def messages(self) -> tuple[PromptMessage, ...]:
+        """The messages in the normal form of the codec: what `codec.parse(payload)` gives back, with their sources."""
+        return self.codec.normal([one.message for one in self._placed])
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Where every stretch of text comes from, without the text of the log; written when it is first read."""
+        return considered(self.outline, self._recalls)
+
+    @cached_property
+    def outline(self) -> Manifest:
+        """The manifest without the candidates of recalls, which is all that another render is compared with."""
+        return self._write()
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Why something is in the prompt, or why not: by id of an entry, key of a pin, or path of a scope."""
+        return ledger(lambda: self.manifest, self._recalls, self.warnings, omitted=self._omitted)
+
+    @cached_property
+    def cache(self) -> CachePrediction:
+        """What of the request the provider can read from its cache, after the earlier render that `after` named."""
+        key = self.payload.get("prompt_cache_key", "")
+        return predict(self.outline, self._after, self.codec, key=key)
+
+    def report(self, usage: object) -> Report:
+        """Learn from what the provider says a request took: the object of its SDK, or the same as a mapping."""
+        found = self.codec.usage(usage)
+        self.codec.observe(self.tokens.tokens, found)
+        return Report(usage=found, count=self.tokens, predicted=self.cache)
+
+
+async def render(
+    steps: Sequence[Step],
+    codec: Codec | None,
+    budget: int | None,
+    *,
+    tools: Sequence[Tool],
+    read: Callable[[object], Sequence[Step]],
+    after: Rendered | Manifest | None,
+    listeners: Sequence[Callable[[Event], object]],
+) -> Rendered:
+    """Render the steps of a prompt; see `Prompt.render`."""
+    if codec is None:
+        raise ConfigurationError(
+            "the prompt is bound to no codec",
+            options=("Prompt(OpenAIChat(model))", "merge it into a prompt that is bound"),
+        )
+    if budget is not None:
+        budget = validation.whole(budget, "budget", most=validation.BUDGET)
+    if after is not None and not isinstance(after, Rendered | Manifest):
+        raise ValidationError(
+            f"must be a Rendered or its manifest, not {type(after).__name__}", field="after"
+        )
+    work = _Render(codec, budget, tools, listeners)
+    earlier = after.outline if isinstance(after, Rendered) else after
+    with render_span(codec=codec.name, model=codec.model, budget=budget) as span:
+        try:
+            return await work.run(steps, read, earlier, span)
+        except Exception as error:
+            work.failed(error)
+            raise
+
+
+class _Render:
+    """One render: what it was asked for, and what it has found so far."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        budget: int | None,
+        tools: Sequence[Tool],
+        listeners: Sequence[Callable[[Event], object]],
+    ) -> None:
+        self._codec = codec
+        self._budget = budget
+        self._tools = tools
+        self._listeners = listeners
+        self._id = uuid4().hex
+        self._started = perf_counter()
+        self._limit = None if budget is None else codec.limit(budget)
+        self._warnings: list[str] = []
+        self._left: list[Left] = []
+        self._pins: list[str] = []
+        #: Answers to questions of the fit, which is made more than once.
+        self._answers: dict[tuple[str, str, int, int], str | None] = {}
+        #: What each recall found, by the path of its scope.
+        self._found: dict[str, ContextItems] = {}
+        #: Entries that may be shown, by id: what the manifest quotes.
+        self._told: dict[str, Any] = {}
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            tell(listener, event)
+        if isinstance(event, PinsSkipped):
+            self._left += pin_index.skipped(event)
+        elif isinstance(event, PinsLoaded):
+            self._pins.append(event.namespace)
+
+    def failed(self, error: Exception) -> None:
+        """Report that there is no prompt."""
+        self._tell(
+            PromptFailed(
+                render_id=self._id,
+                codec=self._codec.name,
+                model=self._codec.model,
+                budget=self._budget,
+                code=error.code if isinstance(error, ACMSError) else type(error).__name__,
+                seconds=perf_counter() - self._started,
+            )
+        )
+
+    async def run(
+        self,
+        steps: Sequence[Step],
+        read: Callable[[object], Sequence[Step]],
+        after: Manifest | None,
+        span: RenderSpan,
+    ) -> Rendered:
+        """Read, decide, write and report."""
+        request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
+        with span.stage("gather"):
+            resolved = await Resolver(request, self._room, read).resolve(steps)
+        tree = paired(resolved.tree)
+        if resolved.recalls:
+            with span.stage("recall"):
+                tree = await self._recalled(tree, resolved)
+        with span.stage("fit"):
+            found = await self._fitted(tree, resolved)
+        await self._commit(resolved, found.fitted)
+        return self._made(resolved, found, after, span)
+
+    @property
+    def _room(self) -> int | None:
+        """Raw tokens that all messages may have."""
+        return None if self._limit is None else max(0, self._limit - self._codec.base(self._tools))
+
+    async def _fit(self, tree: Scope, resolved: Resolved, limit: int | None) -> Fitted:
+        """Fit a tree; what it asks for is asked for once."""
+        steps = fit(tree, self._codec, limit, tools=self._tools, budget=self._budget)
+        try:
+            need = next(steps)
+            while True:
+                question = (need.id, need.existing, len(need.atoms), need.tokens)
+                if question not in self._answers:
+                    self._answers[question] = await resolved.standing[need.id].answer(need)
+                need = steps.send(self._answers[question])
+        except StopIteration as end:
+            found: Fitted = end.value
+            return found
+
+    # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
+        """Return the tree with what the past says, beside what is shown anyway.
+
+        A history that fits as a whole is not cut for more of the same: then its past has what room is left.
+        """
+        recalls = resolved.recalls
+        without = replaced(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
+        fitted = await self._fit(without, resolved, self._limit)
+        seen = _shown(fitted.placed)
+        left: int | None = None
+        if all(resolved.shows(step.session, seen) for step in recalls.values()):
+            left = None if self._limit is None else self._limit - fitted.tokens
+        else:
+            seen = _shown((await self._fit(tree, resolved, self._limit)).placed)
+        made: dict[str, Scope] = {}
+        for path, step in recalls.items():
+            name = path.rpartition("/")[2]
+            if not step.tokens:  # nothing is asked for, so nobody is asked
+                made[path] = Scope(id=name)
+                continue
+            tokens, frame = allowed(step, self._codec, left)
+            items = await self._recall(step, tokens, seen)
+            seen.update(item.id for item in items)
+            self._found[path] = items
+            same = self._codec.counter.name == step.session.counter.name
+            found = content.pieces(items, counted=same)
+            made[path] = remembering(step, name, tokens + frame if tokens else 0, found)
+            if left is not None:
+                left -= self._codec.cost(written(content.recalled(found), found)) if found else 0
+        return replaced(tree, made)
+
+    async def _recall(self, step: Recalling, tokens: int, seen: Collection[str]) -> ContextItems:
+        """Ask the past; a message of the user that is the query itself is no answer."""
+        options = dict(step.options)
+        exclude = {*options.pop("exclude"), *seen}
+        while True:
+            items: ContextItems = await step.session.recall(
+                step.query, token_budget=tokens, exclude=exclude, relevant_only=True, **options
+            )
+            query = step.query.strip()
+            echoes = {item.id for item in items if item.role is Role.USER and item.content.strip() == query}
+            if not echoes - exclude:
+                break
+            exclude |= echoes
+        self._warnings += items.ledger.warnings
+        cut = [item.id for item in items if item.truncated]
+        if cut:
+            rows = [row for row in await step.session.storage.get(cut) if row is not None]
+            self._told.update({row.id: row for row in step.session.stage.entries(rows)})
+        self._told.update({item.id: item for item in items if not item.truncated})
+        return items
+
+    # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _fitted(self, tree: Scope, resolved: Resolved) -> _Fit:
+        """Fit, lay out, write and count, until what is sent is within the budget and shows nothing twice."""
+        limit = self._limit
+        while True:
+            fitted = await self._fit(tree, resolved, limit)
+            fewer = _once(tree, fitted.placed, resolved.recalls)
+            if fewer is None and resolved.standing:
+                stored = {id: run.stored for id, run in resolved.standing.items()}
+                found = summary_coverage.unpinned(tree, fitted, stored)
+                if found is not None:
+                    fewer, left = found
+                    self._left += left
+            if fewer is not None:
+                tree = fewer
+                continue
+            placed = laid_out([_in_place(one, resolved.recalls) for one in fitted.placed])
+            if not placed:
+                raise PayloadError(
+                    "there is no message to send: all was left out, or nothing was there",
+                    field="messages",
+                    options=("add a message that is required, such as user(…)", "raise the budget"),
+                )
+            marks = _marks(placed, tree, resolved, self._tools)
+            payload = self._codec.render([one.message for one in placed], tools=self._tools, marks=marks)
+            count = self._codec.count(payload)
+            if limit is None or self._budget is None or count.upper_bound <= self._budget:
+                return _Fit(fitted, placed, payload, count, marks, limit)
+            limit = min(limit, fitted.tokens) - max(1, count.upper_bound - self._budget)
+
+    async def _commit(self, resolved: Resolved, fitted: Fitted) -> None:
+        """Store the summaries that were used: there is a prompt now."""
+        for run in resolved.standing.values():
+            await run.commit(fitted.summaries)
+            self._warnings += run.warnings
+            if run.reason:
+                self._left.append(Left((run.id,), run.path, "stale", run.reason, 0))
+                self._warnings.append(f"the stored summary {run.id!r} was not used: {run.reason}")
+
+    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _made(self, resolved: Resolved, found: _Fit, after: Manifest | None, span: RenderSpan) -> Rendered:
+        fitted, codec = found.fitted, self._codec
+        for namespace in self._pins:
+            truncated = pin_index.truncated(namespace, fitted)
+            if truncated is not None:
+                self._tell(truncated)
+        left = (*fitted.left, *self._left)
+        recalls = [items.ledger for items in self._found.values()]
+        for log in resolved.logs:
+            self._told.update({entry.id: entry for unit in log.gathered.units for entry in unit.entries})
+        shown = _shown(found.placed)
+        told = {id: one for id, one in self._told.items() if id in shown}
+        reads = _reads(resolved, self._found.values())
+        warnings = [*_cuts(found.placed), *_unmarked(resolved, found.marks), *self._warnings]
+        messages = [one.message for one in found.placed]
+        warnings += codec.notes(messages)
+
+        def manifest() -> Manifest:
+            return written_manifest(
+                found.placed,
+                codec=codec,
+                count=found.counted,
+                payload=found.payload,
+                budget=self._budget,
+                limit=found.limit,
+                tools=self._tools,
+                marks=found.marks,
+                told=told,
+                reads=reads,
+                left=left,
+                steps=fitted.steps,
+            )
+
+        rendered = Rendered(
+            payload=found.payload,
+            placed=found.placed,
+            count=found.counted,
+            budget=self._budget,
+            codec=codec,
+            steps=fitted.steps,
+            warnings=tuple(dict.fromkeys(warnings)),
+            manifest=manifest,
+            recalls=recalls,
+            left=left,
+            after=after,
+        )
+        self._report(rendered, fitted, len(left), span)
+        return rendered
+
+    def _report(self, rendered: Rendered, fitted: Fitted, left: int, span: RenderSpan) -> None:
+        for step in fitted.steps:
+            event = ScopeShrunk(
+                render_id=self._id,
+                path=step.path,
+                priority=step.priority,
+                strategy=step.strategy,
+                tokens_before=step.before,
+                tokens_after=step.after,
+            )
+            self._tell(event)
+            span.step(event)
+        done = PromptRendered(
+            render_id=self._id,
+            codec=self._codec.name,
+            model=self._codec.model,
+            budget=self._budget,
+            tokens=rendered.tokens.tokens,
+            upper_bound=rendered.tokens.upper_bound,
+            messages=len(rendered.messages),
+            steps=len(fitted.steps),
+            left_out=left,
+            predicted_cached_tokens=rendered.cache.predicted_tokens if rendered.compared else 0,
+            seconds=perf_counter() - self._started,
+        )
+        self._tell(done)
+        span.done(done, rendered.messages)
+
+
+class _Fit(NamedTuple):
+    """A prompt as it is sent."""
+
+    fitted: Fitted
+    placed: tuple[Placed, ...]
+    payload: dict[str, Json]
+    counted: Count
+    marks: tuple[CacheMark, ...]
+    #: Raw tokens it was fitted to.
+    limit: int | None
+
+
+def _shown(placed: Iterable[Placed]) -> set[str]:
+    """Return the ids of the entries that some messages show."""
+    found = {source for one in placed for source in one.message.sources}
+    found.update(source for one in placed for piece in one.pieces for source in piece.sources)
+    return found
+
+
+def _once(tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]) -> Scope | None:
+    """Return the tree without recalled pieces that the history shows too; None when there are none.
+
+    What was recalled may take less room than it was given, and then the history shows more than was foreseen.
+    """
+    history = _shown(one for one in placed if one.path not in recalls)
+    made: dict[str, Scope] = {}
+    for one in placed:
+        if one.path in recalls and any(not history.isdisjoint(piece.sources) for piece in one.pieces):
+            scope = at(tree, one.path)
+            kept = [
+                node._replace(pieces=tuple([one for one in node.pieces if history.isdisjoint(one.sources)]))
+                for node in scope.children
+                if isinstance(node, Composed)
+            ]
+            made[one.path] = replace(scope, children=tuple([node for node in kept if node.pieces]))
+    return replaced(tree, made) if made else None
+
+
+def _in_place(one: Placed, recalls: Mapping[str, Recalling]) -> Placed:
+    """Return a recalled message that stays where the caller put it, where that is asked for."""
+    step = recalls.get(one.path)
+    return one if step is None or not step.in_place else one._replace(moves=False)
+
+
+def _marks(
+    placed: Sequence[Placed], tree: Scope, resolved: Resolved, tools: Sequence[Tool]
+) -> tuple[CacheMark, ...]:
+    """Return the cache hints as counts of messages: of what is before them, the beginning that is in one piece.
+
+    Where there is a hint and a log is shown, the end of all that stays is marked too: the next turn reads up to there.
+    """
+    found: list[CacheMark] = []
+    for hint, count in resolved.hints:
+        names = {node.id for node in tree.children[:count] if isinstance(node, Scope)}
+        messages = 0
+        for one in placed:
+            if one.path.split("/", 2)[1] not in names:
+                break
+            messages += 1
+        if messages or tools:
+            found.append(CacheMark(messages=messages, id=hint.id, version=hint.version, ttl=hint.ttl))
+    stays = next((index for index, one in enumerate(placed) if one.moves), len(placed))
+    if found and any(one.first for one in placed[found[-1].messages : stays]):
+        found.append(CacheMark(messages=stays))
+    return tuple(found)
+
+
+def _unmarked(resolved: Resolved, marks: Sequence[CacheMark]) -> list[str]:
+    """Return a warning for each cache hint before which nothing is left."""
+    known = {mark.id for mark in marks}
+    return [
+        f"the cache hint {hint.id!r} marks nothing: all before it was left out"
+        for hint, _ in resolved.hints
+        if hint.id not in known
+    ]
+
+
+def _cuts(placed: Sequence[Placed]) -> list[str]:
+    """Return a warning for each message of a log that was cut."""
+    return [
+        f"a message was cut to fit ({', '.join(one.message.sources)})"
+        for one in placed
+        if one.rendition == "cut" and one.message.sources and not one.pieces
+    ]
+
+
+def _reads(resolved: Resolved, recalls: Iterable[ContextItems]) -> tuple[Read, ...]:
+    """Return which logs were read, up to which version, and from which on."""
+    found: dict[tuple[str, int], Read] = {}
+    for log in resolved.logs:
+        gathered = log.gathered
+        if gathered.context:
+            first = 0 if gathered.whole else log.first
+            found[gathered.context, gathered.version] = Read(
+                gathered.context, gathered.version, first, log.lineage, log.summary
+            )
+    for items in recalls:
+        if items.context:
+            found.setdefault((items.context, items.version), Read(items.context, items.version))
+    return tuple(found.values())

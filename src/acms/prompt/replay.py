@@ -1,0 +1,77 @@
+"""Replay: the payload of a prompt that was rendered before, made again from its manifest and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from acms.errors import ExpiredError, GoneError, ValidationError
+from acms.model import Entry, Json, Privacy, State
+from acms.ports import Codec, StorageBackend
+from acms.prompt.manifest import Manifest
+from acms.prompt.manifest_writer import address, messages
+from acms.prompt_types import PromptMessage
+
+__all__ = ["replay", "shown"]
+
+BATCH = 500
+"""Entries read at once."""
+
+
+async def replay(manifest: Manifest, storage: StorageBackend, codec: Codec) -> dict[str, Json]:
+    """Return the payload of a prompt as it was rendered, byte for byte; every entry it shows is read once.
+
+    What was retracted, replaced or summarised since is still there. `GoneError` names what was erased, `ExpiredError`
+    what retention has deleted. `ValidationError` for another codec or model than the manifest names, and when this
+    release or this store would make another payload.
+    """
+    for field, made, given in (
+        ("codec", manifest.codec, codec.name),
+        ("model", manifest.model, codec.model),
+    ):
+        if made != given:
+            raise ValidationError(
+                f"is {given!r}, the prompt was rendered for {made!r}",
+                field=field,
+                options=(f"replay it with the codec {manifest.codec!r} and the model {manifest.model!r}",),
+            )
+    payload = codec.render(await shown(manifest, storage), tools=manifest.tools, marks=manifest.marks)
+    if manifest.payload and address(payload) != manifest.payload:
+        raise ValidationError(
+            "this release of the codec writes the same messages as another payload",
+            field="manifest",
+            options=("replay it with the release that rendered it", "render the prompt again"),
+        )
+    return payload
+
+
+async def shown(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMessage, ...]:
+    """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
+    found = await _entries(storage, manifest.entries)
+    modes = {one.entry: one.mode for one in manifest.redactions}
+    return messages(manifest, {id: _as_shown(entry, modes.get(id)) for id, entry in found.items()})
+
+
+def _as_shown(entry: Entry, mode: Privacy | None) -> Entry:
+    """Return an entry as the stage of privacy let it leave; how many tokens that takes nobody asks."""
+    if mode is None:
+        return entry
+    from acms.privacy.redact_entry import cleared  # the rules come with it
+
+    return cleared(entry, mode, len)
+
+
+async def _entries(storage: StorageBackend, ids: Sequence[str]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        for id, entry in zip(batch, await storage.get(batch), strict=True):
+            if entry is None:
+                raise GoneError(
+                    f"the store has no entry {id!r}, which the prompt shows",
+                    options=("replay it from the store it was rendered from",),
+                )
+            if entry.state is not State.LIVE:
+                kind = ExpiredError if entry.state is State.EXPIRED else GoneError
+                raise kind(f"the prompt shows {id!r} (v{entry.version}), which is {entry.state.value}")
+            found[id] = entry
+    return found

@@ -1,0 +1,305 @@
+"""Resolving: the steps of a prompt as a tree of messages, once sessions are read and plugins are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import isawaitable
+from typing import TYPE_CHECKING, NamedTuple
+
+from acms.errors import ValidationError
+from acms.log.in_force import Unit
+from acms.model import Kind
+from acms.observability.events import Event
+from acms.plan.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
+from acms.plan.prefix_cache import recall_tokens
+from acms.plan.tool_groups import joined
+from acms.ports import Codec
+from acms.prompt import steps as content
+from acms.prompt.steps import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.recall.pipeline import Gathered
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.prompt.summaries import SummaryRun
+
+MARGIN = 1.25
+"""How much more of a log is read than a budget holds by the session's own count."""
+
+SEAM = 8
+"""Tokens by which a joined text may have more than its parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a plugin is told about the render that asks it."""
+
+    render_id: str
+    #: Tokens the whole prompt may have; None without a budget.
+    budget: int | None
+    codec: Codec
+    #: Gives an event to whoever listens to this render.
+    tell: Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """What was read of a log for a prompt."""
+
+    view: View
+    gathered: Gathered
+    #: Whether it is all that is in force.
+    complete: bool
+    lineage: tuple[tuple[str, int], ...] = ()
+    #: Version from which on it is shown, and the stored summary that stands for what is older; "" when none does.
+    first: int = 0
+    summary: str = ""
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the entries that were read."""
+        return [entry.id for unit in self.gathered.units for entry in unit.entries]
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A tree, and what is still open in it."""
+
+    tree: Scope
+    #: What is to be recalled, by the path of its scope.
+    recalls: dict[str, Recalling] = field(default_factory=dict)
+    #: Cache hints, each with how many scopes of the tree are before it.
+    hints: list[tuple[Hint, int]] = field(default_factory=list)
+    #: Logs that were read.
+    logs: list[LogRead] = field(default_factory=list)
+    #: Contents that a summary may stand for, by its name.
+    standing: dict[str, SummaryRun] = field(default_factory=dict)
+
+    def shows(self, view: View, seen: set[str]) -> bool:
+        """Return whether everything in force in a log is among the entries that are shown."""
+        return any(
+            log.complete
+            and (log.view.session_id, log.view.storage) == (view.session_id, view.storage)
+            and seen.issuperset(log.ids)
+            for log in self.logs
+        )
+
+
+class Room(NamedTuple):
+    """What a content may take up."""
+
+    #: Raw tokens; None without a limit.
+    tokens: int | None = None
+    #: Whether something gives way when it is short. What is required is read whole: an error says how much that is.
+    shrinks: bool = False
+    #: Messages; None without a limit.
+    newest: int | None = None
+    #: Share of it that a start gives up when it moves.
+    slack: float = 0.0
+
+
+class Resolver:
+    """Reads what the steps of one render need; every render has its own."""
+
+    def __init__(self, request: Request, limit: int | None, read: Callable[[object], Sequence[Step]]) -> None:
+        self._request = request
+        self._limit = limit
+        self._read = read
+        self._found = Resolved(Scope(id="prompt"))
+
+    async def resolve(self, steps: Sequence[Step]) -> Resolved:
+        """Return the tree of a prompt: a scope for each step."""
+        found = self._found
+        names = content.named(steps)
+        made = await self._each(steps, names, found.tree.id, Room(self._limit))
+        children: list[Node] = []
+        for step, name, nodes in zip(steps, names, made, strict=True):
+            if isinstance(step, Hint):
+                found.hints.append((step, len(children)))
+            elif len(nodes) == 1 and isinstance(nodes[0], Scope):
+                children.append(nodes[0])
+            else:
+                children.append(Scope(id=name, children=nodes))
+        found.tree = replace(found.tree, children=_distinct(children))
+        return found
+
+    async def _nodes(self, steps: Sequence[Step], path: str, room: Room) -> tuple[Node, ...]:
+        """Return the nodes of some steps, in order."""
+        made = await self._each(steps, content.named(steps), path, room)
+        return _distinct([node for nodes in made for node in nodes])
+
+    async def _each(
+        self, steps: Sequence[Step], names: Sequence[str], path: str, room: Room
+    ) -> Sequence[tuple[Node, ...]]:
+        """Return the nodes of each step; what has to be waited for is waited for at the same time."""
+        return await asyncio.gather(
+            *(self._node(step, name, f"{path}/{name}", room) for step, name in zip(steps, names, strict=True))
+        )
+
+    async def _node(self, step: Step, name: str, path: str, room: Room) -> tuple[Node, ...]:
+        match step:
+            case Said(message):
+                return (Atom((message,)),)
+            case Fixed(node):
+                return (node,)
+            case Log():
+                return tuple(await self._log(step, room))
+            case Shrinking():
+                return (await self._shrinking(step, name, path, room),)
+            case Plugged(plugin):
+                if path.count("/") > content.DEPTH:
+                    raise ValidationError(
+                        f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin"
+                    )
+                asked = plugin.render(self._request)
+                if not isawaitable(asked):
+                    raise ValidationError(f"{name!r} must have an async method render", field="plugin")
+                made = self._read(await asked)
+                if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
+                    return (made[0].node,)
+                return (Scope(id=name, children=await self._nodes(made, path, room)),)
+            case Recalling():
+                if step.tokens is None:
+                    step = step._replace(tokens=recall_tokens(self._request.budget))
+                self._found.recalls[path] = step
+                return (remembering(step, name, sum(allowed(step, self._request.codec))),)
+            case Standing():
+                return (await self._standing(step, name, path, room.tokens),)
+            case Hint():
+                return ()
+
+    async def _shrinking(self, step: Shrinking, name: str, path: str, room: Room) -> Scope:
+        ceiling = step.ceiling
+        if step.share is not None and self._limit is not None:
+            part = int(step.share * self._limit)
+            ceiling = part if ceiling is None else min(ceiling, part)
+        keeps_start = isinstance(step.strategy, Truncate) and step.strategy.keep is Keep.START
+        caps = [room.tokens, ceiling, step.strategy.tokens if isinstance(step.strategy, Truncate) else None]
+        least = None if keeps_start else min((cap for cap in caps if cap is not None), default=None)
+        count = step.newest if room.newest is None else min(room.newest, step.newest or room.newest)
+        shrinks = room.shrinks or step.strategy is not None
+        strategy = step.strategy
+        slack = strategy.slack if isinstance(strategy, Window) else room.slack
+        nodes = await self._nodes(step.steps, path, Room(least, shrinks, count, slack))
+        if isinstance(strategy, Window):
+            sessions = [one.session for one in step.steps if isinstance(one, Log)]
+            lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
+            strategy = strategy._replace(length=max(lengths, default=0))
+            units = content.flat(nodes)
+            if step.newest is None:
+                units = content.summarised(units, self._summaries(), self._request.codec.cost, least)
+            else:
+                units = content.newest(units, step.newest)
+            nodes = tuple(content.kept(units))
+        return Scope(
+            id=name,
+            children=nodes,
+            priority=step.priority,
+            strategy=strategy,
+            ceiling=ceiling,
+            floor=step.floor if ceiling is None else min(step.floor, ceiling),
+        )
+
+    async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
+        """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
+        if step.id in self._found.standing:
+            raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
+        run: SummaryRun = step.summaries.run(
+            step.id, self._request.codec.counter, tokens=step.tokens, role=step.role, path=path
+        )
+        self._found.standing[step.id] = run
+        only = step.steps[0] if len(step.steps) == 1 else None
+        if isinstance(only, Log):
+            loaded, gathered = await run.of_log(only.session, room=room)
+            stands = "" if gathered.whole else step.id
+            first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
+            await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
+        else:
+            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, Room()))))
+            assert loaded is not None  # the content is whole
+        return Scope(
+            id=name,
+            children=tuple(content.kept(loaded.atoms)),
+            priority=step.priority,
+            strategy=loaded.strategy,
+        )
+
+    async def _log(self, step: Log, place: Room) -> list[Atom]:
+        """Read of a log what could be shown, and all of what must be."""
+        room = place.tokens if place.shrinks else None
+        view: View = step.session
+        counter = view.counter.name
+        same = counter == self._request.codec.counter.name
+        count = step.newest if place.newest is None else place.newest
+        wanted = None if count is not None or room is None else int(room * MARGIN)
+        while True:
+            gathered = await view.said(budget=wanted, messages=count, scale=room or 0, slack=place.slack)
+            units = content.atoms(gathered.units, counter)
+            if wanted is None or room is None or gathered.whole or same or self._cost(units) > room:
+                break
+            wanted = 2 * wanted
+        if wanted is not None:
+            older = content.older(gathered.units, gathered.cover)
+            shown = [Unit(tuple(view.stage.entries(unit.entries))) for unit in older]
+            gathered = replace(gathered, units=[*shown, *gathered.units])
+            units = content.atoms(gathered.units, counter)
+        messages = sum([len(unit.entries) for unit in gathered.units])
+        await self._note(gathered, view, gathered.whole and (count is None or messages <= count))
+        return units
+
+    def _cost(self, units: Sequence[Atom]) -> int:
+        cost = self._request.codec.cost
+        return sum([cost(message) for unit in units for message in unit.messages])
+
+    def _summaries(self) -> set[str]:
+        """Return the ids of the summaries that were read, and of what a compaction left beside them."""
+        units = [unit for log in self._found.logs for unit in log.gathered.units]
+        found = {one.id for unit in units for one in unit.entries if one.kind is Kind.SUMMARY}
+        return found.union(*(log.gathered.stays for log in self._found.logs))
+
+    async def _note(
+        self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""
+    ) -> None:
+        lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
+        versions = [entry.version for unit in gathered.units for entry in unit.entries]
+        first = first or min(versions, default=0)
+        self._found.logs.append(LogRead(view, gathered, complete, lineage, first, summary))
+
+
+def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return nodes of which no two scopes have the same id."""
+    known = {node.id for node in nodes if isinstance(node, Scope)}
+    seen: set[str] = set()
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Scope):
+            name, number = node.id, 1
+            while name in seen or (number > 1 and name in known):
+                number += 1
+                name = f"{node.id}-{number}"
+            seen.add(name)
+            node = node if name == node.id else replace(node, id=name)
+        found.append(node)
+    return tuple(found)
+
+
+def allowed(step: Recalling, codec: Codec, left: int | None = None) -> tuple[int, int]:
+    """Return the tokens a recall may fill, and those around them, when so many are left; None is no limit."""
+    frame = codec.cost(content.framed(content.recalled(()))) + SEAM
+    tokens = step.tokens or 0
+    return tokens if left is None else max(0, min(tokens, left - frame)), frame
+
+
+def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...] = ()) -> Scope:
+    """Return the scope of a recall: what it found, or the room for it while it has not been made.
+
+    It is fitted as something that moves also where it is laid out in its place: so a history leaves room for it.
+    """
+    return Scope(
+        id=name,
+        children=(content.recalled(found),) if found else (),
+        priority=step.priority,
+        strategy=Truncate(tokens),
+        moves=True,
+    )

@@ -1,0 +1,480 @@
+"""Content: what a caller may put into a prompt, as messages and as steps of a builder.
+
+A prompt is a sequence of steps until it is rendered. Only then are sessions read and plugins asked, and each step
+becomes a scope of the prompt tree (`acms.plan.nodes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.log.in_force import Cover, Unit, anchor, shown_role
+from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
+from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
+from acms.prompt_types import PromptMessage, Tool
+from acms.results import SEPARATOR, ContextItem, speak
+from acms.text import chat_messages
+
+DEPTH = 100
+"""Levels of a prompt tree: what works on it calls itself for each."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+# ── the steps of a builder ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Said(NamedTuple):
+    """A message the caller wrote."""
+
+    message: PromptMessage
+
+
+class Log(NamedTuple):
+    """Messages of a session: all of them, or the newest n."""
+
+    session: Any
+    newest: int | None = None
+
+
+class Fixed(NamedTuple):
+    """A node of the tree as the caller made it."""
+
+    node: Node
+
+
+class Shrinking(NamedTuple):
+    """A content with a way to make it smaller."""
+
+    name: str
+    steps: tuple[Step, ...]
+    strategy: Strategy | None
+    priority: int
+    #: Only the newest messages of it, this many.
+    newest: int | None = None
+    floor: int = 0
+    ceiling: int | None = None
+    #: Part of the budget it may have at most.
+    share: float | None = None
+
+
+class Standing(NamedTuple):
+    """A content whose oldest part a stored summary may stand for."""
+
+    steps: tuple[Step, ...]
+    id: str
+    #: Where it lies, and who writes it.
+    summaries: Any
+    tokens: int
+    priority: int
+    role: Role
+
+
+class Recalling(NamedTuple):
+    """What a session's past answers to a query."""
+
+    session: Any
+    query: str
+    #: None: a share of the budget.
+    tokens: int | None
+    priority: int
+    in_place: bool
+    options: Mapping[str, Any]
+
+
+class Plugged(NamedTuple):
+    """Content that is asked for at each render."""
+
+    plugin: Any
+    name: str
+
+
+class Hint(NamedTuple):
+    """The end of a prefix that is to be cached."""
+
+    id: str
+    version: str
+    ttl: int | None
+
+
+Step: TypeAlias = Said | Log | Fixed | Shrinking | Standing | Recalling | Plugged | Hint
+
+
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def message(
+    role: object,
+    content: object = "",
+    *,
+    parts: Sequence[Part] | None = None,
+    tool_calls: Sequence[Mapping[str, Json]] | None = None,
+    tool_call_id: str | None = None,
+    reasoning: str | Reasoning | None = None,
+    name: str | None = None,
+) -> PromptMessage:
+    """Return a message that keeps the rules of its role, or raise `ValidationError` with the field at fault.
+
+    Calls and reasoning belong to the assistant, results to a tool, and a tool says nothing but results.
+    """
+    who = validation.choice(role, Role, "role")
+    given: list[Part] = list(parts or ())
+    if reasoning is not None:
+        thought = reasoning if isinstance(reasoning, Reasoning) else Reasoning(_words(reasoning, "reasoning"))
+        given.insert(0, thought)
+    text = "" if content is None else _words(content, "content")
+    found, text = validation.parts(who, text, given, tool_calls, tool_call_id)
+    found = found or (Text(text),)
+    if isinstance(reasoning, str | Reasoning):  # a model thinks before it speaks
+        found = tuple(sorted(found, key=lambda part: not isinstance(part, Reasoning)))
+    if who is Role.TOOL and not all(isinstance(part, ToolResult | Media) for part in found):
+        raise ValidationError(
+            "a tool message must say which call it answers",
+            field="tool_call_id",
+            options=("give tool_call_id", "give parts=[ToolResult(…)]"),
+        )
+    return PromptMessage(role=who, parts=found, name=None if name is None else validation.name(name, "name"))
+
+
+def _words(value: object, field: str) -> str:
+    return validation.text(value, field)
+
+
+_FIELDS = frozenset(
+    ("role", "content", "parts", "tool_calls", "tool_call_id", "actor_id", "name", "reasoning", "is_error")
+)
+_OTHERS = frozenset(
+    ("markers", "metadata", "created_at", "privacy", "origin", "key", "idempotency_key", "id", "type")
+)
+"""Fields of a message to be ingested that mean nothing in a prompt."""
+
+
+def read(value: Mapping[str, Any], field: str) -> PromptMessage:
+    """Read a message from a mapping, as `ingest_many` takes them and as chat completions write them."""
+    unknown = set(value) - _FIELDS - _OTHERS
+    if unknown or "role" not in value:
+        what = f"unknown field {sorted(unknown, key=str)[0]!r}" if unknown else "needs a role"
+        raise ValidationError(what, field=field)
+    parts = value.get("parts")
+    call_id, content = value.get("tool_call_id"), value.get("content", "")
+    try:
+        if value.get("is_error"):
+            parts = [ToolResult(validation.name(call_id, "tool_call_id"), _words(content, "content"), True)]
+            call_id = content = None
+        return message(
+            value["role"],
+            content,
+            parts=parts,
+            tool_calls=value.get("tool_calls"),
+            tool_call_id=call_id,
+            reasoning=value.get("reasoning"),
+            name=value.get("name") or value.get("actor_id"),
+        )
+    except ValidationError as error:
+        said = str(error).removeprefix(f"{error.field}: ")
+        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+
+
+def checked(given: PromptMessage, field: str) -> PromptMessage:
+    """Return a message made elsewhere after checking the rules of its role."""
+    try:
+        made = message(given.role, parts=given.parts)
+    except ValidationError as error:
+        said = str(error).removeprefix(f"{error.field}: ")
+        raise ValidationError(said, field=f"{field}.{error.field}", options=error.options) from error
+    return given if made.parts == given.parts else replace(given, parts=made.parts)
+
+
+# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tool(given: object, field: str) -> Tool:
+    """Read a function the model may call: a `Tool`, or a mapping in neutral or in OpenAI's form."""
+    if isinstance(given, Tool):
+        found = given
+    elif isinstance(given, Mapping):
+        inner = given.get("function", given)
+        if not isinstance(inner, Mapping):
+            raise ValidationError("must be a mapping", field=f"{field}.function")
+        if given.get("type", "function") != "function":
+            raise ValidationError(f"{given['type']!r} is not function", field=f"{field}.type")
+        unknown = set(inner) - {"type", "name", "description", "parameters", "strict"}
+        if unknown:
+            raise ValidationError(f"unknown field {sorted(unknown, key=str)[0]!r}", field=field)
+        found = Tool(
+            name=inner.get("name", ""),
+            description=inner.get("description") or "",
+            parameters=inner.get("parameters") or {"type": "object", "properties": {}},
+            strict=bool(inner.get("strict", False)),
+        )
+    else:
+        raise ValidationError(f"must be a Tool or a mapping, not {type(given).__name__}", field=field)
+    if not isinstance(found.name, str) or not _NAME.match(found.name):
+        raise ValidationError("must be 1 to 64 letters, digits, _ or -", field=f"{field}.name")
+    validation.text(found.description, f"{field}.description")
+    if not isinstance(found.parameters, Mapping):
+        raise ValidationError("must be a JSON Schema", field=f"{field}.parameters")
+    validation.document(dict(found.parameters), f"{field}.parameters")
+    return found
+
+
+def tools(given: Sequence[object]) -> tuple[Tool, ...]:
+    """Read tools, each name once."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ValidationError(f"must be a list, not {type(given).__name__}", field="tools")
+    found = tuple(tool(one, f"tools[{index}]") for index, one in enumerate(given))
+    names = [one.name for one in found]
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if twice is not None:
+        raise ValidationError(f"has two tools named {twice!r}", field="tools")
+    return found
+
+
+# ── the log as atoms ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_entry(entry: Entry, counter: str) -> PromptMessage:
+    """Return a message or a summary of a log as it stands in a prompt; its tokens were counted when it was stored."""
+    if entry.kind is Kind.SUMMARY:
+        return PromptMessage(
+            role=Role.USER,
+            parts=(Text(chat_messages.wrap(entry.content, chat_messages.SUMMARY)),),
+            sources=(entry.id,),
+        )
+    role = shown_role(entry) or Role.USER
+    name = entry.actor if entry.actor is not None and _NAME.match(entry.actor) else None
+    parts = entry.parts
+    if role is Role.USER and any(isinstance(part, ToolResult) for part in parts):
+        text = chat_messages.wrap(entry.content, chat_messages.ORPHAN)
+        return PromptMessage(role=role, parts=(Text(text),), name=name, sources=(entry.id,))
+    plain = not parts
+    return PromptMessage(
+        role=role,
+        parts=(Text(entry.content),) if plain else parts,
+        name=name if role is not Role.TOOL else None,
+        sources=(entry.id,),
+        group=entry.group,
+        tokens=entry.tokens if plain else None,
+        counter=counter if plain else "",
+    )
+
+
+def atoms(units: Sequence[Unit[Entry]], counter: str) -> list[Atom]:
+    """Return the units of a log as atoms, each with its place in the log.
+
+    What stands for others, an edit or a summary, lies where the next message does that was never touched: that place
+    is known without reading what it stands for, and it stays.
+    """
+    found: list[Atom] = []
+    after = 0
+    for unit in reversed(units):
+        last = unit.entries[-1]
+        if last.kind is Kind.MESSAGE and not last.replaces:
+            after = last.total - last.tokens
+        elif not after:
+            after = last.total
+        versions = [entry.version for entry in unit.entries]
+        found.append(
+            Atom(
+                tuple([of_entry(entry, counter) for entry in unit.entries]),
+                first=min(versions),
+                last=max(versions),
+                before=after,
+            )
+        )
+    found.reverse()
+    return found
+
+
+# ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def moves(step: Step) -> bool:
+    """Return whether something in a step changes from turn to turn: what is recalled."""
+    if isinstance(step, Recalling):
+        return True
+    if isinstance(step, Shrinking | Standing):
+        return any(map(moves, step.steps))
+    return isinstance(step, Fixed) and _moves(step.node)
+
+
+def depth(steps: Sequence[Step]) -> int:
+    """Return how many levels of steps and nodes are in some steps."""
+    found = 0
+    level: list[Step | Node] = list(steps)
+    while level:
+        found += 1
+        level = [below for one in level for below in _below(one)]
+    return found
+
+
+def _below(one: Step | Node) -> Sequence[Step | Node]:
+    match one:
+        case Shrinking() | Standing():
+            return one.steps
+        case Fixed(node):
+            return (node,)
+        case Scope():
+            return one.children
+        case _:
+            return ()
+
+
+def _moves(node: Node) -> bool:
+    return isinstance(node, Scope) and (node.moves or any(map(_moves, node.children)))
+
+
+def named(steps: Sequence[Step]) -> list[str]:
+    """Return a name for each step, unique among them: what it is, and a number from the second one on."""
+    known: dict[str, int] = {}
+    found: list[str] = []
+    for step in steps:
+        name = _name(step).replace("/", "-")
+        number = known[name] = known.get(name, 0) + 1
+        while number > 1 and f"{name}-{number}" in known:
+            number += 1
+        if number > 1:
+            name = f"{name}-{number}"
+            known[name] = 1
+        found.append(name)
+    return found
+
+
+def _name(step: Step) -> str:
+    match step:
+        case Said(message):
+            return message.role.value
+        case Log():
+            return "session"
+        case Fixed(node):
+            return node.id if isinstance(node, Scope) else "raw"
+        case Shrinking(name) | Plugged(name=name):
+            return name
+        case Standing():
+            return "summary"
+        case Recalling():
+            return "recall"
+        case Hint():
+            return "hint"
+
+
+def flat(nodes: Sequence[Node]) -> list[Atom]:
+    """Return the messages of some nodes in order, also those of scopes inside scopes, which lose their own rules."""
+    found: list[Atom] = []
+    for node in nodes:
+        if isinstance(node, Scope):
+            found += flat(node.children)
+        elif isinstance(node, Atom):
+            found.append(node)
+        elif node.pieces:
+            text = node.opening + node.separator.join([piece.text for piece in node.pieces]) + node.closing
+            sources = tuple([source for piece in node.pieces for source in piece.sources])
+            found.append(Atom((PromptMessage(role=node.role, parts=(Text(text),), sources=sources),)))
+    return found
+
+
+def newest(units: Sequence[Atom], messages: int) -> list[Atom]:
+    """Return the last units that have so many messages between them, the first one whole."""
+    count, start = 0, len(units)
+    while start and count < messages:
+        start -= 1
+        count += len(units[start].messages)
+    return list(units[start:])
+
+
+def older(units: Sequence[Unit[Entry]], cover: Cover) -> list[Unit[Entry]]:
+    """Return the summaries in force from before some units: they say most about the past in the fewest tokens."""
+    known = {entry.id for unit in units for entry in unit.entries}
+    found = [
+        entry
+        for entry in cover.shown
+        if entry.kind is Kind.SUMMARY and entry.state is State.LIVE and entry.id not in known
+    ]
+    return [Unit((entry,)) for entry in sorted(found, key=anchor)]
+
+
+def kept(units: Sequence[Atom]) -> list[Atom]:
+    """Return units of which the newest one must stay."""
+    return [*units[:-1], units[-1]._replace(mandatory=True)] if units else []
+
+
+def summarised(
+    units: Sequence[Atom], summaries: AbstractSet[str], cost: Callable[[PromptMessage], int], room: int | None
+) -> list[Atom]:
+    """Return units of which the summaries with some ids must stay: the newest that have half the room at most."""
+    left = None if room is None else room // 2
+    found: list[Atom] = []
+    for unit in reversed(units):
+        stays = unit.mandatory
+        if any(not summaries.isdisjoint(message.sources) for message in unit.messages):
+            left = None if left is None else left - sum(map(cost, unit.messages))
+            stays = stays or left is None or left >= 0
+        found.append(unit if stays is unit.mandatory else unit._replace(mandatory=stays))
+    found.reverse()
+    return found
+
+
+def pieces(items: Sequence[ContextItem], *, counted: bool) -> tuple[Piece, ...]:
+    """Return recalled items as pieces in their order; a tool call and its answers are one.
+
+    `counted` says that the tokens of the items are those of the codec.
+    """
+    found: list[Piece] = []
+    group: str | None = None
+    for item in items:
+        if not item.content:
+            continue
+        text = speak(item.speaker, item.content)
+        if group is not None and item.group == group and found:
+            last = found[-1]
+            found[-1] = last._replace(
+                text=last.text + SEPARATOR + text,
+                rank=max(last.rank, item.score),
+                sources=(*last.sources, item.id),
+                tokens=None if last.tokens is None else last.tokens + item.token_count,
+            )
+        else:
+            tokens = item.token_count if counted else None
+            found.append(Piece(text, item.id, item.score, (item.id,), tokens))
+        group = item.group
+    return tuple(found)
+
+
+def recalled(found: tuple[Piece, ...]) -> Composed:
+    """Return recalled pieces as one message of delimited data."""
+    opening, closing = chat_messages.RECALLED
+    return Composed(Role.USER, found, opening, SEPARATOR, closing, "recall")
+
+
+def framed(node: Composed) -> PromptMessage:
+    """Return a composed message without its pieces: what is around them."""
+    return PromptMessage(role=node.role, parts=(Text(node.opening + node.closing),))
+
+
+def replaced(tree: Scope, made: Mapping[str, Scope], path: str = "") -> Scope:
+    """Return a tree with other scopes at some paths."""
+    path = path or tree.id
+    children: list[Node] = []
+    for node in tree.children:
+        below = f"{path}/{node.id}" if isinstance(node, Scope) else ""
+        if isinstance(node, Scope):
+            found = made.get(below)
+            if found is None and any(one.startswith(f"{below}/") for one in made):
+                found = replaced(node, made, below)
+            children.append(node if found is None else found)
+        else:
+            children.append(node)
+    return replace(tree, children=tuple(children))
+
+
+def at(tree: Scope, path: str) -> Scope:
+    """Return the scope at a path of a tree."""
+    _, *names = path.split("/")
+    for name in names:
+        tree = next(node for node in tree.children if isinstance(node, Scope) and node.id == name)
+    return tree

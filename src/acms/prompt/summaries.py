@@ -1,0 +1,403 @@
+"""Summaries inside a prompt: a stored text that stands for the oldest messages, and goes on from where it ended.
+
+summaries = Summaries(kv, summarizer=HTTPSummarizer("http://localhost:11434/v1", "llama3.2"))
+await summaries.write("trip", history)                  # now, without waiting for a prompt that is too long
+await summaries.get("trip")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
+
+from acms.compaction import job, span
+from acms.errors import ACMSError, ProviderError, ValidationError
+from acms.log import validation
+from acms.model import Entry, Json, KVEntry, Role
+from acms.observability.logging import log, shown
+from acms.plan.nodes import Atom, NeedSummary, Summarise
+from acms.plan.tool_groups import joined
+from acms.ports import KVMemory, Summarizer, TokenCounter
+from acms.prompt import steps as contents
+from acms.prompt import summary_coverage
+from acms.prompt.steps import Fixed, Log, Said, Step
+from acms.prompt.summary_coverage import Match, Watermark
+from acms.providers.tokens import default_counter
+from acms.recall.pipeline import Gathered, before
+from acms.storage.kv import change_entry
+from acms.text.summary_form import RECIPE
+from acms.view import View
+
+if TYPE_CHECKING:
+    from acms.prompt.builder import Content
+    from acms.prompt.pins import PinRegistry
+
+__all__ = ["Loaded", "Summaries", "SummaryRun"]
+
+CALL_SECONDS = 60.0
+"""How long a prompt waits for one call of a summarizer."""
+
+
+class Summaries:
+    """Stored summaries: a text under its id in a key-value memory, and beside it what it stands for.
+
+    The key is the id, the value the text, so that it can be pinned and read like any other value; the metadata hold a
+    `watermark`, beside the `metadata` given here. Without a `summarizer` the extractive one writes, which needs no
+    model. `timeout` is in seconds, for one call. With `pin`, a pin registry, a summary that is stored is pinned too.
+
+    It holds no state: any number of renders may use it at once. The store stays the caller's.
+    """
+
+    def __init__(
+        self,
+        store: KVMemory,
+        *,
+        summarizer: Summarizer | None = None,
+        pin: PinRegistry | None = None,
+        metadata: Mapping[str, Json] = MappingProxyType({}),
+        timeout: float = CALL_SECONDS,
+    ) -> None:
+        if not callable(getattr(store, "get", None)) or not callable(getattr(store, "set", None)):
+            raise ValidationError(f"{store!r} keeps no values", field="store", options=("open_kv(url)",))
+        if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
+            raise ValidationError(f"{summarizer!r} has no method summarize", field="summarizer")
+        if summary_coverage.FIELD in metadata:
+            raise ValidationError(f"{summary_coverage.FIELD!r} is where the watermark lies", field="metadata")
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ValidationError("must be a number of seconds above 0", field="timeout")
+        self._store = store
+        self._summarizer = summarizer
+        self._pin = pin
+        self._metadata = dict(validation.metadata(metadata))
+        self._timeout = timeout
+
+    async def get(self, id: str) -> str | None:
+        """Return a stored summary without space around it; None when there is none or it is blank.
+
+        `ValidationError` when something else is stored under the id.
+        """
+        entry = await self._store.get(validation.key(id, "id"))
+        return None if entry is None else _text(entry) or None
+
+    async def write(
+        self, id: str, content: Content, *, tokens: int = 400, counter: TokenCounter | None = None
+    ) -> str:
+        """Summarise a content now, all of it, store the text and return it.
+
+        A content is what a prompt may be given: a session or a view, a text, messages, or a list of these. What an
+        earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure of the
+        summarizer is raised as `ProviderError`, and nothing is stored.
+        """
+        from acms.prompt.builder import Prompt  # a prompt may have summaries
+
+        steps = Prompt().add(content).steps
+        only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
+        counts: TokenCounter = counter or (default_counter() if only is None else only.counter)
+        run = self.run(id, counts, tokens=validation.whole(tokens, "tokens", least=1, most=validation.BUDGET))
+        loaded = (await run.of_log(only))[0] if only is not None else await run.load(await _atoms(steps))
+        assert loaded is not None  # the content is whole
+        known = loaded.strategy
+        if not loaded.atoms:
+            raise ValidationError("has no messages", field="content")
+        rest = loaded.atoms[known.covers :]
+        if not rest:
+            return known.text
+        text = await run.asked(NeedSummary(id, known.text, rest, tokens))
+        await run.put(text, len(loaded.atoms))
+        return text
+
+    def run(
+        self, id: str, counter: TokenCounter, *, tokens: int = 400, role: Role = Role.SYSTEM, path: str = ""
+    ) -> SummaryRun:
+        """Begin a render that may use one summary, of at most so many tokens of its codec's `counter`."""
+        return SummaryRun(
+            id=validation.key(id, "id"),
+            path=path,
+            tokens=tokens,
+            role=role,
+            counter=counter,
+            store=self._store,
+            summarizer=self._summarizer,
+            pin=self._pin,
+            metadata=self._metadata,
+            timeout=self._timeout,
+        )
+
+
+class Loaded(NamedTuple):
+    """What a scope of a prompt needs to be summarised."""
+
+    strategy: Summarise
+    #: Its children: the content, which begins with the stored text where only the end of a log was read.
+    atoms: tuple[Atom, ...]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a render knows of a summary once it is loaded."""
+
+    atoms: Sequence[Atom]
+    entries: Mapping[str, Entry]
+    stamp: str
+    #: The stored text and its watermark, and for how many of the atoms it stands; nothing where it does not match.
+    text: str
+    mark: Watermark | None
+    covers: int
+    #: How many more atoms there are here than the scope has.
+    hidden: int = 0
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Asked:
+    """One question to a summarizer, shared by all renders that ask it at the same time."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    text: str = ""
+    error: ACMSError | None = None
+
+
+_asked: WeakValueDictionary[tuple[int, int, str], _Asked] = WeakValueDictionary()
+"""By event loop, summarizer and question; it stays as long as a render that asked it."""
+_guard = threading.Lock()
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class SummaryRun:
+    """One summary of one render: read before the fit, asked for by it, stored when the prompt is rendered.
+
+    Made by `Summaries.run`, and used once.
+    """
+
+    id: str
+    #: Path of its scope in the prompt.
+    path: str
+    tokens: int
+    role: Role
+    counter: TokenCounter
+    store: KVMemory
+    summarizer: Summarizer | None
+    pin: PinRegistry | None
+    metadata: Mapping[str, Json]
+    timeout: float
+    #: What went wrong without ending the render, in words.
+    warnings: list[str] = field(default_factory=list)
+    #: Why a stored text was not used, for the ledger; "" when it was, or when there is none.
+    reason: str = ""
+    #: What is stored under its id, "" when nothing is.
+    stored: str = ""
+    _entry: KVEntry | None = None
+    _read: bool = False
+    _known: _Known | None = None
+    _kept: list[_Asked] = field(default_factory=list)
+
+    @property
+    def model(self) -> str:
+        """Who writes it."""
+        return RECIPE if self.summarizer is None else span.name_of(self.summarizer)
+
+    async def reach(self, *, stamp: str) -> int:
+        """Return how far back a log must be read for `load`: to an atom with no more tokens before it.
+
+        0 when it must be read from its beginning. `stamp` is the state of the log: another one when anything in it was
+        rewritten, the same when it has only grown.
+        """
+        entry = await self._stored()
+        mark = None if entry is None else summary_coverage.watermark(entry.metadata)
+        return summary_coverage.reach(mark, model=self.model, stamp=stamp)
+
+    async def load(
+        self,
+        atoms: Sequence[Atom],
+        *,
+        stamp: str = "",
+        whole: bool = True,
+        entries: Iterable[Entry] = (),
+    ) -> Loaded | None:
+        """Return how a content is summarised: the stored text, and for how many of its atoms it stands.
+
+        `atoms` are the whole content, or of a log as much as `reach` says (`whole=False`). Then the stored text stands
+        in place of all that it covers; None when they do not go on from it: read the whole log and load again.
+        `entries` are those that the atoms show: their markers and their privacy are heeded where they are given.
+        """
+        entry = await self._stored()
+        text = self.stored
+        mark = summary_coverage.watermark(entry.metadata) if entry is not None else None
+        if not text:
+            found = Match()
+        elif self.counter.count(text) > self.tokens:
+            found = Match(reason=f"it has more than {self.tokens} tokens")
+        else:
+            found = summary_coverage.match(mark, atoms, model=self.model, stamp=stamp, whole=whole)
+        self.reason = found.reason
+        if not found.covers:
+            if not whole:
+                return None
+            text, mark = "", None
+        shown = {one.id: one for one in entries}
+        self._known = known = _Known(atoms, shown, stamp, text, mark, found.covers)
+        if whole:
+            return Loaded(Summarise(self.id, text, found.covers, self.tokens, self.role), tuple(atoms))
+        known.hidden = found.covers - 1
+        first = Atom((summary_coverage.message(text, self.role),))
+        return Loaded(Summarise(self.id, text, 1, self.tokens, self.role), (first, *atoms[found.covers :]))
+
+    async def of_log(self, view: View, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
+        """Read of a log what the stored summary goes on from, all of it where none matches, and load it.
+
+        The newest messages that fill `room` tokens are read in any case, None is all of them: what fits as a whole is
+        shown without a summary.
+        """
+        gathered = await view.said() if room is None else await view.said(budget=room)
+        reach = await self.reach(stamp=gathered.stamp)
+        if not gathered.whole and before(gathered.units[0]) > reach:
+            gathered = await view.said(since=reach) if reach else await view.said()
+        while True:
+            units = contents.atoms(gathered.units, view.counter.name)
+            entries = [entry for unit in gathered.units for entry in unit.entries]
+            loaded = await self.load(units, stamp=gathered.stamp, whole=gathered.whole, entries=entries)
+            if loaded is not None:
+                return loaded, gathered
+            gathered = await view.said()
+
+    async def answer(self, need: NeedSummary) -> str | None:
+        """Return a text for a question of the fit; None when the summarizer has none, and `warnings` says why."""
+        try:
+            return await self.asked(need)
+        except ACMSError as error:
+            log(logging.WARNING, "summary_failed", summary=self.id, error=shown(error))
+            self.warnings.append(f"there is no new summary {self.id!r}: {shown(error)}")
+            return None
+
+    async def asked(self, need: NeedSummary) -> str:
+        """Return a text for a question; renders that ask the same at the same time share one answer."""
+        known = self._loaded()
+        said = summary_coverage.turns(need.atoms, need.existing, known.entries)
+        if len(said) == (1 if need.existing else 0):
+            raise ProviderError("there is no text to summarise", provider=self.model)
+        question = f"{self.id}\n{need.tokens}\n{getattr(self.counter, 'name', '')}\n{need.existing}"
+        key = (
+            id(asyncio.get_running_loop()),
+            id(self.summarizer),
+            summary_coverage.chain(need.atoms, question),
+        )
+        with _guard:
+            asked = _asked.setdefault(key, _Asked())
+        self._kept.append(asked)
+        async with asked.lock:
+            if not asked.text and asked.error is None:
+                try:
+                    asked.text, _ = await job.shortened(
+                        await job.writer(self.summarizer),
+                        said,
+                        limit=need.tokens,
+                        below=sum(self.counter.count(turn.text) for turn in said),
+                        counter=self.counter,
+                        seconds=self.timeout,
+                        model=self.summarizer is not None,
+                    )
+                except ACMSError as error:
+                    asked.error = error
+        if asked.error is not None:
+            raise asked.error
+        return asked.text
+
+    async def commit(self, summaries: Iterable[tuple[str, str, int]]) -> None:
+        """Store what a fit used, (id, text, atoms it stands for); call it once the prompt is rendered.
+
+        Of two renders at once the one whose text stands for more is kept. A store that fails is told in `warnings`: the
+        prompt is no worse for it, the next render asks again.
+        """
+        used = next(((text, covers) for id, text, covers in summaries if id == self.id), None)
+        try:
+            if used is not None:
+                await self.put(*used)
+            else:
+                await self._stamp()
+        except ACMSError as error:
+            log(logging.WARNING, "summary_not_stored", summary=self.id, error=shown(error))
+            self.warnings.append(f"the summary {self.id!r} could not be stored: {shown(error)}")
+
+    async def put(self, text: str, covers: int) -> None:
+        """Store a text that stands for so many atoms of the scope, and pin it."""
+        known = self._loaded()
+        covers += known.hidden
+        mark = summary_coverage.marked(
+            known.mark, known.covers, known.atoms, covers, model=self.model, stamp=known.stamp
+        )
+        await self._write(text, mark)
+        if self.pin is not None and all(
+            getattr(pin, "key", None) != self.id for pin in await self.pin.list()
+        ):
+            await self.pin.pin(self.id)
+
+    async def _stamp(self) -> None:
+        """Note that a text was seen to stand in a newer state of the log, so that it need not be read whole again."""
+        known = self._known
+        if known is None or known.mark is None or not known.stamp or known.mark.stamp == known.stamp:
+            return
+        mark = summary_coverage.marked(
+            known.mark, known.covers, known.atoms, known.covers, model=self.model, stamp=known.stamp
+        )
+        if mark.stamp:
+            await self._write(known.text, mark)
+
+    async def _write(self, text: str, mark: Watermark) -> None:
+        def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
+            kept: dict[str, Json] = {}
+            if entry is not None:
+                kept = dict(entry.metadata)
+                changed = entry != self._entry and bool(_text(entry))
+                if changed and not summary_coverage.wins(mark, summary_coverage.watermark(entry.metadata)):
+                    return None
+            return text, {**kept, **self.metadata, summary_coverage.FIELD: mark.to_json()}
+
+        stored = await change_entry(self.store, self.id, change)
+        name = "summary_stored" if stored else "summary_superseded"
+        log(logging.INFO, name, summary=self.id, atoms=mark.atoms)
+
+    async def _stored(self) -> KVEntry | None:
+        """Read what is stored, once: a render goes on from what it has seen first."""
+        if not self._read:
+            self._entry, self._read = await self.store.get(self.id), True
+            self.stored = "" if self._entry is None else _text(self._entry)
+        return self._entry
+
+    def _loaded(self) -> _Known:
+        if self._known is None:
+            raise ACMSError(f"the summary {self.id!r} was not loaded")
+        return self._known
+
+
+def _text(entry: KVEntry) -> str:
+    if not isinstance(entry.data, str):
+        raise ValidationError(
+            f"{entry.key!r} holds a value that is no summary",
+            field="id",
+            options=("choose another id", "delete the value"),
+        )
+    return entry.data.strip()
+
+
+async def _atoms(steps: Sequence[Step]) -> list[Atom]:
+    """Return what is said in some steps of a prompt, every tool call with its answers."""
+    found: list[Atom] = []
+    for step in steps:
+        if isinstance(step, Said):
+            found.append(Atom((step.message,)))
+        elif isinstance(step, Log):
+            found += contents.atoms((await step.session.said()).units, step.session.counter.name)
+        elif isinstance(step, Fixed):
+            found += contents.flat([step.node])
+        else:
+            raise ValidationError(
+                "only sessions and messages can be summarised now",
+                field="content",
+                options=("give the session itself", "render it as part of a prompt"),
+            )
+    return joined(found)

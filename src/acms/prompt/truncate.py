@@ -1,0 +1,140 @@
+"""Cutting: a message or a whole tool group made shorter on a token boundary, and marked where something is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from acms.model import Part, Text, ToolResult
+from acms.plan.nodes import Keep
+from acms.ports import Codec, TokenCounter
+from acms.prompt_types import PromptMessage
+
+MARK = "[…]"
+"""Stands for what was cut off a text."""
+
+
+def shortened(text: str, budget: int, counter: TokenCounter, keep: Keep | None = None) -> str:
+    """Return the most of a text that a budget holds, with a mark where it was cut; "" when nothing fits.
+
+    Its head, its tail, or with None two thirds head and one third tail. The longest such text is found by bisection,
+    so it ends on a token boundary; a long text is never counted whole.
+    """
+
+    def at(kept: int) -> str:
+        if keep is Keep.START:
+            return f"{text[:kept].rstrip()} {MARK}"
+        if keep is Keep.END:
+            return f"{MARK} {text[len(text) - kept :].lstrip()}"
+        tail = kept // 3
+        return f"{text[: kept - tail].rstrip()} {MARK} {text[len(text) - tail :].lstrip()}"
+
+    if budget <= 0:
+        return ""
+    if len(text) <= 16 * budget and counter.count(text) <= budget:
+        return text
+    low, high = 0, min(len(text), max(4, budget))
+    while high < len(text) and counter.count(at(high)) <= budget:
+        low, high = high, min(len(text), high * 2)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if counter.count(at(middle)) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return at(low) if low and counter.count(at(low)) <= budget else ""
+
+
+def cut(
+    messages: Sequence[PromptMessage], costs: Sequence[int], room: int, codec: Codec, keep: Keep | None = None
+) -> tuple[tuple[PromptMessage, ...], tuple[int, ...]]:
+    """Return the messages of one unit with what they cost, within `room` or as close to it as cutting gets.
+
+    Results of tools are cut first, the longest ones to an equal length; then texts. Calls, reasoning and media are
+    never cut, and a role never changes.
+    """
+    written, priced = list(messages), list(costs)
+    for tools in (True, False):
+        places = [index for index, message in enumerate(written) if _has_result(message) is tools]
+        over = sum(priced) - room
+        if over <= 0 or not places:
+            continue
+        level = _level([priced[index] for index in places], over)
+        for index in places:
+            if priced[index] > level:
+                written[index], priced[index] = _cut(written[index], priced[index], level, codec, keep)
+    return tuple(written), tuple(priced)
+
+
+def _level(costs: Sequence[int], over: int) -> int:
+    """Return the most that each may cost so that all together cost `over` less."""
+    left = sum(costs) - over
+    ascending = sorted(costs)
+    for index, cost in enumerate(ascending):
+        share = left // (len(ascending) - index)
+        if cost > share:
+            return max(0, share)
+        left -= cost
+    return ascending[-1]
+
+
+def _cut(
+    message: PromptMessage, cost: int, room: int, codec: Codec, keep: Keep | None
+) -> tuple[PromptMessage, int]:
+    """Return one message within `room`, or as short as it gets; itself when cutting makes it no shorter."""
+    text = _text(message)
+    if not text:
+        return message, cost
+    _, shorter, price = cut_text(text, lambda content: _with(message, content), room, codec, keep)
+    return (shorter, price) if price < cost else (message, cost)
+
+
+def cut_text(
+    text: str, write: Callable[[str], PromptMessage], room: int, codec: Codec, keep: Keep | None = None
+) -> tuple[str, PromptMessage, int]:
+    """Return the most of a text with which a message costs no more than `room`, the message, and what it costs.
+
+    When not even the mark fits that is what is returned: whether that is short enough is for the caller to see.
+    """
+    least = write(MARK)
+    price = codec.cost(least)
+    limit = room - (price - codec.counter.count(MARK))
+    while limit > 0:
+        content = shortened(text, limit, codec.counter, keep)
+        if not content:
+            break
+        message = write(content)
+        cost = codec.cost(message)
+        if cost <= room:
+            return content, message, cost
+        limit -= cost - room
+    return MARK, least, price
+
+
+def _has_result(message: PromptMessage) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _text(message: PromptMessage) -> str:
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            return part.output
+    return message.text
+
+
+def _with(message: PromptMessage, text: str) -> PromptMessage:
+    """Return a message with another text, in the place of the first; it has to be counted again."""
+    parts: list[Part] = []
+    told = False
+    results = _has_result(message)
+    for part in message.parts:
+        if isinstance(part, ToolResult) and not told:
+            parts.append(replace(part, output=text))
+            told = True
+        elif isinstance(part, Text) and not results:
+            if not told:
+                parts.append(Text(text))
+                told = True
+        else:
+            parts.append(part)
+    return replace(message, parts=tuple(parts), tokens=None, counter="")

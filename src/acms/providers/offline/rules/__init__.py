@@ -1,0 +1,1 @@
+"""The English rules of the offline reflector."""

@@ -1,0 +1,343 @@
+"""What a model wrote, read as a `Reflection`: lenient about the form, strict about the meaning.
+
+The answer may stand in prose, in a fence, behind thoughts, with commas too many, or end too early: the first JSON value
+that fits is read. What cannot be understood is passed over and listed, never guessed; only an answer in which nothing
+can be read is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, cast
+
+from acms.errors import ProviderError, ValidationError
+from acms.knowledge import Action, Proposal, Reflection, Scope
+from acms.ports import ReflectionRequest
+
+CONFIDENCE = 0.8
+"""Of a proposal that says none, or none that is a number from 0 to 1."""
+
+PROPOSALS = 200
+"""Proposals of one answer that are read."""
+
+_LISTS = ("proposals", "facts", "actions")
+_SURE = {"high": 0.9, "medium": 0.6, "low": 0.3}
+_FIELDS = frozenset({"subject", "attribute", "fact_type", "confidence", "sources"})
+_ACTIONS = frozenset({"add", "update", "remove", "keep"})
+_CONTENT = 20_000  # characters; what is too long for a fact is for the rules to say
+_NAME = 200  # characters of a subject or an attribute
+_VALUE = 2_000
+_REASON = 500
+_LISTED = 20  # parts that are listed one by one as unreadable
+_LONGEST = 500_000  # characters of an answer that are read
+_WORK = 10_000_000  # steps of looking for JSON values before an answer is given up: tenths of a second
+
+_THOUGHTS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+_OPENING = re.compile(r"[{\[]")
+# a comma before a closing bracket, outside strings; one that is never closed reaches to the end
+_COMMA = re.compile(r'("(?:[^"\\]|\\(?:.|\Z))*+(?:"|\Z))|,(?=\s*[}\]])', re.DOTALL)
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
+_HANDLE = re.compile(r"[\[(#]?\s*(F[0-9]{1,6})\s*[\])]?\Z", re.IGNORECASE)
+_UNSTORABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+_Object: TypeAlias = Mapping[str, Any]
+
+
+class _Twice:
+    """Stands for the values of a name that an object gives twice, differently."""
+
+    def __init__(self, *values: object) -> None:
+        self.values = values
+
+
+def handles(request: ReflectionRequest) -> dict[str, str]:
+    """Return the short names under which a model is shown the known facts, and the ids they stand for."""
+    return {f"F{number}": fact.id for number, fact in enumerate(request.facts, 1)}
+
+
+def parse(text: str, request: ReflectionRequest, *, provider: str) -> Reflection:
+    """Read an answer to a request. `ProviderError`, retryable, when nothing in it can be read."""
+    found, summary, unreadable = _found(text[:_LONGEST])
+    if found is None:
+        raise ProviderError(
+            "the model's answer holds no proposals that can be read",
+            provider=provider,
+            retryable=True,
+            options=("try again", "use a larger model, or one with structured output"),
+        )
+    names = handles(request)
+    versions = {turn.version for turn in request.turns}
+    proposals: list[Proposal] = []
+    for number, item in enumerate(found[:PROPOSALS], 1):
+        try:
+            proposals.append(_proposal(item, names, versions))
+        except ValidationError as error:
+            unreadable.append(f"proposal {number}: {error}")
+    if len(found) > PROPOSALS:
+        unreadable.append(f"{len(found) - PROPOSALS} proposals beyond the first {PROPOSALS}")
+    if len(unreadable) > _LISTED:
+        unreadable[_LISTED:] = [f"{len(unreadable) - _LISTED} more"]
+    return Reflection(proposals=tuple(proposals), summary=summary, unreadable=tuple(unreadable))
+
+
+def cleaned(text: str) -> str:
+    """Return a text without what no store can keep, and without space around it."""
+    return _UNSTORABLE.sub("", text).strip()
+
+
+# ── finding the answer ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _found(text: str) -> tuple[list[Any] | None, str | None, list[str]]:
+    """Return the proposals as they were written, the summary, and what is wrong with the whole."""
+    said = _THOUGHTS.sub("", text)
+    loose: list[Any] = []
+    for candidate in dict.fromkeys([*_FENCED.findall(said), said, text]):
+        if candidate.strip().lstrip("\ufeff") in ("[]", "{}"):
+            return [], None, []
+        opening = _OPENING.search(candidate)
+        if opening is None:
+            continue
+        exact = candidate[opening.start() :]
+        whole: list[Any] | None = None
+        for one in dict.fromkeys([exact, _COMMA.sub(lambda match: match[1] or "", exact)]):
+            parts: list[Any] = []
+            for value in _values(one):
+                answer = _answer(value)
+                if answer is not None:
+                    return answer
+                if isinstance(value, list) and any(_is_proposal(item) for item in value):
+                    whole = whole or cast("list[Any]", value)
+                elif _is_proposal(value):
+                    parts.append(value)
+            loose = loose if len(loose) >= len(parts) else parts
+        if whole is not None:
+            return whole, None, []
+    if not loose:
+        return None, None, []
+    return loose, None, ["the answer is not one JSON value: the proposals that are whole were read"]
+
+
+def _answer(value: Any) -> tuple[list[Any], str | None, list[str]] | None:
+    """Return what an object says when it is an answer: it has a list of proposals, or wraps one that has."""
+    for _ in range(3):
+        if not isinstance(value, dict) or any(name in value for name in _LISTS):
+            break
+        value = next(iter(value.values())) if len(value) == 1 else None
+    if not isinstance(value, dict):
+        return None
+    given = cast("_Object", value)
+    name = next(name for name in _LISTS if name in given)
+    unreadable: list[str] = []
+    items: list[Any] = []
+    for one in _given(given[name]):
+        if isinstance(one, list):
+            items += cast("list[Any]", one)
+        elif _is_proposal(one):
+            items.append(one)
+        elif one is not None:
+            unreadable.append(f"{name}: is no list")
+    summary: str | None = None
+    for one in _given(given.get("summary")):
+        if isinstance(one, str):
+            summary = summary or cleaned(one) or None
+        elif one is not None:
+            unreadable.append("summary: is no text")
+    return items, summary, unreadable
+
+
+def _given(value: Any) -> Sequence[Any]:
+    return value.values if isinstance(value, _Twice) else (value,)
+
+
+def _is_proposal(value: Any) -> bool:
+    """Tell a proposal by its fields, outside a list of them: {"role", "content"} for one is none."""
+    return isinstance(value, dict) and (
+        "action" in value or ("content" in value and bool(_FIELDS & set(value)))
+    )
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Yield every JSON object and list of a text that is not inside one yielded before.
+
+    Work is bounded: brackets that open and never close would be looked at over and over.
+    """
+    place, left = 0, _WORK
+    while left > 0 and (opening := _OPENING.search(text, place)):
+        start = opening.start()
+        try:
+            value, place = _DECODER.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            place = start + 1
+            left -= 10 * (error.pos - start) + error.pos // 8 + 100  # it counts the lines up to its place
+        except (RecursionError, ValueError):
+            place = start + 1
+            left -= 10_000
+        else:
+            yield value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    given: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        given.setdefault(name, []).append(value)
+    return {
+        name: values[-1] if all(value == values[0] for value in values[1:]) else _Twice(*values)
+        for name, values in given.items()
+    }
+
+
+def _whole(digits: str) -> int | float:
+    """Read a whole number; a very long one as a float, infinite if need be."""
+    return int(digits) if len(digits) <= 18 else float(digits)
+
+
+# line breaks inside a string are common in what models write
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_int=_whole)
+
+
+# ── reading a proposal ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _proposal(item: Any, names: Mapping[str, str], versions: set[int]) -> Proposal:
+    """Read one proposal; `ValidationError` says why it means nothing certain."""
+    if not isinstance(item, dict):
+        raise ValidationError("is no object")
+    given = cast("_Object", item)
+    if any(isinstance(value, _Twice) for value in given.values()):
+        raise ValidationError("says two different things about one field")
+    fact_id = _fact(_first(given, "fact", "fact_id"), names)
+    action = _action(given.get("action"), fact_id)
+    content = _text(given.get("content"))
+    subject = _short(given.get("subject"), _NAME)
+    attribute = _short(given.get("attribute"), _NAME)
+    if action in ("add", "update"):
+        if not content:
+            raise ValidationError("has no content")
+        if len(content) > _CONTENT:
+            raise ValidationError(f"has more than {_CONTENT} characters")
+    elif fact_id is None and not (subject or attribute):
+        raise ValidationError(f"does not say which fact to {action}")
+    valid_from, valid_to = _moment(given.get("valid_from")), _moment(given.get("valid_to"))
+    if valid_from and valid_to and valid_to < valid_from:
+        valid_from = valid_to = None
+    cardinality = _word(given.get("cardinality"))
+    kind = _word(_first(given, "fact_type", "type"))
+    return Proposal(
+        action=action,
+        content=content,
+        subject=subject,
+        attribute=attribute,
+        value=_short(given.get("value"), _VALUE),
+        cardinality=cardinality if cardinality in ("one", "many") else None,
+        fact_type=kind if _WORD.match(kind) else "fact",
+        confidence=_confidence(given.get("confidence")),
+        negative=_negative(given),
+        scope=cast("Scope", "namespace") if _word(given.get("scope")) == "namespace" else "session",
+        valid_from=valid_from,
+        valid_to=valid_to,
+        fact_id=fact_id,
+        sources=_sources(given.get("sources"), versions),
+        reason=_text(given.get("reason"))[:_REASON],
+    )
+
+
+def _first(given: _Object, *names: str) -> Any:
+    return next((given[name] for name in names if given.get(name) is not None), None)
+
+
+def _action(value: Any, fact_id: str | None) -> Action:
+    word = _word(value)
+    if word in _ACTIONS:
+        return cast("Action", word)
+    if value is None or value == "":
+        if fact_id is None:
+            return "add"
+        raise ValidationError("does not say what to do with the fact it names")
+    raise ValidationError(f"unknown action {word!r}" if _WORD.match(word) else "unknown action")
+
+
+def _text(value: Any) -> str:
+    """Return a text or the digits of a number; nothing for what is neither."""
+    if isinstance(value, str):
+        return cleaned(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return repr(value) if number else ""
+
+
+def _short(value: Any, most: int) -> str:
+    """Return a text, or nothing when it is too long: cut, it would be another one."""
+    text = _text(value)
+    return text if len(text) <= most else ""
+
+
+def _word(value: Any) -> str:
+    return "_".join(cleaned(value).casefold().split()) if isinstance(value, str) else ""
+
+
+def _fact(value: Any, names: Mapping[str, str]) -> str | None:
+    """Return the id that a handle stands for; an unknown name is kept, for the rules to say so."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"F{value}"
+    if not isinstance(value, str):
+        return None
+    name = cleaned(value)
+    handle = _HANDLE.match(name)
+    if handle:
+        name = f"F{int(handle[1][1:])}"
+        return names.get(name, name)
+    if name in names.values():
+        return name
+    return name[:_NAME] or None
+
+
+def _confidence(value: Any) -> float:
+    if isinstance(value, str):
+        word = _word(value)
+        if word in _SURE:
+            return _SURE[word]
+        try:
+            value = float(word[:-1]) / 100 if word.endswith("%") else float(word)
+        except ValueError:
+            return CONFIDENCE
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return CONFIDENCE
+    return float(value)
+
+
+def _negative(given: _Object) -> bool:
+    value = given.get("negative")
+    if isinstance(value, str):
+        return _word(value) in ("true", "yes")
+    if value is None:
+        return _word(given.get("polarity")) == "negative"
+    return value is True or (value == 1 and not isinstance(value, list | dict))
+
+
+def _moment(value: Any) -> datetime | None:
+    """Return an ISO 8601 time in UTC; one without a zone is taken as UTC."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(cleaned(value))
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _sources(value: Any, versions: set[int]) -> tuple[int, ...]:
+    """Return the versions of turns that are named, those that were asked about, once each."""
+    found: dict[int, None] = {}
+    for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
+        if isinstance(one, str):
+            digits = cleaned(one).strip("[]()#").lower().removeprefix("v").strip()
+            one = int(digits) if _NUMBER.match(digits) else None
+        if isinstance(one, int | float) and not isinstance(one, bool) and one in versions:
+            found[int(one)] = None
+    return tuple(found)

@@ -1,0 +1,59 @@
+"""What the reflectors that ask a chat model share: one question, one answer, whoever serves the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Protocol
+
+from acms.providers.arguments import model_name, whole
+from acms.providers.reflection_parser import parse
+from acms.providers.reflection_prompt import SCHEMA, question
+
+if TYPE_CHECKING:
+    from acms.knowledge import Reflection
+    from acms.ports import ReflectionRequest
+
+__all__ = ["ANSWER_TOKENS", "Completing", "ModelReflector"]
+
+ANSWER_TOKENS = 8192
+"""Tokens that an answer may have: proposals for a stretch of turns, and room for a model that thinks first."""
+
+
+class Completing(Protocol):
+    """A chat model that answers one prompt."""
+
+    async def complete(
+        self, system: str, prompt: str, *, max_tokens: int, schema: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return the text of the answer, JSON that follows `schema` where the model can be held to it."""
+        ...
+
+
+class ModelReflector:
+    """Asks a chat model what turns change about what is known, and reads its answer with care.
+
+    An answer in which nothing can be read is a `ProviderError`, `retryable`. Turns and facts are handed over as data in
+    a place they cannot leave.
+    """
+
+    def __init__(self, chat: Completing, model: str, provider: str, max_tokens: int) -> None:
+        self._chat = chat
+        #: Names the model: a job waits for a worker that has it.
+        self.model = model_name(model)
+        #: Named in errors.
+        self.provider = provider
+        self.max_tokens = whole(max_tokens, "max_tokens")
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        """Return the proposals and the summary that the model wrote, with what could not be read of them."""
+        system, prompt = question(template(), request)
+        text = await self._chat.complete(system, prompt, max_tokens=self.max_tokens, schema=SCHEMA)
+        return parse(text, request, provider=self.provider)
+
+
+@cache
+def template() -> str:
+    """Return the prompt as it was written: what the model is told, `---`, what it is asked."""
+    return (files("acms.providers") / "prompts" / "reflect.md").read_text(encoding="utf-8")

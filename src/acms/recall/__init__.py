@@ -1,0 +1,1 @@
+"""Recall: the index of a log, ranking, candidates, the plan within a budget."""

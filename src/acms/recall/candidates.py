@@ -1,0 +1,489 @@
+"""Offer: what a ranked log puts before the planner, as units: the current episode, and what of the past answers.
+
+Pure functions of a ranking, so a plan can be made again, and a past version is asked the same way as the newest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as given
+from functools import partial
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.log.hash_chain import locate
+from acms.log.in_force import Doc, Lone, Unit
+from acms.model import Kind, Role, Source
+from acms.ports import Frame
+from acms.recall.corpus import Field
+from acms.recall.fact_candidates import Known
+from acms.recall.planner import Candidate, Choice, candidate
+from acms.recall.rank import Ranking, alike, raise_score
+from acms.recall.superseded import NONE, Demotion, Stale
+from acms.recall.vectors import Ints
+from acms.results import Verdict
+from acms.text.markers import boost
+
+NEWEST = 4096
+"""Entries of the current episode that are looked at, beside the marked ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Candidates for one plan, both oldest first, and what was turned down before planning."""
+
+    past: Sequence[Candidate]
+    current: Sequence[Candidate]
+    rejected: Sequence[Choice]
+    #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
+    trims: Mapping[str, Demotion] = given(default_factory=dict)
+    #: A fact among it says what was asked.
+    says: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms candidates are taken."""
+
+    weights: Mapping[str, float]
+    min_relevance: float = 0.0
+    exclude: Collection[str] = ()
+    include_current: bool = True
+    #: Whether the current episode is offered apart; otherwise all of it competes by relevance.
+    episode: bool = True
+    #: Tokens that the current episode could fill: what lies further back competes by relevance.
+    budget: int = 0
+    #: Versions that are shown anyway and no candidates.
+    shown: Collection[int] = ()
+    #: The newest unit is the query itself.
+    asks: bool = False
+    #: Messages that say what is no longer so, as this log knows and as the namespace's profile does: nothing of it is
+    #: shown but in the current episode.
+    stale: Stale = NONE
+    profile: Stale = NONE
+
+
+def unit_at(field: Field, place: int) -> tuple[Unit[Doc], str]:
+    """Return the unit an entry in force belongs to, and why it cannot be shown; "" when it can."""
+    snapshot = field.snapshot
+    document = field.document(place)
+    members = snapshot.members(document)
+    if len(members) == 1 and snapshot.alone(document):
+        return Unit((snapshot.doc(document),)), ""
+    places = sorted(place for place in map(field.place_of, members) if place >= 0)
+    documents = [field.document(place) for place in places]
+    calls, answered = snapshot.answered(documents)
+    unit = Unit(tuple(snapshot.doc(document) for document in documents), complete=answered)
+    if not calls:
+        return unit, "its tool call is not in force"
+    if not answered and places[-1] != len(field) - 1:
+        return unit, "its tool calls were never all answered"
+    return unit, ""
+
+
+def newest(field: Field) -> Unit[Doc] | None:
+    """Return the newest unit that can be shown."""
+    for place in range(len(field) - 1, -1, -1):
+        unit, reason = unit_at(field, place)
+        if not reason and unit.entries[-1].version == field.document(place) + 1:
+            return unit
+    return None
+
+
+def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
+    """Divide what is ranked into the current episode and the past."""
+    past: list[Candidate] = []
+    rejected: list[Choice] = []
+    taken: set[int] = set(terms.shown)
+
+    def reject(one: Candidate, rule: str, reason: str) -> None:
+        rejected.append(Choice(one, False, rule, reason))
+
+    current: list[Candidate] = []
+    episode = -1
+    for one, place in _current(field, ranking, terms, frame) if terms.episode else ():
+        taken.update([entry.version for entry in one.unit.entries])
+        if place >= 0:
+            episode = one.unit.entries[-1].episode or -1
+        if place < 0:
+            reject(one, "query", "it is the query itself")
+        elif any(entry.id in terms.exclude for entry in one.unit.entries):
+            reject(one, "excluded", "excluded by the caller")
+        elif not terms.include_current:
+            reject(one, "current_episode", "the current episode was not asked for")
+        else:
+            current.append(one)
+    # Only what is offered can stand for what says the same, and only when it carries the same markers.
+    offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
+    stands: dict[int, int] = {}
+    episodes = field.snapshot.column("episode")
+    ends: list[int] = []
+    trims: dict[str, Demotion] = {}
+    documents = field.documents(ranking.places)
+    families = alike(field, ranking)
+    old = _old(field, documents, families, terms) if terms.stale or terms.profile else {}
+    usual = terms.include_current and not (terms.exclude or old)
+    least = terms.min_relevance
+    ranked = zip(
+        documents.tolist(),
+        ranking.places.tolist(),
+        field.snapshot.column("group")[documents].tolist(),
+        _lone(field, ranking, documents, terms, frame),
+        families,
+        strict=True,
+    )
+    for document, place, group, one, family in ranked:
+        version = document + 1
+        alone = usual and group < 0 and version not in taken and family not in stands
+        if alone and one.relevance > 0 and one.relevance >= least:  # most of them
+            stands[family] = version
+            past.append(one)
+            ends.append(place)
+            continue
+        if version in taken:
+            if version in offered:
+                stands.setdefault(family, version)
+            continue
+        reason = ""
+        end = place
+        single = True
+        if group < 0:
+            taken.add(version)
+        else:
+            unit, reason = unit_at(field, place)
+            taken.update(entry.version for entry in unit.entries)
+            places = [field.place_of(entry.version - 1) for entry in unit.entries]
+            one = _ranked(candidate(unit, _source(unit), frame), ranking, places, terms)
+            end, single = places[-1], len(places) == 1
+        other = stands.get(family)
+        if reason:
+            reject(one, "hidden", reason)
+        elif terms.exclude and any(entry.id in terms.exclude for entry in one.unit.entries):
+            reject(one, "excluded", "excluded by the caller")
+        elif not terms.include_current and episodes[document] == episode:
+            reject(one, "current_episode", "the current episode was not asked for")
+        elif one.relevance <= 0:
+            reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
+        elif one.relevance < least:
+            reject(one, "min_relevance", f"below the least relevance of {least:.2f}")
+        elif version in old and episodes[document] != episode and not (single and old[version].spans):
+            reject(
+                one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"
+            )
+        elif other is not None and single and _marked_alike(field, one, other):
+            reject(one, "duplicate", f"says the same as v{other}")
+        else:
+            stands.setdefault(family, version)
+            past.append(one)
+            ends.append(end)
+            if version in old and episodes[document] != episode:  # the current one is never touched
+                trims[one.unit.entries[0].id] = old[version]
+    order = sorted(range(len(past)), key=ends.__getitem__)
+    return Offer(past=[past[index] for index in order], current=current, rejected=rejected, trims=trims)
+
+
+def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
+    """Return which candidates say what is no longer so, by version: also older ones that say the same as these.
+
+    A tool group is shown whole or not at all, so one member is enough.
+    """
+    found: dict[int, Demotion] = {}
+    same: dict[int, int] = {}
+    snapshot = field.snapshot
+    groups = snapshot.column("group")[documents].tolist()
+    versions = (documents + 1).tolist()
+    for stale in (terms.profile, terms.stale):  # what the log itself knows comes last and counts
+        for index, version in enumerate(versions) if stale else ():
+            if not stale.holds(version) and groups[index] < 0:
+                continue
+            members = snapshot.members(version - 1)
+            demotion = stale.of(map(snapshot.doc, members))
+            if demotion is not None:
+                found[version] = demotion if len(members) == 1 else demotion._replace(spans=())
+                if stale is terms.stale:
+                    same[families[index]] = max(same.get(families[index], 0), demotion.version)
+    for family, version in zip(families, versions, strict=True) if same else ():
+        if version < same.get(family, 0) and version not in found:
+            found[version] = terms.stale.since(same[family])
+    return found
+
+
+_filled: Callable[[Iterable[object]], Candidate] = partial(tuple.__new__, Candidate)
+"""Make a candidate of all its fields at once: of hundreds few are shown, and calling the class takes three times as
+long."""
+
+
+def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: Frame) -> Iterator[Candidate]:
+    """Yield what is ranked as units of one entry each; the members of tool groups too, which are none.
+
+    There are hundreds and few are shown: their fields are read a column at a time, and the rest when asked for.
+    """
+    codes, labels = field.labels
+    places = ranking.places
+    known: dict[int, tuple[int, float, Source, tuple[str, ...]]] = {}
+    said: list[int] = codes[places].tolist()
+    for code in set(said):
+        label = labels[code]
+        source = Source.MARKED if label.markers else Source.SIMILAR
+        known[code] = (
+            frame.cost(Role.USER if label.role is Role.TOOL else label.role, (), label.actor),
+            boost(label.markers, terms.weights),
+            Source.SUMMARY if label.kind is Kind.SUMMARY else source,
+            tuple(dict.fromkeys(label.markers)),
+        )
+    relevance, worth = ranking.worth(places)
+    shared = [known[code] for code in said]
+    tokens: list[int] = field.snapshot.column("tokens")[documents].tolist()
+    costs = [cost + one[0] for cost, one in zip(tokens, shared, strict=True)]
+    raised = ranking.bound(places, worth, [one[1] for one in shared])
+    return map(
+        _filled,
+        zip(
+            map(Lone, repeat(field.snapshot.doc), (documents + 1).tolist(), [one[3] for one in shared]),
+            [one[2] for one in shared],
+            zip(costs, strict=True),
+            costs,
+            relevance,
+            raised,
+            map(raise_score, worth, raised),
+            map(Parts, repeat(ranking), places.tolist()),
+            strict=False,
+        ),
+    )
+
+
+class Parts(Mapping[str, float]):
+    """What each signal adds to the relevance of an entry, read when somebody looks."""
+
+    __slots__ = ("_place", "_ranking")
+
+    def __init__(self, ranking: Ranking, place: int) -> None:
+        self._ranking = ranking
+        self._place = place
+
+    def __getitem__(self, name: str) -> float:
+        return self._ranking.parts(self._place)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ranking.parts(self._place))
+
+    def __len__(self) -> int:
+        return len(self._ranking.parts(self._place))
+
+
+def _marked_alike(field: Field, one: Candidate, other: int) -> bool:
+    """Whether an entry carries no marker that another one lacks."""
+    return not one.markers or set(one.markers) <= set(field.snapshot.doc(other - 1).markers)
+
+
+def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list[tuple[Candidate, int]]:
+    """Return the units of the current episode, oldest first, each with its place; -1 for the query itself.
+
+    Of a long episode only the newest units that the budget could hold, and the marked ones.
+    """
+    last = newest(field)
+    if last is None:
+        return []
+    found: list[tuple[Candidate, int]] = []
+    place = field.place_of(last.entries[-1].version - 1)
+    if terms.asks:
+        found.append((candidate(last, Source.CURRENT, frame), -1))
+        before = _before(field, place)
+        if before is None:
+            return found
+        last, place = before
+    episode = last.entries[-1].episode
+    seen: set[int] = set()
+    places = np.flatnonzero(field.column("episode") == episode) if episode else np.array([place])
+    left = terms.budget
+    marked = field.marked()
+    for at in _backwards(places[places <= place], marked):
+        if left < 0 and (marked is None or not marked[at]):
+            continue
+        unit, reason = unit_at(field, at)
+        end = unit.entries[-1]
+        if reason or end.version in seen or end.version != field.document(at) + 1 or end.episode != episode:
+            continue
+        seen.add(end.version)
+        one = candidate(unit, Source.CURRENT, frame)
+        left -= one.tokens
+        found.append((one, at))
+    if place not in [at for _, at in found]:
+        found.append((candidate(last, Source.CURRENT, frame), place))
+    found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
+    own = [at for _, at in found if at >= 0]
+    relevance, worth = ranking.worth(np.array(own, np.int64))
+    gains = ranking.bound(
+        np.array(own, np.int64), worth, [boost(one.markers, terms.weights) for one, at in found if at >= 0]
+    )
+    for index, (answers, score, raised) in enumerate(zip(relevance, worth, gains, strict=True)):
+        one, at = found[index]
+        found[index] = (
+            one._replace(
+                relevance=answers,
+                boost=raised,
+                score=raise_score(score, raised),
+                parts=Parts(ranking, at),
+            ),
+            at,
+        )
+    return found
+
+
+def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
+    """Yield the newest places, then, of a long episode, those of marked entries only."""
+    recent, older = places[-NEWEST:], places[:-NEWEST]
+    yield from recent[::-1].tolist()
+    if marked is not None:
+        yield from older[marked[older]][::-1].tolist()
+
+
+def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
+    for at in range(place - 1, -1, -1):
+        unit, reason = unit_at(field, at)
+        if not reason and unit.entries[-1].version == field.document(at) + 1:
+            return unit, at
+    return None
+
+
+def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
+    """Return a unit with its relevance: that of its best entry."""
+    relevance, worth = ranking.worth(np.array(places, np.int64))
+    best = max(range(len(places)), key=lambda index: (raise_score(worth[index], 0.0), -places[index]))
+    at = np.array([places[best]], np.int64)
+    (raised,) = ranking.bound(at, [worth[best]], [boost(one.markers, terms.weights)])
+    return one._replace(
+        relevance=max(relevance),
+        boost=raised,
+        score=raise_score(worth[best], raised),
+        parts=Parts(ranking, places[best]),
+    )
+
+
+def _source(unit: Unit[Doc]) -> Source:
+    """Return where a past unit comes from: a summary, a marked message, or one found by similarity."""
+    if any(entry.kind is Kind.SUMMARY for entry in unit.entries):
+        return Source.SUMMARY
+    return Source.MARKED if any(entry.markers for entry in unit.entries) else Source.SIMILAR
+
+
+def together(offers: Sequence[Offer]) -> Offer:
+    """Return several offers as one, in their order; the current episode is that of the last one."""
+    return Offer(
+        past=[one for each in offers for one in each.past],
+        current=offers[-1].current,
+        rejected=[one for each in offers for one in each.rejected],
+        trims={id: demotion for each in offers for id, demotion in each.trims.items()},
+    )
+
+
+def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
+    """Return the facts in force that answer, log by log, oldest first."""
+    past: list[Candidate] = []
+    rejected: list[Choice] = []
+    for one in (one for each in logs for one in each.candidates(terms.weights, frame)):
+        if one.unit.entries[0].id in terms.exclude:
+            rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+        elif one.relevance < terms.min_relevance:
+            reason = f"below the least relevance of {terms.min_relevance:.2f}"
+            rejected.append(Choice(one, False, "min_relevance", reason))
+        else:
+            past.append(one)
+    return Offer(past=past, current=(), rejected=rejected)
+
+
+class Rest:
+    """Why the entries of some ranked logs that were no candidates were none."""
+
+    def __init__(self, logs: Sequence[tuple[Field, Ranking]], known: Sequence[Known] = ()) -> None:
+        self._logs = logs
+        self._known = known
+
+    def __iter__(self) -> Iterator[Verdict]:
+        for field, ranking in self._logs:
+            for document in range(field.snapshot.count):
+                doc = field.snapshot.doc(document)
+                if doc.kind in (Kind.MESSAGE, Kind.SUMMARY):
+                    yield _verdict(field, ranking, doc)
+        for known in self._known:
+            for document in range(known.field.snapshot.count):
+                doc = known.field.snapshot.doc(document)
+                if doc.kind is Kind.FACT:
+                    yield _of_fact(known, doc)
+
+    def why(self, id: str) -> Verdict | None:
+        """Return why an entry was no candidate; None when no log has such an entry at its version."""
+        place = locate(id)
+        if place is None:
+            return None
+        for known in self._known:
+            doc = _doc(known.field, id, place[1])
+            if doc is not None and doc.kind is Kind.FACT:
+                return _of_fact(known, doc)
+        for field, ranking in self._logs:
+            doc = _doc(field, id, place[1])
+            if doc is not None:
+                return _verdict(field, ranking, doc)
+        return None
+
+
+def _doc(field: Field, id: str, version: int) -> Doc | None:
+    """Return what a log has at a version when it is the entry of this id."""
+    doc = field.snapshot.doc(version - 1) if 1 <= version <= field.snapshot.count else None
+    return doc if doc is not None and doc.id == id else None
+
+
+def _of_fact(known: Known, doc: Doc) -> Verdict:
+    at = known.field.place_of(doc.version - 1)
+    if at < 0:
+        by = known.field.cover.by(doc.version)
+        if by is not None:
+            return _unseen(doc, "hidden", f"out of force since v{by}")
+        return _unseen(doc, "hidden", "nothing of it is shown, or a newer fact has its address")
+    if known.relevance[at] <= 0:
+        return _unseen(doc, "irrelevant", "it has nothing to do with the query")
+    return Verdict(
+        id=doc.id,
+        version=doc.version,
+        included=False,
+        rule="rank",
+        source=Source.FACT,
+        relevance=known.relevance[at],
+        score=known.score(at, 0.0),
+        parts=known.parts(at),
+        tokens=doc.tokens,
+        reason="not among the best facts",
+    )
+
+
+def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
+    at = field.place_of(doc.version - 1)
+    if at < 0:
+        by = field.cover.by(doc.version)
+        return _unseen(doc, "hidden", "nothing of it is shown" if by is None else f"out of force since v{by}")
+    _, reason = unit_at(field, at)
+    if reason:
+        return _unseen(doc, "hidden", reason)
+    relevance = ranking.relevance(at)
+    if relevance <= 0:
+        return _unseen(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
+    return Verdict(
+        id=doc.id,
+        version=doc.version,
+        included=False,
+        rule="rank",
+        relevance=relevance,
+        score=ranking.score(at),
+        parts=ranking.parts(at),
+        tokens=doc.tokens,
+        reason=f"not among the {len(ranking.places)} best",
+    )
+
+
+def _unseen(doc: Doc, rule: str, reason: str) -> Verdict:
+    return Verdict(
+        id=doc.id, version=doc.version, included=False, rule=rule, tokens=doc.tokens, reason=reason
+    )

@@ -1,0 +1,435 @@
+"""The indexes of one storage handle: caught up with the log before each use, shared by sessions and forks.
+
+An index is a cache with a protocol (rules 2.1 to 2.11). Every use starts from a head row: a higher version means that
+entries were added, a higher `derived` that cards or vectors came, another `epoch` that content was erased and
+everything is read again. What is missing is healed: cards are written again from the entries, vectors by the embedder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.resources import files
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from acms.errors import ACMSError, VectorsUnavailableError
+from acms.log.hash_chain import locate
+from acms.log.in_force import Cover
+from acms.model import Derived, Draft, Head, State
+from acms.observability.logging import log
+from acms.ports import StorageBackend
+from acms.recall.corpus import Field
+from acms.recall.fact_sources import Profiles
+from acms.recall.index import Segment, Snapshot
+from acms.recall.superseded import NONE, Stale, stale
+from acms.recall.synonyms import Related
+from acms.results import IndexStats
+from acms.runtime.threads import Quiet
+from acms.text import index_record
+
+SMALL = 256
+"""Logs with fewer messages are read anew each time: nothing of them is kept."""
+THREAD_ABOVE = 4_096
+"""Building from more cards than this, or ranking more entries, leaves the event loop to others."""
+IDLE_SECONDS = 0.02
+"""How long after a message its card is written."""
+FLUSH = 64
+"""Cards of one log that are stored together."""
+UNSTORED = 1_024
+"""Cards of all logs that may wait to be stored."""
+KEPT = 4_096
+"""Cards kept in memory until an index takes them."""
+
+
+LEARNED = 1_024
+"""Vectors kept in memory until the store shows them."""
+
+
+COVERS = 256
+"""Logs of which it is kept what is out of force."""
+
+
+@cache
+def related() -> Related:
+    """Return the table of related terms, read once, by the first recall."""
+    return Related((files("acms") / "data" / "related.bin").read_bytes())
+
+
+class InForce(NamedTuple):
+    """What is out of force in a log, and which messages say what is no longer so."""
+
+    cover: Cover
+    stale: Stale
+
+
+NOTHING = InForce(Cover((), searchable=True), NONE)
+
+
+class _Building(asyncio.Lock):
+    """Who builds; held until what runs in a thread has ended, also when nobody waits for it any more."""
+
+    _running: asyncio.Future[None] | None = None
+
+    async def aside(self, work: Callable[[], None]) -> None:
+        """Do something long in a thread."""
+        self._running = asyncio.ensure_future(asyncio.to_thread(work))
+        await asyncio.shield(self._running)
+
+    def release(self) -> None:
+        """Let the next one build, once the thread has ended."""
+        if self._running is None or self._running.done():
+            super().release()
+        else:
+            self._running.add_done_callback(lambda _: super(_Building, self).release())
+
+
+class _Part(Segment):
+    """A segment under one epoch, known to the sights that share it."""
+
+    epoch = 0
+    #: What it took in memory when it was used last.
+    counted = 0
+
+
+@dataclass(slots=True)
+class _Sight:
+    """What is known of one log."""
+
+    epoch: int
+    #: (owner, first version, last version) of what is inherited, oldest first, then its own without an end.
+    lineage: tuple[tuple[str, int, int | None], ...]
+    parts: list[_Part]
+    #: `Head.derived` up to which rows were read, by space.
+    seen: dict[str, int] = field(default_factory=dict)
+    #: The last field made of it, and what it was made for.
+    made: tuple[tuple[int, int], Field] | None = None
+
+
+class Indexes:
+    """All indexes of a storage handle."""
+
+    def __init__(self, storage: StorageBackend, max_bytes: int) -> None:
+        self.storage = storage
+        self.max_bytes = max_bytes
+        self._sights: OrderedDict[str, _Sight] = OrderedDict()
+        self._parts: WeakValueDictionary[str, _Part] = WeakValueDictionary()
+        self._lineages: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {}
+        #: One builds, the others wait: by root of the fork tree.
+        self._locks: WeakValueDictionary[str, _Building] = WeakValueDictionary()
+        #: What was ingested here and has no card yet: (context, epoch, version, id, draft).
+        self._written: deque[tuple[str, int, int, str, Draft]] = deque()
+        #: Cards that no index has taken yet, with the epoch they were written under, and those not yet stored.
+        self._fresh: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
+        self._unstored: dict[str, list[tuple[int, bytes]]] = {}
+        self._waiting = 0
+        #: Logs with enough cards to be stored.
+        self._full: set[str] = set()
+        #: Where the facts of a namespace are.
+        self.profiles = Profiles(storage)
+        self._timer: asyncio.TimerHandle | None = None
+        #: Vectors on their way to the store, with the epoch they were made under: recall must not wait for a commit.
+        self._learned: OrderedDict[str, tuple[int, list[Derived]]] = OrderedDict()
+        #: By log, with the count of rewrites and the epoch it was made under.
+        self._in_force: OrderedDict[str, tuple[tuple[int, int], InForce]] = OrderedDict()
+        self._hits = self._builds = self._healed = 0
+        #: What all parts took when each was used last; those that are gone since are still in it.
+        self._counted = 0
+
+    @property
+    def stats(self) -> IndexStats:
+        """Return hits, builds and size."""
+        return IndexStats(
+            hits=self._hits,
+            builds=self._builds,
+            bytes=sum(part.bytes for part in self._parts.values()),
+            contexts=len(self._sights),
+            healed=self._healed,
+        )
+
+    # ── writing cards ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def note(self, context: str, epoch: int, version: int, id: str, draft: Draft) -> None:
+        """Remember an entry that was stored; its card is written a moment later, when nobody waits."""
+        self._written.append((context, epoch, version, id, draft))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle)
+
+    def _idle(self) -> None:
+        self.work(FLUSH)
+        self._timer = asyncio.get_running_loop().call_later(0, self._idle) if self._written else None
+
+    def learn(self, context: str, epoch: int, rows: Sequence[Derived]) -> None:
+        """Remember vectors that the store was given and may not show yet."""
+        before, known = self._learned.pop(context, (epoch, []))
+        self._learned[context] = epoch, [*(known if before == epoch else ()), *rows][-LEARNED:]
+        while len(self._learned) > 1 and sum(len(found) for _, found in self._learned.values()) > LEARNED:
+            self._learned.popitem(last=False)
+
+    def work(self, most: int = 2) -> None:
+        """Write the cards of a few entries."""
+        for _ in range(min(most, len(self._written))):
+            context, epoch, version, id, draft = self._written.popleft()
+            self._keep(context, version, epoch, index_record.write(draft, id.rsplit("_", 1)[-1]))
+
+    def _keep(self, context: str, version: int, epoch: int, card: bytes) -> None:
+        self._fresh[context, version] = epoch, card
+        if len(self._fresh) > KEPT:
+            self._fresh.popitem(last=False)
+        unstored = self._unstored.setdefault(context, [])
+        unstored.append((version, card))
+        self._waiting += 1
+        if len(unstored) >= FLUSH:
+            self._full.add(context)
+
+    @property
+    def due(self) -> bool:
+        """Whether enough cards wait to be stored, of one log or in all."""
+        return bool(self._full) or self._waiting >= UNSTORED or len(self._written) >= UNSTORED
+
+    async def flush(self, *, everything: bool = True) -> None:
+        """Write all cards and hand them to the store, or those of logs that have many; the next commit keeps them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.work(len(self._written))
+        if self._waiting >= UNSTORED or everything:
+            unstored, self._unstored = self._unstored, {}
+        else:
+            unstored = {context: self._unstored.pop(context, []) for context in self._full}
+        self._full.clear()
+        self._waiting -= sum(map(len, unstored.values()))
+        for context, found in unstored.items():
+            rows = [Derived(version=version, space=index_record.SPACE, data=card) for version, card in found]
+            try:
+                await self.storage.put_derived(context, rows, wait=False)
+            except ACMSError as error:  # they can be computed again
+                log(logging.WARNING, "cards_not_stored", context=context, code=error.code, cards=len(rows))
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def in_force(self, context: str, head: Head, version: int) -> InForce:
+        """Return what is out of force at a version, and which messages say what is no longer so.
+
+        Whatever replaces something is counted by the head, so at the head both hold until that count changes.
+        """
+        if not head.rewrites:
+            return NOTHING
+        stamp = head.rewrites, head.epoch
+        known = self._in_force.get(context)
+        if known is not None and known[0] == stamp and version == head.version:
+            self._in_force.move_to_end(context)
+            return known[1]
+        replacing = await self.storage.read(context, at=version, replacing=True)
+        cover = Cover(replacing, searchable=True)
+        found = InForce(cover, stale(cover))
+        if version == head.version:
+            self._in_force[context] = stamp, found
+            if len(self._in_force) > COVERS:
+                self._in_force.popitem(last=False)
+        return found
+
+    async def field(
+        self, context: str, head: Head, version: int, cover: Cover, spaces: Sequence[str]
+    ) -> Field:
+        """Return the index of a log at a version, caught up with a head row."""
+        if self._written:
+            self.work(len(self._written))
+        if self.due:
+            await self.flush(everything=False)
+        root, inherited = await self._lineage(context)
+        lock = self._locks.setdefault(root, _Building())
+        async with lock:
+            sight = self._sights.get(context)
+            small = head.messages < SMALL
+            quiet = Quiet()
+            if sight is None or sight.epoch != head.epoch:
+                self._builds += 1
+                sight = self._sight(context, inherited, head.epoch, small)
+                if not small:
+                    quiet.begin()
+            else:
+                self._hits += 1
+            made = (version, head.rewrites)
+            try:
+                grown = await self._catch_up(context, sight, head, spaces, lock)
+            finally:
+                quiet.end()
+            if not small:
+                self._sights[context] = sight
+                self._sights.move_to_end(context)
+                self._evict(sight)
+            if sight.made is None or sight.made[0] != made or grown:
+                pieces = [
+                    (owner, part, min(last or version, version) - part.base)
+                    for (owner, first, last), part in zip(sight.lineage, sight.parts, strict=True)
+                    if first <= version
+                ]
+                newer = sight.made is not None and sight.made[0][0] <= version
+                before = sight.made[1] if newer and sight.made is not None else None
+                sight.made = made, Field(Snapshot(pieces), cover, before)
+            return sight.made[1]
+
+    async def _lineage(self, context: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+        found = self._lineages.get(context)
+        if found is None:
+            if len(self._lineages) >= KEPT:
+                self._lineages.clear()
+            known = await self.storage.context(context)
+            found = self._lineages[context] = (known.root, known.lineage)
+        return found
+
+    def _sight(self, context: str, inherited: tuple[tuple[str, int], ...], epoch: int, small: bool) -> _Sight:
+        lineage: list[tuple[str, int, int | None]] = []
+        parts: list[_Part] = []
+        first = 1
+        for owner, last in (*inherited, (context, None)):
+            part = self._parts.get(owner)
+            if part is None or part.epoch != epoch or part.base != first - 1:
+                part = _Part(first - 1)
+                part.epoch = epoch
+                if not small:
+                    self._parts[owner] = part
+            lineage.append((owner, first, last))
+            parts.append(part)
+            first = (last or 0) + 1
+        return _Sight(epoch, tuple(lineage), parts)
+
+    async def _catch_up(
+        self, context: str, sight: _Sight, head: Head, spaces: Sequence[str], lock: _Building
+    ) -> bool:
+        """Read what came since; return whether anything did."""
+        came = await self._extend(context, sight, head, lock)
+        for space in spaces:
+            after = sight.seen.get(space, 0)
+            if after < head.derived:
+                try:
+                    rows = await self.storage.derived(context, space, after=after)
+                except VectorsUnavailableError:  # words must do until they can be had
+                    continue
+                sight.seen[space] = head.derived
+                if rows:
+                    came = True
+                    await self._add(sight, space, rows, head.version, lock)
+        epoch, learned = self._learned.get(context, (0, []))
+        if learned and epoch == head.epoch:
+            if head.messages >= SMALL:  # the segment keeps them
+                del self._learned[context]
+            for space in spaces:
+                rows = [row for row in learned if row.space == space]
+                came = came or bool(rows)
+                await self._add(sight, space, rows, head.version, lock)
+        return came
+
+    async def _add(
+        self, sight: _Sight, space: str, rows: Sequence[Derived], version: int, lock: _Building
+    ) -> None:
+        def add() -> None:
+            for (_, first, last), part in zip(sight.lineage, sight.parts, strict=True):
+                end = min(last or version, version)
+                part.add_vectors(
+                    space, [(row.version, row.part, row.data) for row in rows if first <= row.version <= end]
+                )
+
+        if len(rows) > THREAD_ABOVE:
+            await lock.aside(add)
+        else:
+            add()
+
+    async def _extend(self, context: str, sight: _Sight, head: Head, lock: _Building) -> bool:
+        wanted: list[tuple[str, _Part, int, int]] = []
+        for (owner, _, last), part in zip(sight.lineage, sight.parts, strict=True):
+            end = min(last or head.version, head.version)
+            if part.base + part.count < end:
+                wanted.append((owner, part, part.base + part.count + 1, end))
+        if not wanted:
+            return False
+        found: dict[int, bytes] = {}
+        live: set[int] = set()
+        kept = head.messages >= SMALL  # by the segment; what is built anew each time may need a card again
+        for owner, _, start, end in wanted:
+            for version in range(start, end + 1) if self._fresh else ():
+                epoch, card = self._fresh.get((owner, version), (-1, b""))
+                if kept:
+                    self._fresh.pop((owner, version), None)
+                if epoch == head.epoch:
+                    found[version] = card
+                    live.add(version)
+        if any(start not in found for _, _, start, _ in wanted):
+            for row in await self.storage.derived(
+                context, index_record.SPACE, after=sight.seen.get(index_record.SPACE, 0)
+            ):
+                found.setdefault(row.version, row.data)
+        for owner, part, start, end in wanted:
+            own = [found.get(version) for version in range(start, end + 1)]
+            # Where anything was ever erased or has expired, a stored card does not say that its entry is still there.
+            sure = live if head.epoch else found.keys()
+            certain = [start + number in sure for number in range(len(own))]
+            await self._heal(context, owner, head.epoch, part, start, own, certain)
+            if len(own) > THREAD_ABOVE:
+                await lock.aside(partial(part.extend, own))
+            else:
+                part.extend(own)
+        sight.seen[index_record.SPACE] = head.derived
+        return True
+
+    async def _heal(
+        self,
+        context: str,
+        owner: str,
+        epoch: int,
+        part: Segment,
+        start: int,
+        found: list[bytes | None],
+        sure: list[bool],
+    ) -> None:
+        """Write the cards that are not sure to be right, from the entries, run by run."""
+        at = 0
+        while at < len(found):
+            if sure[at]:
+                at += 1
+                continue
+            end = at
+            while end < len(found) and not sure[end] and end - at < 1000:
+                end += 1
+            for entry in await self.storage.read(context, after=start + at - 1, before=start + end):
+                place = entry.version - start
+                if entry.state is not State.LIVE:
+                    found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
+                    part.blanked.add(entry.version - part.base - 1)
+                elif found[place] is None:
+                    card = found[place] = index_record.write(entry, entry.id.rsplit("_", 1)[-1])
+                    self._keep(owner, entry.version, epoch, card)
+                    self._healed += 1
+            at = end
+
+    def _evict(self, used: _Sight) -> None:
+        """Let the least recently used ones go; all are counted only when there may be too many bytes."""
+        self._count(used.parts)
+        while len(self._sights) > 1 and self._counted > self.max_bytes:
+            self._counted = sum(part.counted for part in self._parts.values())
+            self._count(self._parts.values())
+            if self._counted > self.max_bytes:
+                self._sights.popitem(last=False)
+
+    def _count(self, parts: Iterable[_Part]) -> None:
+        for part in parts:
+            size = part.bytes
+            self._counted += size - part.counted
+            part.counted = size
+
+    def blank(self, context: str, field: Field, ids: Sequence[str]) -> None:
+        """Take entries out whose content was found to be gone: expired, or erased while it was being read."""
+        for id in ids:
+            place = locate(id)
+            held = place is not None and 1 <= place[1] <= field.snapshot.count
+            if place is not None and held and field.snapshot.doc(place[1] - 1).id == id:
+                _, segment, document = field.snapshot.where(place[1] - 1)
+                segment.blanked.add(document)
+        sight = self._sights.get(context)
+        if sight is not None:
+            sight.made = None

@@ -1,0 +1,588 @@
+"""The one pipeline behind every read: gather from the log, rank, plan, present.
+
+Only what reads the log awaits; the rest is pure functions of what was read, so a plan can be made again. A plan that
+knows entries by their place only asks for those it has chosen, and for no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from acms.errors import SessionNotFoundError, ValidationError
+from acms.log.in_force import Cover, Unit, Units, effective, shown_role, units
+from acms.model import Entry, Head, Kind, Role, Search, Source, State
+from acms.ports import Frame, StorageBackend, TokenCounter
+from acms.privacy.stage import OPEN, Stage, read
+from acms.recall.planner import Choice, Pairs, Steps, candidate, finished, fit, ledger, share, suffix
+from acms.recall.superseded import NONE, Stale
+from acms.results import Certainty, ContextItem, ContextItems
+from acms.runtime.threads import EACH, driven, off_loop
+
+if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from acms.recall.candidates import Offer
+    from acms.recall.corpus import Field
+    from acms.recall.embeddings import Embedding
+    from acms.recall.fact_candidates import Known
+    from acms.recall.fact_sources import Beside
+    from acms.recall.index_cache import Indexes
+    from acms.recall.rank import Question, Ranking
+    from acms.recall.reranker import Reranking
+
+THREAD_ABOVE = 20_000
+"""Ranking more entries than this leaves the event loop to others (rule 2.11)."""
+
+SPACE = 8
+"""Tokens by which a message may differ from a query that it is, save for the space around it."""
+
+HITS = 64
+"""Facts, summaries and marked messages of a namespace that are looked at to choose other logs."""
+ELSEWHERE = 4
+"""Other logs of a namespace that are asked, at most."""
+
+SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A stretch of a log up to one version, as units."""
+
+    context: str
+    version: int
+    cover: Cover
+    units: list[Unit[Entry]]
+    #: Entries that cannot be shown, and why.
+    hidden: list[tuple[Entry, str]]
+    #: True when it starts at the beginning of the log.
+    whole: bool
+    #: State of the log: the same while it only grows, another one once anything in it was rewritten, and one for each
+    #: mode of privacy it is read in.
+    stamp: str = ""
+    #: Ids of messages that a compaction left among what it took: they stay where its summary does.
+    stays: frozenset[str] = frozenset()
+    #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
+    length: int = 0
+
+
+def version_of(head: Head, at: int | None) -> int:
+    """Return the version to read; `ValidationError` when the log does not reach it."""
+    if at is None:
+        return head.version
+    if at > head.version:
+        raise ValidationError(f"the log ends at version {head.version}, {at} does not exist yet", field="at")
+    return at
+
+
+async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
+    """Return what is out of force at a version."""
+    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+
+
+async def read_stretches(
+    storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
+) -> list[Entry]:
+    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
+    found: list[Entry] = []
+    for first, last in cover.stretches(version):
+        if last > after:
+            found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
+    return found
+
+
+async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:
+    """Read everything in force at a version, as a stage lets it leave."""
+    head = await storage.head(context)
+    version = version_of(head, at)
+    cover = await cover_at(storage, context, head, version)
+    entries = await read_stretches(storage, context, cover, version)
+    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
+
+
+async def _folded(entries: Sequence[Entry], cover: Cover, stage: Stage, after: int = 0) -> Units:
+    """Fold what is in force above a version into units, as a stage lets them leave."""
+
+    def work() -> Units:
+        return units(stage.entries(effective(entries, cover, after=after)), whole=after == 0)
+
+    return await off_loop(work, len(entries) * EACH + stage.unread(entries))
+
+
+def _gathered(
+    head: Head,
+    version: int,
+    entries: Sequence[Entry],
+    cover: Cover,
+    folded: Units,
+    after: int,
+    stage: Stage = OPEN,
+) -> Gathered:
+    hidden = list(folded.hidden)
+    if cover:
+        for entry in entries:
+            by = cover.by(entry.version)
+            if by is not None:
+                hidden.append((stage.entry(entry), f"out of force since v{by}"))
+    stamp = f"{head.context} {head.rewrites} {head.epoch} {stage.mode or 'exact'}"
+    return Gathered(head.context, version, cover, folded.units, hidden, whole=after == 0, stamp=stamp)
+
+
+async def gather_newest(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    frame: Frame,
+    budget: int,
+    stage: Stage = OPEN,
+    cover: Cover | None = None,
+) -> Gathered:
+    """Read back from a version until a budget is filled, or the log ends; `cover` says what is out of force."""
+    head = await storage.head(context)
+    average = max(1.0, head.tokens / head.messages + frame.cost(Role.USER, ())) if head.messages else 1.0
+    size = int(budget / average * 1.05) + 4
+    return await _gather_back(
+        storage, head, at, size, lambda found: cost_of(found, frame) > budget, stage, cover
+    )
+
+
+async def gather_last(
+    storage: StorageBackend, context: str, at: int | None, messages: int, stage: Stage = OPEN
+) -> Gathered:
+    """Read back from a version until so many messages can be shown, or the log ends."""
+
+    def enough(found: Sequence[Unit[Entry]]) -> bool:
+        return sum([len(unit.entries) for unit in found]) >= messages
+
+    return await _gather_back(storage, await storage.head(context), at, messages + 4, enough, stage)
+
+
+async def gather_since(
+    storage: StorageBackend, context: str, at: int | None, tokens: int, stage: Stage = OPEN
+) -> Gathered:
+    """Read back from a version to a unit that has no more than so many tokens of the log before it."""
+
+    def enough(found: Sequence[Unit[Entry]]) -> bool:
+        return bool(found) and before(found[0]) <= tokens
+
+    return await _gather_back(storage, await storage.head(context), at, 64, enough, stage)
+
+
+async def _gather_back(
+    storage: StorageBackend,
+    head: Head,
+    at: int | None,
+    size: int,
+    enough: Callable[[Sequence[Unit[Entry]]], bool],
+    stage: Stage,
+    cover: Cover | None = None,
+) -> Gathered:
+    """Read back from a version, so many entries first, until what is read is enough, or the log ends."""
+    context, version = head.context, version_of(head, at)
+    if cover is None:
+        cover = await cover_at(storage, context, head, version)
+    size = min(size, max(version, 1))
+    entries: list[Entry] = []
+    for first, last in reversed(cover.stretches(version)):
+        end = last  # what of this stretch was not read yet ends here
+        while end >= first:
+            older = await storage.read(context, at=end, after=first - 1, newest=size)
+            entries = older + entries
+            end = older[0].version - 1 if older else first - 1
+            after = end if end >= first else _before(cover, first)
+            folded = await _folded(entries, cover, stage, after)
+            sufficient = await off_loop(partial(enough, folded.units), len(entries) * EACH)
+            if after and not folded.unresolved and sufficient:
+                return _gathered(head, version, entries, cover, folded, after, stage)
+            size = 2 * size
+    return _gathered(head, version, entries, cover, await _folded(entries, cover, stage), 0, stage)
+
+
+def before(unit: Unit[Entry]) -> int:
+    """Return how many tokens of the log lie before the newest entry of a unit."""
+    last = unit.entries[-1]
+    return last.total - last.tokens if last.kind is Kind.MESSAGE else last.total
+
+
+def _before(cover: Cover, first: int) -> int:
+    """Return the last version before a stretch that has to be read; 0 when it is the first one."""
+    return max((last for _, last in cover.stretches(first - 1)), default=0)
+
+
+def cost_of(found: Sequence[Unit[Entry]], frame: Frame) -> int:
+    """Return what some units cost in a frame."""
+    entries = [entry for unit in found for entry in unit.entries]
+    return sum([entry.tokens + frame.cost(shown_role(entry), entry.parts, entry.actor) for entry in entries])
+
+
+def plan_window(
+    gathered: Gathered, budget: int, counter: TokenCounter, frame: Frame, keep: Collection[Role] = ()
+) -> ContextItems:
+    """Choose the newest contiguous units; `keep` holds on to a leading run of messages of these roles."""
+    lead = leading(gathered, keep)
+    candidates = [candidate(unit, Source.WINDOW, frame) for unit in gathered.units]
+    prefix, rest = candidates[:lead], candidates[lead:]
+    led = sum(one.tokens for one in prefix)
+
+    def choose(limit: int) -> list[Choice]:
+        holds = led <= limit
+        reason = (
+            "a leading message of a role to keep" if holds else f"needs {led} tokens, the budget is {limit}"
+        )
+        kept = [Choice(one, holds, "keep" if holds else "budget", reason) for one in prefix]
+        return kept + suffix(rest, limit - led if holds else limit)
+
+    items, choices = finished(fit(choose, budget, counter, frame))
+    return ContextItems(
+        items,
+        budget=budget,
+        ledger=ledger(choices, gathered.hidden, cuts(items)),
+        context=gathered.context,
+        version=gathered.version,
+    )
+
+
+def cuts(items: Sequence[ContextItem]) -> list[str]:
+    """Return a warning for each item that was cut."""
+    return [f"the latest message was cut to fit ({item.id})" for item in items if item.truncated]
+
+
+def leading(gathered: Gathered, roles: Collection[Role]) -> int:
+    """Return how many units at the start of a log are of some roles; 0 when its start was not read."""
+    if not gathered.whole:
+        return 0
+    lead = 0
+    for unit in gathered.units[:-1]:
+        if unit.entries[0].role not in roles:
+            break
+        lead += 1
+    return lead
+
+
+# ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """What a recall was asked for."""
+
+    query: str
+    budget: int
+    include_current: bool = True
+    min_relevance: float = 0.0
+    exclude: frozenset[str] = frozenset()
+    floor: float = 0.4
+    weights: Mapping[str, float]
+    #: Also ask the other logs of this namespace.
+    namespace: str | None = None
+    #: Also ask the profile of this namespace.
+    profile: str | None = None
+    #: Show also what messages say that is no longer so.
+    superseded: bool = False
+    #: Show the current episode only as far as it is relevant.
+    relevant: bool = False
+    #: Best candidates of the past that the reranker is asked about; 0 without one.
+    rerank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads need: the store, the indexes over it, and how tokens are counted."""
+
+    storage: StorageBackend
+    indexes: Indexes
+    embedding: Embedding | None
+    counter: TokenCounter
+    frame: Frame
+    reranking: Reranking | None = None
+    #: What may leave of what is read.
+    stage: Stage = OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A log at a version, ranked for a query."""
+
+    context: str
+    version: int
+    field: Field
+    ranking: Ranking
+    question: Question
+    #: Messages that say what is no longer so.
+    stale: Stale = NONE
+    #: Entries at its head that are no messages: what was made of them.
+    made: int = 0
+    #: Of the query; None without an embedder, or when it did not answer.
+    vector: NDArray[np.float32] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Gone(Exception):
+    """Content that was chosen is no longer there: plan again without it."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        super().__init__()
+        self.ids = tuple(ids)
+
+
+async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tuple[int, Field, Stale, int]:
+    """Return the version to read, the index of the log at it, what is stale there, and how much it was reflected on.
+
+    Of a log that does not exist yet an empty one.
+    """
+    from acms.recall.corpus import Field
+    from acms.recall.index import Snapshot
+
+    if context is None:
+        return 0, Field(Snapshot(()), Cover(())), NONE, 0
+    head = await reader.storage.head(context)
+    version = version_of(head, at)
+    now = await reader.indexes.in_force(context, head, version)
+    spaces = () if reader.embedding is None else (reader.embedding.space,)
+    field = await reader.indexes.field(context, head, version, now.cover, spaces)
+    if reader.embedding is not None:
+        reader.embedding.heal(context, head.version)
+    return version, field, now.stale, head.version - head.messages
+
+
+async def ranked(
+    reader: Reader, context: str | None, at: int | None, query: str, size: int, weights: Mapping[str, float]
+) -> Ranked:
+    """Catch the index of a log up with its head and rank the entries in force at a version."""
+    from acms.recall.corrections import succeed
+
+    while True:
+        found = await _ranked(reader, context, at, query, size)
+        try:
+            judged = reader.reranking is not None
+            await fetched(succeed(found.ranking, query, found.question, weights, judged=judged), reader)
+            return found
+        except Gone as gone:
+            reader.indexes.blank(found.context, found.field, gone.ids)
+
+
+async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
+    from acms.recall.index_cache import related
+    from acms.recall.rank import Question, rank, unnamed
+
+    embedding = reader.embedding
+    version, field, stale, made = await _caught_up(reader, context, at)
+    vector = None
+    if embedding is not None:
+        vector = await embedding.query(reader.stage.text(unnamed(query, field.speakers)))
+    warnings: tuple[str, ...] = ()
+    if embedding is not None and vector is None:
+        warnings = ("the embedder did not answer: ranked by words alone",)
+    space = None if vector is None or embedding is None else embedding.space
+    question = Question.of(query, space, vector, field.newest).within(field.snapshot)
+    question = question.lending(field.snapshot, related())
+    if len(field) > THREAD_ABOVE:
+        found = await asyncio.to_thread(rank, field, question, size)
+    else:
+        found = rank(field, question, size)
+    if warnings:
+        found.coverage = 0.0
+    return Ranked(context or "", version, field, found, question, stale, made, vector, warnings)
+
+
+async def recall(reader: Reader, context: str | None, at: int | None, asked: Recall) -> ContextItems:
+    """Return the current episode's newest messages and what in the past answers the query (seed 004, steps 2-6)."""
+    from acms.recall.fact_sources import beside
+    from acms.recall.rank import CANDIDATES, SHORT
+
+    size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
+    while True:
+        found = await ranked(reader, context, at, asked.query, size, asked.weights)
+        others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
+        if not asked.exclude:  # half as much again as the budget holds is enough to choose from
+            for one in (found, *others):
+                one.ranking.keep(asked.budget * 3 // 2)
+        facts = await beside(reader, found, asked.profile, others)
+        try:
+            latest = await _latest(reader, found.field, asked.query)
+            steps = plan_recall(found, asked, latest, reader.counter, reader.frame, others, facts)
+            return await fetched(steps, reader, asked.budget)
+        except Gone as gone:
+            took_away(reader, gone, (found, *others), facts)
+
+
+def took_away(reader: Reader, gone: Gone, found: Iterable[Ranked], beside: Beside) -> None:
+    """Take what was found to be gone out of every index that may hold it."""
+    for one in found:
+        reader.indexes.blank(one.context, one.field, gone.ids)
+    if beside.profile is not None:
+        reader.indexes.blank(*beside.profile, gone.ids)
+
+
+async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) -> list[Ranked]:
+    """Rank the other logs of a namespace whose facts, summaries and marked messages answer best (rule 2.12)."""
+    assert asked.namespace is not None
+    vector = None if found.vector is None else tuple(float(value) for value in found.vector)
+    space = None if vector is None or reader.embedding is None else reader.embedding.space
+    search = Search(
+        namespace=asked.namespace, terms=tuple(asked.query.split()), space=space, vector=vector, limit=HITS
+    )
+    contexts = dict.fromkeys(hit.context for hit in await reader.storage.search(search))
+    ranking: list[Ranked] = []
+    for context in contexts:
+        if context == found.context or len(ranking) == ELSEWHERE:
+            continue
+        try:
+            if (await reader.storage.context(context)).counter == reader.counter.name:
+                ranking.append(await ranked(reader, context, None, asked.query, size, asked.weights))
+        except SessionNotFoundError:  # deleted meanwhile
+            continue
+    return ranking
+
+
+async def _latest(reader: Reader, field: Field, query: str) -> Entry | None:
+    """Return the newest message when it may be the query itself."""
+    from acms.recall.candidates import newest
+
+    unit = newest(field)
+    if unit is None or unit.entries[-1].role is not Role.USER:
+        return None
+    if abs(unit.entries[-1].tokens - reader.counter.count(query)) > SPACE:
+        return None  # too long or too short to be it: not worth a look at its text
+    id = unit.entries[-1].id
+    (entry,) = await reader.storage.get([id])
+    if entry is None or entry.state is not State.LIVE:
+        raise Gone([id])
+    return entry
+
+
+def plan_recall(
+    found: Ranked,
+    asked: Recall,
+    latest: Entry | None,
+    counter: TokenCounter,
+    frame: Frame,
+    others: Sequence[Ranked] = (),
+    beside: Beside | None = None,
+) -> Steps[ContextItems]:
+    """Choose what to show of a ranked log, of others beside it, and of what is known."""
+    from acms.recall.candidates import Terms, facts, offer, together
+    from acms.recall.cutoff import quiet, stop
+
+    asks = latest is not None and latest.content.strip() == asked.query.strip()
+    terms = Terms(
+        weights=asked.weights,
+        min_relevance=0.0 if asked.rerank else asked.min_relevance,
+        exclude=asked.exclude | {latest.id}
+        if latest is not None and asks and asked.relevant
+        else asked.exclude,
+        include_current=asked.include_current,
+        episode=not asked.relevant,
+        budget=asked.budget,
+        asks=asks,
+        stale=NONE if asked.superseded else found.stale,
+        profile=NONE if asked.superseded or beside is None else beside.stale,
+    )
+    offered = offer(found.field, found.ranking, terms, frame)
+    each = [
+        offer(
+            one.field,
+            one.ranking,
+            replace(terms, episode=False, asks=False, stale=NONE if asked.superseded else one.stale),
+            frame,
+        )
+        for one in others
+    ]
+    known = () if beside is None else beside.known
+    if known:
+        each.insert(0, facts(known, terms, frame))
+    offered = together([*each, offered]) if each else offered
+    warnings = list(found.warnings)
+    if asked.rerank:
+        from acms.recall.rerank import Reranked, reranked, successions
+
+        question = Reranked(
+            query=asked.query,
+            most=asked.rerank,
+            min_relevance=asked.min_relevance,
+            successions=successions(one.ranking for one in (found, *others)),
+        )
+        offered = yield from reranked(offered, question, warnings)
+    if known and not asked.superseded:
+        offered = yield from quiet(offered, found.question.terms, found.ranking)
+    offered = stop(offered)
+
+    def choose(limit: int) -> list[Choice]:
+        return share(offered.past, offered.current, limit, asked.floor)
+
+    items, choices = yield from fit(choose, asked.budget, counter, frame, asked.query, offered.trims)
+    left_out = len([choice for choice in choices if not choice.included and choice.candidate.markers])
+    if left_out:
+        warnings.append(f"{left_out} relevant marked messages did not fit the budget")
+    return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)
+
+
+def recalled(
+    found: Ranked,
+    offered: Offer,
+    items: Sequence[ContextItem],
+    choices: Sequence[Choice],
+    budget: int,
+    warnings: Sequence[str] = (),
+    others: Sequence[Ranked] = (),
+    known: Sequence[Known] = (),
+    *,
+    asks: bool,
+) -> ContextItems:
+    """Return items with the reasons for them and for everything that was left out.
+
+    `asks` tells that the newest message is the query itself.
+    """
+    from acms.recall.candidates import Rest, newest
+    from acms.recall.confidence import certainty
+
+    def sure() -> Certainty:
+        own = newest(found.field) if asks else None
+        last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
+        sources = [(found, known, last), *((one, (), -1) for one in others)]
+        return max(
+            certainty(one.field, one.ranking, one.question, facts, says=offered.says, asks=place)
+            for one, facts, place in sources
+        )
+
+    logs = [(one.field, one.ranking) for one in (found, *others)]
+    cuts = [
+        f"the latest message was cut to fit ({choice.candidate.unit.entries[-1].id})"
+        for choice in choices
+        if choice.rule == "cut"
+    ]
+    return ContextItems(
+        items,
+        budget=budget,
+        ledger=ledger([*choices, *offered.rejected], (), (*warnings, *cuts), Rest(logs, known), sure),
+        context=found.context,
+        version=found.version,
+        coverage=found.ranking.coverage,
+    )
+
+
+T = TypeVar("T")
+
+
+async def fetched(steps: Steps[T], reader: Reader, tokens: int = 0) -> T:
+    """Give a plan the entries, as they may leave, and the scores it asks for until it is done.
+
+    What was read before a reranker thought about it is read again before it is shown: it may be gone since. A plan of
+    many tokens is made beside the event loop.
+    """
+
+    async def answer(wanted: list[str] | Pairs) -> object:
+        if isinstance(wanted, Pairs):
+            assert reader.reranking is not None
+            return await reader.reranking.scores(wanted._replace(query=reader.stage.text(wanted.query)))
+        rows = await read(reader.storage, wanted, reader.stage)
+        gone = [id for id in wanted if (row := rows.get(id)) is None or row.state is not State.LIVE]
+        if gone:
+            raise Gone(gone)
+        return rows
+
+    return await driven(steps, answer, tokens)

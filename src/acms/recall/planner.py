@@ -1,0 +1,561 @@
+"""The planner: which units the model sees within a hard token budget, and why.
+
+Counts of parts do not add up to the count of the joined text: byte-pair encodings are not additive, and estimators
+round. So a plan is made with stored counts, its joined text is counted once, and while that is over the budget the
+plan is made again with that much less (decision 0004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from acms.log.in_force import FACT, Doc, Lone, Unit, shown_role, speaker
+from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
+from acms.ports import Frame, TokenCounter
+from acms.privacy.modes import Cleared
+from acms.recall.superseded import Demotion
+from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
+from acms.text.chunks import spans
+from acms.text.tokenizer import terms, words
+
+CUT = " […] "
+"""Stands for what was left out of a text that did not fit."""
+
+
+COUNTED = 16_384
+"""Entries whose count is kept."""
+
+
+class TextFrame:
+    """The frame of joined text: `speaker: ` before an item and a blank line after it."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._count = counter.count
+        self._separator = counter.count(SEPARATOR)
+        self._known: dict[str | None, int] = {}
+        #: Whether the counts of paragraphs that begin with a letter add up, and those of whole such entries by id: of
+        #: what is shown again nothing has to be read, and counting reads a table of millions of bytes.
+        self._adds = bool(getattr(counter, "paragraphs", False))
+        self._counted: dict[str, int] = {}
+
+    def cost(self, role: Role | None, parts: Sequence[Part], speaker: str | None = None) -> int:
+        """Return the tokens of the speaker's name and the separator."""
+        name = speaker or role
+        cost = self._known.get(name)
+        if cost is None:
+            cost = self._known[name] = self._count(speak(name, "")) + self._separator
+        return cost
+
+    def joined(self, items: Sequence[ContextItem]) -> int:
+        """Return the tokens of the joined text of some items, exactly."""
+        said = [item for item in items if item.content]
+        if not self._adds or not all(map(_begins_with_letter, said[-1:])):
+            return self._count(join(said))
+        known = self._counted
+        total = 0
+        for item in said[:-1]:
+            key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
+            count = None if item.truncated else known.get(key)
+            if count is None:
+                if not _begins_with_letter(item):
+                    return self._count(join(said))
+                count = self._count(_spoken(item) + SEPARATOR)
+                if not item.truncated:
+                    if len(known) >= COUNTED:
+                        known.clear()
+                    known[key] = count
+            total += count
+        return total + (self._count(_spoken(said[-1])) if said else 0)
+
+
+def _begins_with_letter(item: ContextItem) -> bool:
+    first = (item.speaker or " ")[0]
+    return first.isascii() and first.isalpha()
+
+
+def _named(item: ContextItem) -> str | None:
+    return FACT if item.source is Source.FACT else item.actor_id
+
+
+def _spoken(item: ContextItem) -> str:
+    return speak(item.speaker, item.content)
+
+
+NO_PARTS: Mapping[str, float] = {}
+NO_ROWS: Mapping[str, Entry] = {}
+NO_TRIMS: Mapping[str, Demotion] = {}
+T = TypeVar("T")
+
+
+class Pairs(NamedTuple):
+    """A question to a reranker: how well each text answers the query."""
+
+    query: str
+    texts: tuple[str, ...]
+
+
+class Scores(NamedTuple):
+    """The answer of a reranker: a number in [0, 1] for each text, or why there is none."""
+
+    values: tuple[float, ...] = ()
+    warning: str = ""
+
+
+Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
+"""A plan under way: it asks for entries by id and goes on with them by id, or for `Scores`."""
+
+EXCERPT = 0.5
+"""A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
+EXCERPTS = 3
+"""Best candidates that may be shown as an excerpt."""
+LEAST = 48
+"""Tokens that an excerpt is worth."""
+MARKED_SHARE = 0.25
+"""Share of what the past may fill that is reserved for marked messages which answer by themselves."""
+OWN = frozenset(("message", "meaning"))
+"""Parts by which a message answers by itself, and not by what stands around it."""
+
+
+class Candidate(NamedTuple):
+    """A unit that may enter the prompt."""
+
+    unit: Unit[Entry] | Unit[Doc] | Lone
+    source: Source
+    #: Tokens with frames: of each entry, and of all.
+    costs: tuple[int, ...]
+    tokens: int
+    relevance: float = 0.0
+    boost: float = 0.0
+    score: float = 0.0
+    #: What each signal adds to the relevance.
+    parts: Mapping[str, float] = NO_PARTS
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Markers of all its entries."""
+        return self.unit.markers
+
+
+class Choice(NamedTuple):
+    """A candidate, whether it is shown, and the rule that decided."""
+
+    candidate: Candidate
+    included: bool
+    rule: str
+    reason: str
+    #: Tokens the candidate may use when the rule is "cut" or "excerpt".
+    room: int = 0
+
+
+def candidate(unit: Unit[Entry] | Unit[Doc], source: Source, frame: Frame) -> Candidate:
+    """Return a unit as an unranked candidate."""
+    costs = tuple(
+        [entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry)) for entry in unit.entries]
+    )
+    return Candidate(unit, source, costs, sum(costs))
+
+
+def suffix(candidates: Sequence[Candidate], budget: int) -> list[Choice]:
+    """Choose the newest contiguous candidates that fit; the newest is always in, to be cut if it must be."""
+    chosen: list[Choice] = []
+    left = budget
+    full = False
+    for index, one in enumerate(reversed(candidates)):
+        if index == 0:
+            rule = "latest" if one.tokens <= budget else "cut"
+            chosen.append(Choice(one, True, rule, "the latest message is always shown", budget))
+            left -= one.tokens
+        elif not full and one.tokens <= left:
+            chosen.append(Choice(one, True, "window", "among the newest messages that fit"))
+            left -= one.tokens
+        elif not full:
+            full = True
+            chosen.append(Choice(one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left"))
+        else:
+            chosen.append(Choice(one, False, "contiguous", "older than the first message that did not fit"))
+    chosen.reverse()
+    return chosen
+
+
+def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, floor: float) -> list[Choice]:
+    """Divide a budget between the past and the current episode, both oldest first.
+
+    The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
+    and then newest first; then the past by score, a share of it for marked messages; then what is left for the current
+    episode again. A share that is not used flows on.
+    """
+    shown: list[Choice | None] = [None] * len(current)
+    left = budget
+    if current:
+        latest = current[-1]
+        rule = "latest" if latest.tokens <= left else "cut"
+        shown[-1] = Choice(latest, True, rule, "the latest message is always shown", left)
+        left -= latest.tokens
+    reserved = min(left, int(budget * floor) - (budget - left))
+    rest = range(len(current) - 1)
+    for index in sorted(rest, key=lambda index: (not current[index].markers, -current[index].unit.version)):
+        one = current[index]
+        if one.tokens <= reserved:
+            shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
+            reserved -= one.tokens
+            left -= one.tokens
+    found, left = _past(past, budget, left)
+    for index in sorted(rest, key=lambda index: -current[index].unit.version):
+        if shown[index] is not None:
+            continue
+        one = current[index]
+        if one.tokens <= left:
+            shown[index] = Choice(one, True, "episode", "in the current episode, in the share others left")
+            left -= one.tokens
+        else:
+            shown[index] = _too_large(one, left)
+    found += [choice for choice in shown if choice is not None]
+    return found
+
+
+def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
+    """Choose what of the past fits, by score; marked messages that answer by themselves have a share reserved.
+
+    What is talked about a lot makes the words of a decision common, and then chatter that shares a chance word with the
+    query goes before it. The best answer of all comes first nevertheless.
+    """
+    found, rest = _by_score(past, budget, left)
+    if all(choice[1] or choice[0].source is not Source.MARKED for choice in found):
+        return found, rest
+    best = min(range(len(past)), key=lambda index: best_first(past[index]))
+    room = left - past[best].tokens if found[best].included else left
+    reserved = min(int(left * MARKED_SHARE), room)
+    kept: dict[int, Choice] = {}
+    marked = [index for index, one in enumerate(past) if one.source is Source.MARKED and index != best]
+    for index in sorted(marked, key=lambda index: best_first(past[index])):
+        one = past[index]
+        if one.tokens <= reserved and not OWN.isdisjoint(one.parts):
+            why = f"marked {', '.join(one.markers)}, and relevant"
+            kept[index] = _chosen((one, True, "score", why, 0))
+            reserved -= one.tokens
+    if all(found[index].included for index in kept):
+        return found, rest
+    others = [index for index in range(len(past)) if index not in kept]
+    chosen, rest = _by_score(
+        [past[index] for index in others], budget, left - sum(past[index].tokens for index in kept)
+    )
+    kept.update(zip(others, chosen, strict=True))
+    return [kept[index] for index in range(len(past))], rest
+
+
+def best_first(one: Candidate) -> tuple[float, float, int]:
+    """Return what sorts candidates by score, then by relevance, then as they were said."""
+    return -one.score, -one.relevance, one.unit.version
+
+
+def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
+    """Choose what of the past fits into what is left of a budget, by score; return what is left then."""
+    order = sorted([(-one.score, -one.relevance, one.unit.version, index) for index, one in enumerate(past)])
+    chosen: dict[int, Choice] = {}
+    for rank, (*_, index) in enumerate(order):
+        one = past[index]
+        tokens = one.tokens
+        if tokens <= left:
+            markers = one.unit.markers
+            why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
+            chosen[index] = _chosen((one, True, "score", why, 0))
+            left -= tokens
+            continue
+        if rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
+            excerpt = min(left, max(budget // 3, LEAST))
+            why = f"an excerpt of {tokens} tokens, relevant to the query"
+            chosen[index] = Choice(one, True, "excerpt", why, excerpt)
+            left -= excerpt
+        else:
+            chosen[index] = _too_large(one, left)
+    return list(map(chosen.__getitem__, range(len(past)))), left
+
+
+_chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)
+"""Make a choice of all its fields at once: calling the class takes three times as long."""
+
+
+def _too_large(one: Candidate, left: int) -> Choice:
+    return _chosen((one, False, "budget", f"needs {one.tokens} tokens, {max(left, 0)} are left", 0))
+
+
+def fit(
+    choose: Callable[[int], list[Choice]],
+    budget: int,
+    counter: TokenCounter,
+    frame: Frame,
+    query: str = "",
+    trims: Mapping[str, Demotion] = NO_TRIMS,
+) -> Steps[tuple[list[ContextItem], list[Choice]]]:
+    """Choose, write and count until the items and their joined text both fit the budget.
+
+    `choose` is called with a budget and called again with a smaller one when the joined text is over. Items come out
+    in the order of the choices; the one that must be shown is cut when even alone it does not fit. Entries that are
+    known by their place only are asked for once they are chosen. `trims` names messages of which only a part is shown.
+    """
+    limit = budget
+    rows: dict[str, Entry] = {}
+    while True:
+        choices = choose(limit)
+        if trims:
+            choices = [_trimming(choice, trims) for choice in choices]
+        chosen = [choice for choice in choices if choice.included]
+        wanted = [
+            one.id
+            for choice in chosen
+            for one in choice.candidate.unit.entries
+            if not isinstance(one, Entry) and one.id not in rows
+        ]
+        if wanted:
+            rows.update((yield wanted))
+            for id in trims.keys() & wanted:
+                rows[id] = trimmed(rows[id], trims[id].spans)
+        items = [item for choice in chosen for item in present(choice, counter, frame, rows, query)]
+        joined = frame.joined(items) if isinstance(frame, TextFrame) else counter.count(join(items))
+        over = max(joined, sum([item.token_count for item in items])) - budget
+        if over <= 0 or limit < 0:
+            return items, choices
+        limit = max(-1, limit - over)
+
+
+def _trimming(choice: Choice, trims: Mapping[str, Demotion]) -> Choice:
+    """Return a choice that says that only a part of a message is shown, where that is so."""
+    if not choice.included or choice.rule != "score" or len(choice.candidate.costs) > 1:
+        return choice
+    demotion = trims.get(choice.candidate.unit.entries[0].id)
+    if demotion is None:
+        return choice
+    return choice._replace(rule="trimmed", reason=f"{choice.reason}, without what {demotion.by} replaced")
+
+
+def trimmed(entry: Entry, spans: Sequence[Span]) -> Entry:
+    """Return a message with what of it is still good, and marks where something was left out.
+
+    The stretches are those of what was stored: in one that was redacted they are looked up.
+    """
+    if isinstance(entry, Cleared):
+        if entry.privacy is Privacy.BLOCK:
+            return entry
+        spans = entry.moved(spans)
+    content = ""
+    end = 0
+    for start, stop in spans:
+        text = entry.content[start:stop]
+        content = (content.rstrip() + CUT).lstrip() + text.lstrip() if start > end else content + text
+        end = stop
+    if entry.content[end:].strip():
+        content = content.rstrip() + CUT.rstrip()
+    return replace(entry, content=content.strip(), parts=())
+
+
+def finished(steps: Steps[T]) -> T:
+    """Return the result of a plan whose entries are all at hand."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("the plan asks for entries")
+
+
+def join(items: Sequence[ContextItem]) -> str:
+    """Join items as `speaker: content` paragraphs; those without content are left out."""
+    return SEPARATOR.join([_spoken(item) for item in items if item.content])
+
+
+def present(
+    choice: Choice,
+    counter: TokenCounter,
+    frame: Frame,
+    rows: Mapping[str, Entry] = NO_ROWS,
+    query: str = "",
+) -> list[ContextItem]:
+    """Write a chosen unit as items, cut when it must be."""
+    one = choice.candidate
+    if choice.rule == "score" and len(one.costs) == 1:  # most of them
+        (entry,) = one.unit.entries
+        return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens, frame)]
+    entries = [entry if isinstance(entry, Entry) else rows[entry.id] for entry in one.unit.entries]
+    items = [_item(choice, entry, cost, frame) for entry, cost in zip(entries, one.costs, strict=True)]
+    if choice.rule == "trimmed":
+        (item,) = items
+        tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
+        return [replace(item, token_count=tokens, truncated=True)]
+    if choice.rule == "excerpt":
+        return [_excerpt(items[0], choice.room, counter, frame, query)]
+    return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+
+
+def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:
+    """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
+    asked = set(terms(words(query)))
+    framing = frame.cost(item.role, (), _named(item))
+    found = spans(item.content)
+    best = sorted(
+        range(len(found)),
+        key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
+    )
+    kept: list[int] = []
+    content = ""
+    for index in best:
+        wider = _written(item.content, found, sorted([*kept, index]))
+        if counter.count(wider) > budget - framing:
+            break
+        kept, content = [*kept, index], wider
+    if not content:  # not even the best one fits whole
+        answer = item.content[slice(*found[best[0]])].strip() if best else ""
+        return _cut_item(replace(item, content=answer), budget, counter, frame)
+    tokens = counter.count(content) + framing
+    return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+
+
+def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:
+    written = ""
+    for place, index in enumerate(kept):
+        text = content[slice(*found[index])]
+        gap = index != (kept[place - 1] + 1 if place else 0)
+        written = (written.rstrip() + CUT).lstrip() + text.lstrip() if gap else written + text
+    return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
+
+
+class _Filling:
+    """An item that is being filled in: one that is frozen from the start takes four times as long."""
+
+    __slots__ = ContextItem.__slots__
+
+
+def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextItem:
+    one = choice.candidate
+    redaction = None
+    if isinstance(entry, Cleared):  # the index knows what it was when it was stored
+        redaction = entry.redaction
+        tokens = entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry))
+    item: Any = _Filling()
+    item.id = entry.id
+    item.version = entry.version
+    item.position = entry.position
+    item.role = shown_role(entry)
+    item.content = entry.content
+    item.source = one.source
+    item.score = one.score
+    item.relevance = one.relevance
+    item.token_count = tokens
+    item.markers = entry.markers
+    item.parts = entry.parts
+    item.group = entry.group
+    item.actor_id = entry.actor
+    item.metadata = entry.metadata
+    item.created_at = entry.created_at
+    item.truncated = False
+    item.why = choice.reason
+    item.redaction = redaction
+    item.__class__ = ContextItem
+    found: ContextItem = item
+    return found
+
+
+def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:
+    """Cut the items of one unit to a budget: tool results first, calls never in part.
+
+    What does not fit at all stays as an empty item that costs nothing, so the unit is still whole and flagged.
+    """
+    left = budget - sum(item.token_count for item in items)
+    for index in sorted(range(len(items)), key=lambda index: -items[index].token_count):
+        if left >= 0:
+            break
+        item = items[index]
+        if item.role is Role.TOOL or len(items) == 1:
+            shorter = _cut_item(item, max(0, item.token_count + left), counter, frame)
+            left += item.token_count - shorter.token_count
+            items[index] = shorter
+    if left < 0:
+        return [replace(item, content="", parts=(), token_count=0, truncated=True) for item in items]
+    return items
+
+
+def _cut_item(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame) -> ContextItem:
+    results = [part for part in item.parts if isinstance(part, ToolResult)]
+    parts: tuple[Part, ...] = tuple(replace(part, output="") for part in results)
+    framing = frame.cost(item.role, parts, _named(item))
+    content = cut(item.content, budget - framing, counter) if budget > framing else ""
+    if results:
+        parts = (replace(results[0], output=content), *parts[1:])
+    tokens = counter.count(content) + framing if content else min(framing if parts else 0, budget)
+    return replace(item, content=content, parts=parts, token_count=tokens, truncated=True)
+
+
+def cut(text: str, budget: int, counter: TokenCounter) -> str:
+    """Return the most of a text's head and tail, joined by a mark, that a budget holds; "" when nothing fits.
+
+    Two thirds of what is kept is head. The longest such text is found by bisection, so it ends on token boundaries.
+    """
+
+    def at(kept: int) -> str:
+        tail = kept // 3
+        return text[: kept - tail] + CUT + (text[-tail:] if tail else "")
+
+    if budget <= 0:
+        return ""
+    if len(text) <= 16 * budget and counter.count(text) <= budget:
+        return text
+    low, high = 0, min(len(text), 4)
+    while high < len(text) and counter.count(at(high)) <= budget:
+        low, high = high, min(len(text), high * 2)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if counter.count(at(middle)) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return at(low) if low and counter.count(at(low)) <= budget else ""
+
+
+def ledger(
+    choices: Sequence[Choice],
+    hidden: Sequence[tuple[Entry, str]],
+    warnings: Sequence[str] = (),
+    others: Others | None = None,
+    certainty: Callable[[], Certainty] = lambda: UNSURE,
+) -> Ledger:
+    """Write down, when asked, every choice and every entry that was no candidate; `others` answers for the rest."""
+
+    def write() -> dict[str, Verdict]:
+        verdicts = {
+            entry.id: Verdict(
+                id=entry.id,
+                version=entry.version,
+                included=False,
+                rule="hidden",
+                tokens=entry.tokens,
+                reason=reason,
+            )
+            for entry, reason in hidden
+        }
+        for choice in choices:
+            one = choice.candidate
+            for entry in one.unit.entries:
+                verdicts[entry.id] = Verdict(
+                    id=entry.id,
+                    version=entry.version,
+                    included=choice.included,
+                    rule=choice.rule,
+                    source=one.source,
+                    relevance=one.relevance,
+                    boost=one.boost,
+                    score=one.score,
+                    parts=dict(one.parts),
+                    tokens=one.tokens,
+                    reason=choice.reason,
+                )
+        return verdicts
+
+    omitted = sum([len(choice.candidate.costs) for choice in choices if not choice.included])
+    return Ledger(write, tuple(warnings), others, omitted=omitted + len(hidden), certainty=certainty)
+
+
+def media_tokens(parts: Sequence[Part]) -> int:
+    """Return the stated tokens of the media among some parts."""
+    return sum(part.tokens for part in parts if isinstance(part, Media))

@@ -1,0 +1,109 @@
+"""Rerank: a model that reads query and text together has the last word on the best candidates of the past.
+
+Which texts it is asked about and what its scores change is decided here; who asks it is told by the plan, which yields
+the question. What is not its to read stays as it was ranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from acms.log.in_force import shown_role
+from acms.model import Entry, Kind, Privacy
+from acms.recall.candidates import Offer
+from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
+from acms.recall.rank import Ranking, raise_score
+from acms.recall.superseded import Demotion
+from acms.results import speak
+
+ABOVE = 1e-4
+"""How much better than an earlier statement the one that takes its place is, of what is left to 1."""
+SIGNAL = "rerank"
+"""Name of its score among the parts of a relevance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reranked:
+    """What a reranker is asked, and what stands whatever it says."""
+
+    query: str
+    #: Candidates it is asked about, at most.
+    most: int
+    #: Holds for what comes out.
+    min_relevance: float = 0.0
+    #: Ids of (a later statement, the one whose place it takes), in the order of the latter.
+    successions: Sequence[tuple[str, str]] = ()
+
+
+def successions(rankings: Iterable[Ranking]) -> list[tuple[str, str]]:
+    """Return the ids of what takes the place of what in some ranked logs."""
+    found: list[tuple[str, str]] = []
+    for ranking in rankings:
+        field = ranking.field
+        heirs = {**ranking.above, **{place: one.after for place, one in ranking.raised.items()}}
+        for place, version in sorted(heirs.items(), key=lambda item: item[1]):
+            heir = field.snapshot.doc(field.document(place))
+            found.append((heir.id, field.snapshot.doc(version - 1).id))
+    return found
+
+
+def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:
+    """Let a reranker score the best candidates of the past; why it did not is added to `warnings`.
+
+    Its score is the relevance of a candidate, and markers raise it as they raise any other; what takes the place of an
+    earlier statement stays above it. Without an answer all stays as it was. Of blocked messages nothing is shown to it.
+    """
+    order = sorted(range(len(offered.past)), key=lambda index: best_first(offered.past[index]))[: asked.most]
+    entries = [entry for index in order for entry in offered.past[index].unit.entries]
+    known = {entry.id: entry for entry in entries if isinstance(entry, Entry)}
+    wanted = [entry.id for entry in entries if entry.id not in known]
+    rows: Mapping[str, Entry] = {**known, **(yield wanted)} if wanted else known
+    texts = {index: text for index in order if (text := _text(offered.past[index], rows, offered.trims))}
+    past = list(offered.past)
+    if texts:
+        scores: Scores = yield Pairs(asked.query, tuple(texts.values()))
+        if scores.warning:
+            warnings.append(scores.warning)
+        else:
+            for index, value in zip(texts, scores.values, strict=True):
+                past[index] = _scored(past[index], value)
+            _keep_successions(past, asked.successions)
+    kept = [one for one in past if one.relevance >= asked.min_relevance]
+    reason = f"below the least relevance of {asked.min_relevance:.2f}"
+    low = [Choice(one, False, "min_relevance", reason) for one in past if one.relevance < asked.min_relevance]
+    return replace(offered, past=kept, rejected=[*offered.rejected, *low])
+
+
+def _keep_successions(past: list[Candidate], successions: Sequence[tuple[str, str]]) -> None:
+    """Raise what takes the place of an earlier statement above it: no model sees which of two is still so."""
+    place = {entry.id: index for index, one in enumerate(past) for entry in one.unit.entries}
+    for later, earlier in successions:
+        if later in place and earlier in place:
+            heir, old = past[place[later]], past[place[earlier]]
+            if heir.score <= old.score:
+                above = old.score + ABOVE * (1 - old.score)
+                past[place[later]] = heir._replace(relevance=max(heir.relevance, old.relevance), score=above)
+
+
+def _scored(one: Candidate, value: float) -> Candidate:
+    return one._replace(
+        relevance=value,
+        score=raise_score(value, one.boost),
+        parts={SIGNAL: round(value, 4), **one.parts},
+    )
+
+
+def _text(one: Candidate, rows: Mapping[str, Entry], trims: Mapping[str, Demotion]) -> str:
+    """Return what a reranker reads of a candidate; "" when nothing of it is its to read."""
+    found = [rows[entry.id] for entry in one.unit.entries]
+    if any(entry.privacy is Privacy.BLOCK for entry in found):
+        return ""
+    shown = [trimmed(entry, trims[entry.id].spans) if entry.id in trims else entry for entry in found]
+    return "\n".join(_said(entry) for entry in shown if entry.content.strip())
+
+
+def _said(entry: Entry) -> str:
+    """Return a message under the name of its speaker; a fact and a summary speak for themselves."""
+    speaker = entry.actor or shown_role(entry) if entry.kind is Kind.MESSAGE else None
+    return speak(speaker, entry.content)

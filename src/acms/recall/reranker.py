@@ -1,0 +1,60 @@
+"""A reranker at work: asked once a recall, for a bounded time, and done without when its answer is of no use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from acms.config import ACMSConfig
+from acms.errors import ACMSError, ConfigurationError
+from acms.observability.logging import log
+from acms.ports import Reranker
+from acms.providers.retry import with_retry
+from acms.recall.planner import Pairs, Scores
+
+CANDIDATES = 32
+"""Candidates that a reranker is asked about when it does not say how many."""
+
+
+class Reranking:
+    """One reranker of one session: `candidates` is how many texts it is asked about at most."""
+
+    def __init__(self, reranker: Reranker, config: ACMSConfig) -> None:
+        if isinstance(reranker, type) or not callable(getattr(reranker, "rerank", None)):
+            raise ConfigurationError("reranker must be an object with an async method rerank(query, texts)")
+        candidates: Any = getattr(reranker, "candidates", CANDIDATES)
+        if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
+            raise ConfigurationError("reranker.candidates must be a whole number above 0")
+        self._reranker = reranker
+        self._retry = config.retry
+        self._seconds = config.recall.rerank_seconds
+        self.candidates = candidates
+        #: Names it in logs and warnings.
+        self.model = getattr(reranker, "model", None) or type(reranker).__name__
+
+    async def scores(self, pairs: Pairs) -> Scores:
+        """Return a score for each text, or a warning: when it fails, takes too long, or gives anything else."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                found = await with_retry(lambda: self._reranker.rerank(pairs.query, pairs.texts), self._retry)
+            values = _numbers(found, len(pairs.texts))
+        except Exception as error:
+            code = error.code if isinstance(error, ACMSError) else type(error).__name__
+            return self._without("did not answer", code)
+        if values is None:
+            return self._without("gave no score in [0, 1] for each text", "garbled")
+        return Scores(values)
+
+    def _without(self, what: str, code: str) -> Scores:
+        log(logging.WARNING, "reranking_failed", model=self.model, code=code)
+        return Scores(warning=f"the reranker {self.model} {what}: ranked without it")
+
+
+def _numbers(found: Sequence[float], count: int) -> tuple[float, ...] | None:
+    """Return the scores of an answer; None when it is not one number in [0, 1] for each text."""
+    if isinstance(found, str | bytes) or len(found) != count:
+        return None
+    values = tuple(float(value) for value in found)
+    return values if all(0 <= value <= 1 for value in values) else None

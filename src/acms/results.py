@@ -1,0 +1,587 @@
+"""What a session gives back: receipts, items and the reasons for them, episodes, pages of history, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, overload
+
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.model import Durability, Embedded, Entry, Json, Kind, Part, Redaction, Role, Source, Span, State
+
+__all__ = [
+    "Band",
+    "Branch",
+    "Certainty",
+    "Change",
+    "Compaction",
+    "ContextItem",
+    "ContextItems",
+    "Delta",
+    "Diff",
+    "Episode",
+    "Erasure",
+    "HistoryEntry",
+    "HistoryPage",
+    "IndexStats",
+    "Ledger",
+    "MessageReceipt",
+    "SessionStats",
+    "Tree",
+    "Verdict",
+]
+
+
+def _empty() -> Mapping[str, Json]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceipt:
+    """What one ingested message became."""
+
+    message_id: str
+    version: int
+    position: int
+    #: Hex SHA-256 of the log up to this message: with it a version is an identity, also after a failover.
+    chain_hash: str
+    episode_id: str
+    tokens: int
+    markers: tuple[str, ...]
+    durability: Durability
+    #: Without an embedder nothing is pending: "stored".
+    embedded: Embedded = "stored"
+    #: True when this key had been ingested before: nothing new was stored.
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextItem:
+    """One thing the model should see, and why."""
+
+    #: Of the entry it shows.
+    id: str
+    version: int
+    position: int | None
+    role: Role | None
+    content: str
+    source: Source
+    #: Relevance raised by the markers, in [0, 1]; 0 for what was not ranked.
+    score: float = 0.0
+    #: How well it answers the query, in [0, 1].
+    relevance: float = 0.0
+    #: What it costs in the prompt, its frame included.
+    token_count: int
+    markers: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    group: str | None = None
+    actor_id: str | None = None
+    metadata: Mapping[str, Json] = field(default_factory=_empty)
+    created_at: datetime
+    #: True when the content was cut to fit.
+    truncated: bool = False
+    #: The reason it was chosen, in words.
+    why: str = ""
+    #: What was taken out of it before it was shown; None when nothing was.
+    redaction: Redaction | None = None
+
+    @property
+    def speaker(self) -> str | None:
+        """Under whose name it stands in a joined text: a person, a role, or "fact"; None for a summary."""
+        return "fact" if self.source is Source.FACT else self.actor_id or self.role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the planner decided about one candidate, and by which rule."""
+
+    id: str
+    version: int
+    included: bool
+    #: Name of the rule that decided, such as "latest", "score", "budget", "replaced".
+    rule: str
+    source: Source | None = None
+    relevance: float = 0.0
+    #: Sum of the marker weights.
+    boost: float = 0.0
+    score: float = 0.0
+    #: What each signal adds to the relevance, by name.
+    parts: Mapping[str, float] = field(default_factory=_empty)
+    tokens: int = 0
+    #: The reason in words.
+    reason: str = ""
+
+    def __str__(self) -> str:
+        verb = "shown" if self.included else "left out"
+        name = f"v{self.version}" if self.version else self.id  # a pin and a section have no version
+        return (
+            f"{name} {verb} ({self.rule}): {self.reason} "
+            f"[score {self.score:.2f} = relevance {self.relevance:.2f} raised by markers {self.boost:.2f}; "
+            f"{self.tokens} tokens]"
+        )
+
+
+class Band(StrEnum):
+    """How much a recall lets one expect that memory holds an answer.
+
+    A promise on the average over many questions, not on one: figures in docs/how-to/certainty.md.
+    """
+
+    #: Most of what was asked for stands in one place, or a fact says it: answer from the items.
+    STRONG = "strong"
+    #: Something near it is there: the answer may be among the items, or only its surroundings.
+    POSSIBLE = "possible"
+    #: Most of what was asked for was never said together: most such questions have no answer in memory.
+    NONE = "none"
+
+    @classmethod
+    def of(cls, confidence: float) -> Band:
+        """Return the band of a confidence."""
+        if confidence >= STRONG_FROM:
+            return cls.STRONG
+        return cls.POSSIBLE if confidence >= POSSIBLE_FROM else cls.NONE
+
+
+STRONG_FROM = 0.65
+"""Least confidence of a strong recall."""
+POSSIBLE_FROM = 0.3
+"""Least confidence of a recall that may hold the answer."""
+
+
+class Certainty(NamedTuple):
+    """How sure it is that memory holds an answer, and what that was read off."""
+
+    #: In [0, 1].
+    confidence: float
+    #: Share of what was asked for that the best places hold.
+    reach: float = 0.0
+    #: How much more of it the speaker whom the query names has said in one message than anybody else.
+    lead: float = 0.0
+    #: How well the best entry answers by meaning, in [0, 1].
+    rise: float = 0.0
+    #: Whether a fact says what was asked.
+    says: bool = False
+
+    def __str__(self) -> str:
+        found = [f"the best places hold {self.reach:.0%} of what was asked"]
+        if self.lead:
+            who = "who is named" if self.lead > 0 else "somebody else"
+            found.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
+        if self.rise:
+            found.append(f"the best one answers {self.rise:.0%} by meaning")
+        if self.says:
+            found.append("a fact says what was asked")
+        return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(found)}"
+
+
+UNSURE = Certainty(0.0)
+
+
+class Others(Protocol):
+    """Answers for the entries of a log that were no candidates of a plan."""
+
+    def why(self, id: str) -> Verdict | None:
+        """Return why an entry was no candidate; None when the log has no such entry."""
+        ...
+
+    def __iter__(self) -> Iterator[Verdict]:
+        """Say it of every message and summary of the log."""
+        ...
+
+
+class Ledger:
+    """Every decision of one plan, also each rejection; written down when it is first read."""
+
+    def __init__(
+        self,
+        write: Callable[[], Mapping[str, Verdict]],
+        warnings: tuple[str, ...] = (),
+        others: Others | None = None,
+        *,
+        omitted: int = 0,
+        certainty: Callable[[], Certainty] = lambda: UNSURE,
+    ) -> None:
+        self._certainty = certainty
+        #: Candidates and hidden entries that are not shown.
+        self.omitted = omitted
+        self._write = write
+        self._others = others
+        #: What the caller should know: marked messages that did not fit, a latest message that was cut.
+        self.warnings = warnings
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """How sure it is that memory holds an answer, and why; measured when it is first read."""
+        return self._certainty()
+
+    @cached_property
+    def _verdicts(self) -> Mapping[str, Verdict]:
+        return self._write()
+
+    def why(self, id: str) -> Verdict:
+        """Return the verdict on an entry; `EntryNotFoundError` when the plan never saw it."""
+        if not isinstance(id, str):
+            raise ValidationError(f"must be an id, not {type(id).__name__}", field="id")
+        found = self._verdicts.get(id)
+        if found is None and self._others is not None:
+            found = self._others.why(id)
+        if found is None:
+            raise EntryNotFoundError(f"the plan never saw {id!r}")
+        return found
+
+    def why_not(self, id: str) -> Verdict | None:
+        """Return why an entry was left out; None when it was shown, `EntryNotFoundError` when it was never seen."""
+        verdict = self.why(id)
+        return None if verdict.included else verdict
+
+    @property
+    def candidates(self) -> Mapping[str, Verdict]:
+        """Verdicts by id on what the plan chose from, without the rest of the log."""
+        return self._verdicts
+
+    @cached_property
+    def _all(self) -> Mapping[str, Verdict]:
+        if self._others is None:
+            return self._verdicts
+        return {**{verdict.id: verdict for verdict in self._others}, **self._verdicts}
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(sorted(self._all.values(), key=lambda v: (not v.included, -v.score, v.version)))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._all
+
+
+class ContextItems(Sequence[ContextItem]):
+    """Recalled or windowed items in the order in which the model should see them."""
+
+    __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tokens", "version")
+
+    def __init__(
+        self,
+        items: Sequence[ContextItem],
+        *,
+        budget: int,
+        ledger: Ledger,
+        context: str,
+        version: int,
+        coverage: float = 1.0,
+    ) -> None:
+        self._items = tuple(items)
+        #: The token budget they were chosen for, and what they use of it, frames included.
+        self.budget = budget
+        self.tokens = sum(item.token_count for item in items)
+        self.ledger = ledger
+        #: The log and the version of it that was read.
+        self.context = context
+        self.version = version
+        #: Share of the entries in force that could be compared by meaning; 1 when there is no embedder.
+        self.coverage = coverage
+
+    @overload
+    def __getitem__(self, index: int) -> ContextItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ContextItem, ...]: ...
+    def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ContextItems) and self._items == other._items
+
+    def __repr__(self) -> str:
+        return f"<ContextItems {len(self)} items, {self.tokens} of {self.budget} tokens, v{self.version}>"
+
+    @property
+    def confidence(self) -> float:
+        """How sure it is that memory holds an answer, shown or not, in [0, 1]; 0 for a window: nothing was asked."""
+        return self.ledger.certainty.confidence
+
+    @property
+    def band(self) -> Band:
+        """The same in three steps: strong, possible, none."""
+        return Band.of(self.confidence)
+
+    def text(self) -> str:
+        """Join the items as `speaker: content` paragraphs; the joined text fits the budget they were chosen for."""
+        return SEPARATOR.join(speak(item.speaker, item.content) for item in self._items if item.content)
+
+
+SEPARATOR = "\n\n"
+"""What stands between two items of a joined text."""
+
+
+def speak(speaker: str | None, content: str) -> str:
+    """Write one item of a joined text."""
+    return f"{speaker}: {content}" if speaker else content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A contiguous span of messages that belong together (L1 of seed 004)."""
+
+    id: str
+    ordinal: int
+    status: Literal["open", "closed"]
+    #: Versions of its first and last message.
+    first: int
+    last: int
+    messages: int
+    tokens: int
+    #: Why it ended: max_turns, time_gap, tool_result, pattern, or the caller's word; None while open.
+    reason: str | None = None
+    summary: str | None = None
+    started_at: datetime
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStats:
+    """Counts of one session at one version."""
+
+    session_id: str
+    version: int
+    #: Everything ever said; neither decreases.
+    messages: int
+    tokens: int
+    #: What is in force: messages and the summaries that stand for some.
+    active_messages: int
+    active_tokens: int
+    episodes: int
+    current_episode_id: str | None
+    facts: int
+    summaries: int
+    counter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One line of a session's history."""
+
+    id: str
+    version: int
+    position: int | None
+    kind: Kind
+    role: Role | None
+    #: About 100 characters of the content, on one line.
+    preview: str
+    tokens: int
+    created_at: datetime
+    state: State
+    #: False when it was replaced or retracted at this version.
+    in_force: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    """A slice of a session's history, oldest first."""
+
+    entries: tuple[HistoryEntry, ...]
+    #: Pass as `after` for the next page; None at the end.
+    next_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStats:
+    """How the indexes of a storage handle are doing."""
+
+    #: Uses that found the index there, and uses that had to build it.
+    hits: int
+    builds: int
+    #: What all indexes take in memory, and of how many logs.
+    bytes: int
+    contexts: int
+    #: Cards written from entries because nobody had stored them.
+    healed: int
+
+
+# ── forks, compactions, erasures ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One context of a fork tree."""
+
+    context_id: str
+    #: The caller's name for it; its id when it was forked without one.
+    session_id: str
+    #: Id of the context it was forked from, and at which version; None for the first one.
+    parent: str | None = None
+    fork: int | None = None
+    #: Version of its newest entry.
+    version: int
+    created_at: datetime
+    #: Hidden, but what it shares with others can still be read there.
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A branch and what was forked from it, oldest first.
+
+    Iterating yields (depth, branch), parents first; `str` draws it. Neither minds how deep it is.
+    """
+
+    branch: Branch
+    forks: tuple[Tree, ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[int, Branch]]:
+        """Yield (depth, branch) of every branch, parents first."""
+        waiting: list[tuple[int, Tree]] = [(0, self)]
+        while waiting:  # no recursion: a tree may be deep
+            depth, tree = waiting.pop()
+            yield depth, tree.branch
+            waiting.extend((depth + 1, fork) for fork in reversed(tree.forks))
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'  ' * depth}{branch.session_id} v{branch.version}"
+            + (f", forked at v{branch.fork}" if branch.fork is not None else "")
+            + (" (deleted)" if branch.deleted else "")
+            for depth, branch in self
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<Tree of {self.branch.session_id!r}, {sum(1 for _ in self)} branches>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An entry that says something else on the other side: an edited message, a fact with another value."""
+
+    before: Entry
+    after: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What is in force on one side and not on the other, of one kind."""
+
+    added: tuple[Entry, ...] = ()
+    removed: tuple[Entry, ...] = ()
+    changed: tuple[Change, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        counts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+        return ", ".join(f"{len(found)} {name}" for name, found in counts if found) or "no difference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """How what is in force differs between two logs, or two versions of one: from the left side to the right one."""
+
+    #: Name of each side, such as "user_123 v12".
+    left: str
+    right: str
+    #: Newest version up to which both sides are one and the same log; 0 when they share nothing.
+    common: int
+    messages: Delta = Delta()
+    facts: Delta = Delta()
+    summaries: Delta = Delta()
+
+    def __bool__(self) -> bool:
+        """Whether there is any difference."""
+        return bool(self.messages or self.facts or self.summaries)
+
+    def __str__(self) -> str:
+        shared = f"the same up to v{self.common}" if self.common else "nothing in common"
+        lines = [f"--- {self.left}", f"+++ {self.right}", f"    {shared}{'' if self else ', no difference'}"]
+        for name, delta in (
+            ("messages", self.messages),
+            ("facts", self.facts),
+            ("summaries", self.summaries),
+        ):
+            rows = [(entry.version, 0, "-", entry) for entry in delta.removed]
+            rows += [(entry.version, 1, "+", entry) for entry in delta.added]
+            for change in delta.changed:
+                rows += [
+                    (change.before.version, 2, "-", change.before),
+                    (change.before.version, 3, "+", change.after),
+                ]
+            if rows:
+                lines.append(f"@@ {name}: {delta} @@")
+            lines += [
+                f"{sign} v{entry.version} {_line(entry)}" for _, _, sign, entry in sorted(rows, key=_place)
+            ]
+        return "\n".join(lines)
+
+
+def _place(row: tuple[int, int, str, Entry]) -> tuple[int, int]:
+    return row[:2]
+
+
+def _line(entry: Entry) -> str:
+    """Return who says what on one line, shortened."""
+    said = " ".join(speak(entry.actor or entry.role, entry.content).split())
+    return said if len(said) <= LINE else said[: LINE - 1].rstrip() + "…"
+
+
+LINE = 160
+"""Characters of an entry that a difference shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """A summary that stands, or stood, for a stretch of the log."""
+
+    #: Of the summary, and its id.
+    version: int
+    id: str
+    #: Its text.
+    summary: str
+    #: First and last version of what it stands for; `spans` says which between them.
+    replaces: Span
+    spans: tuple[Span, ...]
+    #: Tokens in force before and after it.
+    tokens_before: int
+    tokens_after: int
+    #: Messages that stayed as they were, and entries that it stands for.
+    preserved: int
+    removed: int
+    #: The policy it was made under, and who wrote it.
+    policy: Mapping[str, Json] = field(default_factory=_empty)
+    summarizer: str = ""
+    created_at: datetime
+    #: False when it was undone, or a later summary stands for it too.
+    in_force: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """What an erasure took away, and what was checked afterwards."""
+
+    #: Ids of the entries whose content is gone, those that cited others among them.
+    ids: tuple[str, ...]
+    #: Ids of the summaries and facts among them that went because they were made from others.
+    cascaded: tuple[str, ...] = ()
+    #: Ids of the contexts in which something was erased.
+    contexts: tuple[str, ...] = ()
+    #: What was still found of it, as far as it was looked for; empty is what one hopes for.
+    residue: tuple[str, ...] = ()
+    #: Whether it was looked for.
+    verified: bool = False
+    #: Where no erasure reaches, as it knows the logs of one store, and what to do there.
+    unreached: tuple[str, ...] = (
+        "pinned values and stored summaries of prompts: delete them by key, store.delete(key)",
+        "vectors in Chroma: acms reindex --embedder local --chroma PATH",
+        "backups, exports, other stores, and what a model provider has kept",
+    )

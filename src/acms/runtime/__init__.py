@@ -1,0 +1,1 @@
+"""Runtime: work off the event loop; knows nothing of ACMS."""

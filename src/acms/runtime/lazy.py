@@ -1,0 +1,25 @@
+"""Packages whose names are imported on first use (PEP 562), so that nobody pays for what they do not use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package; `homes` says in which module each late name lives."""
+
+    def find(name: str) -> Any:
+        module = sys.modules[package]
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        if name in vars(module).get("__all__", ()):  # asked through another name of the package
+            return vars(module)[name]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *vars(sys.modules[package])["__all__"]})
+
+    return find, names

@@ -1,0 +1,1 @@
+"""The operations of the HTTP service, by capability."""

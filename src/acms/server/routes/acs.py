@@ -1,0 +1,132 @@
+"""The v0 contract over HTTP: `render_request.v0` in, `render_context_reply.v0` out (seeds 000 and 002).
+
+Names are those of the contract, in snake_case, and the body is bare: what a caller of that contract expects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.resources import files
+from typing import Annotated
+from urllib.parse import quote
+
+from pydantic import Field
+
+from acms.contract import problem_details
+from acms.contract.schema import RenderRequest
+from acms.errors import ACMSError, NotAcceptableError, ValidationError
+from acms.model import Json
+from acms.server.operation import Call, Operations, Query, Reply, Scope
+
+__all__ = ["operations"]
+
+operations = Operations("contract")
+
+_CONTEXTS = 16
+"""Contexts that one request may name."""
+_TIME = 0.9
+"""Share of the deadline of a request that its sources may take."""
+_PRINTED = "".join(map(chr, range(0x21, 0x7F)))
+
+
+def _schema(name: str) -> dict[str, Json]:
+    written = json.loads((files("acms") / "schemas" / f"{name}.v0.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in written.items() if not key.startswith("$")}
+
+
+class RenderQuery(Query):
+    """What the contract leaves to the adapter; lists are separated by commas."""
+
+    #: Ids of the contexts whose memory is meant.
+    contexts: str = ""
+    #: Execute an option of an earlier error: the same `request_id`, as attempt 2.
+    action: str | None = None
+    attempt: Annotated[int, Field(ge=1)] = 1
+    #: Keys that the caller's cache holds: `kv_policy` advises about them too.
+    cache: str = ""
+    #: The intent may be an object `{goal, entities}`, and unknown fields are ignored.
+    lenient: bool = False
+    #: Add what is not in strict v0: the layer of each fragment, the slice of experience.
+    extended: bool = False
+
+
+def _listed(written: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for one in written.split(",") if one))
+
+
+def _header(value: str) -> str:
+    """Return a text of somebody else's as a header, percent-encoded where it holds what no header can."""
+    return quote(value, safe=_PRINTED)
+
+
+@operations(
+    "POST",
+    "/orchestration/render",
+    scope=Scope.MEMORY_READ,
+    query=RenderQuery,
+    body=dict,
+    schema=_schema("render_request"),
+    reply=_schema("render_context_reply"),
+    writes=False,
+    contract=True,
+    example={
+        "version": "v0",
+        "id": "6f3b6f21-7a5f-4e3f-9af0-1b2c3d4e5f60",
+        "request_id": "req-1",
+        "intent": "implement orders migration",
+        "budgets": {"tokens_max": 4500, "time_ms": 800},
+        "risk_profile": {"level": "medium"},
+        "privacy_mode": "redact",
+    },
+)
+async def render_context(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
+    """Answer a `render_request.v0`: fragments within the budget, or an error with options.
+
+    `contexts` names whose memory is meant. Errors of the contract come with status 200 in `error`; 400 is a request
+    that is none, and nobody was asked. `X-Request-ID` is the `request_id` of the body, `X-Warnings` lists the codes of
+    the warnings. The reply is one JSON object: streams of v0.2 are refused with 406.
+    """
+    _check_accept(call.headers.get("accept", ""))
+    try:
+        return await _answered(call)
+    except ACMSError as error:
+        given = call.body.get("request_id")
+        if error.retryable or not isinstance(given, str) or not 0 < len(given) <= 128:
+            raise
+        written = problem_details.problem(error, request_id=given)
+        return Reply(
+            body={**written, "message": written["detail"], "request_id": given},
+            status=written["status"],
+            headers={"X-Request-ID": _header(given)},
+            media=problem_details.MEDIA,
+        )
+
+
+async def _answered(call: Call[RenderQuery, Mapping[str, Json]]) -> Reply:
+    query = call.query
+    asked = RenderRequest.of(call.body, lenient=query.lenient)
+    ids = _listed(query.contexts)
+    if len(ids) > _CONTEXTS:
+        raise ValidationError(f"names {len(ids)} contexts, the limit is {_CONTEXTS}", field="contexts")
+    if not ids and not call.tenant.engine.sources:
+        raise ValidationError("must name the contexts whose memory is meant", field="contexts")
+    acs = await call.tenant.contract(ids)
+    reply = await acs.render(
+        replace(asked, time_ms=min(asked.time_ms, _TIME * 1000 * call.config.limits.deadline_seconds)),
+        action=query.action,
+        attempt=query.attempt,
+        cache=_listed(query.cache) or None,
+    )
+    headers = {"X-Request-ID": _header(reply.request_id)}
+    if reply.warnings:
+        headers["X-Warnings"] = ",".join(dict.fromkeys(_header(one.code) for one in reply.warnings))
+    return Reply(body=reply.to_wire(extended=query.extended), headers=headers)
+
+
+def _check_accept(accept: str) -> None:
+    """Raise `NotAcceptableError` when a caller takes no JSON."""
+    taken = [one.partition(";")[0].strip().lower() for one in accept.split(",") if one.strip()]
+    if taken and not {"application/json", "application/*", "*/*"} & set(taken):
+        raise NotAcceptableError("the reply is application/json; there are no streams", field="accept")

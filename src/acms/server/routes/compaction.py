@@ -1,0 +1,229 @@
+"""Compaction over HTTP (seed 001): ask for one, list them, take one back, and the policy that says when."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from acms.errors import EntryNotFoundError, ValidationError
+from acms.log import validation
+from acms.log.policy import FIELDS, ResolvedPolicy
+from acms.model import Job, JobQuery, Json, Kind
+from acms.server.operation import Call, Operations, Reply, Scope, Shape
+from acms.server.routes.contexts import PolicyBody
+from acms.server.routes.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
+from acms.server.versions import Place, view_at
+from acms.session import ACMS
+
+__all__ = ["OneVersion", "operations", "version_of"]
+
+operations = Operations("compaction")
+
+_CONTEXT = "/contexts/{context_id}"
+
+
+class AskedShape(Shape):
+    """A compaction that was asked for."""
+
+    job: JobShape
+    #: What it made; null while it is under way, and when nothing was worth it.
+    compaction: CompactionShape | None
+
+
+class OneAsked(Shape):
+    """A compaction that was asked for."""
+
+    data: AskedShape
+
+
+class ManyCompactions(Shape):
+    """A page of compactions, oldest first."""
+
+    data: list[CompactionShape]
+    next_cursor: int | None
+    has_more: bool
+
+
+class ListCompactions(Place):
+    """Which compactions to list."""
+
+    #: A version: those after it are listed.
+    cursor: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
+class Version(Shape):
+    """What was written."""
+
+    #: Of the entry that did it: taking that one back brings back what it took.
+    version: int
+
+
+class OneVersion(Shape):
+    """What was written."""
+
+    data: Version
+
+
+Level = Literal["service", "namespace", "context"]
+
+
+class PolicyShape(Shape):
+    """When a log is compacted, and what stays as it is."""
+
+    threshold: float
+    preserve_recent_count: int
+    enabled: bool
+    budget: int | None
+    keep: float
+    summary_tokens: int | None
+
+
+class LevelsShape(Shape):
+    """Where each field of a policy was decided."""
+
+    threshold: Level
+    preserve_recent_count: Level
+    enabled: Level
+    budget: Level
+    keep: Level
+    summary_tokens: Level
+
+
+class ResolvedShape(Shape):
+    """The policy in force of a context, and which level each field comes from."""
+
+    policy: PolicyShape
+    levels: LevelsShape
+
+
+class OnePolicy(Shape):
+    """The policy in force of a context."""
+
+    data: ResolvedShape
+
+
+# ── compactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply | None:
+    """Answer a request that was made before by the job it asked for."""
+    session = await call.tenant.session(call.path["context_id"])
+    found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
+    return await _told(call, session, found[0]) if found else None
+
+
+@operations(
+    "POST",
+    f"{_CONTEXT}/compact",
+    again=_compact_again,
+    scope=Scope.COMPACT,
+    body=PolicyBody,
+    optional=True,
+    reply=OneAsked,
+    status=202,
+    takes=("Idempotency-Key", "Prefer"),
+    also={200: "It ended while it was waited for."},
+    example={"preserveRecentCount": 20, "summaryTokens": 400},
+)
+async def compact_context(call: Call[None, PolicyBody]) -> Reply:
+    """Ask for the older part of a log to be summarised now, whatever the threshold.
+
+    The body overrides the policy this time only. The answer names a job, which `GET /jobs/{id}` tells the state of;
+    with `Prefer: wait=n` it comes when the job has ended, or after n seconds. Nothing is deleted: earlier versions
+    read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
+    """
+    session = await call.tenant.session(call.path["context_id"])
+    return await _told(call, session, await session.compact(**call.body.given()))
+
+
+async def _told(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
+    """Answer with a job, and with what came of it while it was waited for."""
+    done = await asked(call, session, job)
+    made = done.compaction
+    data = {"job": job_shown(done.job), "compaction": None if made is None else compaction_shown(made)}
+    return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)
+
+
+@operations("GET", f"{_CONTEXT}/compactions", scope=Scope.READ, query=ListCompactions, reply=ManyCompactions)
+async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
+    """List the compactions of a context, oldest first, also those that were undone."""
+    query = call.query
+    session = await view_at(call, query)
+    found = [one for one in await session.compactions() if one.version > query.cursor]
+    page = found[: query.limit]
+    more = len(found) > len(page)
+    data = [compaction_shown(one) for one in page]
+    return Reply(body={"data": data, "nextCursor": page[-1].version if more else None, "hasMore": more})
+
+
+def version_of(written: str) -> int:
+    """Read a version off a path."""
+    if not (written.isascii() and written.isdecimal() and len(written) < 19):
+        raise ValidationError("must be a whole number", field="version")
+    return validation.whole(int(written), "version")
+
+
+@operations("POST", f"{_CONTEXT}/compactions/{{version}}/undo", scope=Scope.COMPACT, reply=OneVersion)
+async def undo_compaction(call: Call[None, None]) -> Reply:
+    """Take a summary back: what it stands for is in force again.
+
+    Doing it again changes nothing and answers the same. 410 when retention has deleted what would come back, 409 when
+    a later entry replaced it.
+    """
+    id, version = call.path["context_id"], version_of(call.path["version"])
+    session = await call.tenant.session(id)
+    found = await call.tenant.handle.read(id, after=version - 1, before=version + 1) if version else []
+    if not found or found[0].kind is not Kind.SUMMARY or not found[0].replaces:
+        raise EntryNotFoundError(f"there is no compaction at v{version}")
+    return Reply(body={"data": {"version": await session.undo(version)}})
+
+
+# ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _policy(found: ResolvedPolicy) -> Reply:
+    shown: dict[str, Json] = {
+        "policy": {to_camel(name): value for name, value in found.policy.to_json().items()},
+        "levels": {to_camel(name): level for name, level in found.levels.items()},
+    }
+    return Reply(body={"data": shown})
+
+
+@operations("GET", f"{_CONTEXT}/policy", scope=Scope.READ, reply=OnePolicy)
+async def get_policy(call: Call[None, None]) -> Reply:
+    """Return the policy in force of a context.
+
+    `levels` says of every field whether the service, the namespace or the context decided it.
+    """
+    return _policy(await (await call.tenant.session(call.path["context_id"])).policy())
+
+
+@operations(
+    "PUT",
+    f"{_CONTEXT}/policy",
+    scope=Scope.COMPACT,
+    body=PolicyBody,
+    reply=OnePolicy,
+    example={"budget": 8000, "threshold": 0.8},
+)
+async def replace_policy(call: Call[None, PolicyBody]) -> Reply:
+    """Say all that a context says about its policy: a field that is left out is decided by the levels above."""
+    session = await call.tenant.session(call.path["context_id"])
+    return _policy(await session.set_policy(**{**dict.fromkeys(FIELDS), **call.body.given()}))
+
+
+@operations(
+    "PATCH",
+    f"{_CONTEXT}/policy",
+    scope=Scope.COMPACT,
+    body=PolicyBody,
+    reply=OnePolicy,
+    example={"preserveRecentCount": 20, "budget": None},
+)
+async def change_policy(call: Call[None, PolicyBody]) -> Reply:
+    """Change fields of a context's policy; null takes one back to the levels above (RFC 7396)."""
+    session = await call.tenant.session(call.path["context_id"])
+    return _policy(await session.set_policy(**call.body.given()))

@@ -1,0 +1,343 @@
+"""Contexts over HTTP (seed 001): create, look at, list, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
+from acms.facts.profile import PROFILE
+from acms.log import policy_levels, validation
+from acms.log.policy import CompactionPolicy, changed
+from acms.log.policy_levels import POLICY
+from acms.model import Context, ContextDraft, ContextQuery, Head, Json
+from acms.providers.tokens import default_counter
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.tenants import OWN, Tenant
+from acms.server.wire import instant
+
+__all__ = [
+    "ContextShape",
+    "ListPage",
+    "ManyContexts",
+    "OneContext",
+    "etag",
+    "external",
+    "listed",
+    "one_context",
+    "operations",
+    "shown",
+]
+
+operations = Operations("contexts")
+
+_NAME, _METADATA = "name", "metadata"
+_ID = re.compile(r"c_[0-9a-z]{16}")
+_INNER = (validation.NAMESPACE, PROFILE)
+"""Keys of what a namespace keeps for itself: settings and facts, no conversation."""
+
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class PolicyBody(Body):
+    """When a context is compacted; what is left out is decided by the namespace or the service."""
+
+    threshold: _Share | None = None
+    preserve_recent_count: Annotated[int, Field(ge=0)] | None = None
+    enabled: bool | None = None
+    budget: Annotated[int, Field(ge=0, le=validation.BUDGET)] | None = None
+    keep: _Share | None = None
+    summary_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    def given(self) -> dict[str, Json]:
+        """Return what was said, by the names of `CompactionPolicy`."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class ContextBody(Body):
+    """A context to be created."""
+
+    name: Annotated[str, Field(max_length=255)] | None = None
+    key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    namespace: Annotated[str, Field(min_length=1, max_length=255)] = "default"
+    metadata: dict[str, Any] | None = None
+    policy_config: PolicyBody | None = None
+
+
+class ContextShape(Shape):
+    """One conversation's log."""
+
+    id: str
+    key: str | None
+    namespace: str
+    name: str | None
+    metadata: dict[str, Any]
+    parent_id: str | None
+    fork_version: int | None
+    #: Messages and their tokens so far; neither ever decreases.
+    message_count: int
+    total_tokens: int
+    latest_version: int
+    last_message_id: str | None
+    counter: str
+    policy_config: dict[str, Any]
+    created_at: str
+    deleted_at: str | None
+
+
+class OneContext(Shape):
+    """A context."""
+
+    data: ContextShape
+
+
+class ManyContexts(Shape):
+    """A page of contexts, newest first."""
+
+    data: list[ContextShape]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ListPage(Query):
+    """Which page of a list of contexts to show."""
+
+    #: `nextCursor` of the page before.
+    cursor: str | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
+class ListContexts(ListPage):
+    """Which contexts to list."""
+
+    namespace: str | None = None
+    key: str | None = None
+    parent: str | None = None
+
+
+class ChangeBody(Body):
+    """What to change about a context; what is left out stays, null removes."""
+
+    name: Annotated[str, Field(max_length=255)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+def etag(head: Head) -> dict[str, str]:
+    """Return the ETag of a log: the newest message, which facts and summaries do not change (rule 1.2)."""
+    return {"ETag": f'"{head.last_message or "empty"}"'}
+
+
+def shown(context: Context, head: Head) -> dict[str, Json]:
+    """Write a context."""
+    settings = context.settings
+    policy: Mapping[str, Json] = settings.get(POLICY, {})
+    full = CompactionPolicy().to_json() | dict(policy)
+    return {
+        "id": context.id,
+        "key": context.key,
+        "namespace": context.namespace,
+        "name": settings.get(_NAME),
+        "metadata": dict(settings.get(_METADATA, {})),
+        "parentId": context.parent,
+        "forkVersion": context.fork,
+        "messageCount": head.messages,
+        "totalTokens": head.tokens,
+        "latestVersion": head.version,
+        "lastMessageId": head.last_message,
+        "counter": context.counter,
+        "policyConfig": {_camel(name): value for name, value in full.items()},
+        "createdAt": instant(context.created_at),
+        "deletedAt": instant(context.deleted_at),
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
+@operations(
+    "POST",
+    "/contexts",
+    scope=Scope.APPEND,
+    body=ContextBody,
+    optional=True,
+    reply=OneContext,
+    status=201,
+    also={200: "It is there already, under this key."},
+    example={"key": "user_123", "name": "Orders migration", "metadata": {"team": "orders"}},
+)
+async def create_context(call: Call[None, ContextBody]) -> Reply:
+    """Create a context.
+
+    With a `key`, the caller's own name for it, the same request again returns the same context with status 200.
+    """
+    body, storage = call.body, call.tenant.handle
+    namespace = validation.name(body.namespace, "namespace")
+    if namespace == OWN:
+        raise ValidationError(f"{OWN!r} is reserved", field="namespace")
+    settings: dict[str, Json] = {}
+    if body.name is not None:
+        settings[_NAME] = validation.text(body.name, "name")
+    if body.metadata:
+        settings[_METADATA] = dict(validation.metadata(body.metadata))
+    if body.policy_config is not None:
+        try:
+            policy = changed({}, body.policy_config.given())
+        except ValidationError as error:
+            said = str(error).removeprefix(f"{error.field}: ")
+            raise ValidationError(said, field=f"policyConfig.{error.field}", options=error.options) from error
+        if policy:
+            settings[POLICY] = policy
+    key = None if body.key is None else external(body.key)
+    if key is not None:
+        try:
+            found = await storage.context(key, namespace=namespace)
+        except SessionNotFoundError:
+            pass
+        else:
+            if found.key == key:
+                return await one_context(call.tenant, found, status=200)
+    made = await storage.create(
+        ContextDraft(
+            key=key,
+            namespace=namespace,
+            counter=default_counter().name,
+            settings=settings,
+            created_at=datetime.now(UTC),
+        )
+    )
+    reply = await one_context(call.tenant, made, status=201)
+    reply.headers = {**reply.headers, "Location": f"/api/v1/contexts/{made.id}"}
+    return reply
+
+
+def external(key: str, field: str = "key") -> str:
+    """Return the caller's own name for a context; one that could be taken for an id is refused."""
+    if _ID.fullmatch(key):
+        raise ValidationError("is shaped like an id of the service: choose another one", field=field)
+    if key == PROFILE:
+        raise ValidationError(f"{PROFILE!r} is reserved for the facts of the namespace", field=field)
+    return validation.session_name(key, field)
+
+
+async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
+    """Answer with a context and where its log stands."""
+    head = await tenant.handle.head(context.id)
+    return Reply(body={"data": shown(context, head)}, status=status, headers=etag(head))
+
+
+@operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=OneContext)
+async def get_context(call: Call[None, None]) -> Reply:
+    """Return a context and where its log stands."""
+    return await one_context(call.tenant, await call.tenant.context(call.path["context_id"]))
+
+
+@operations("GET", "/contexts", scope=Scope.READ, query=ListContexts, reply=ManyContexts)
+async def list_contexts(call: Call[ListContexts, None]) -> Reply:
+    """List contexts, newest first.
+
+    `namespace`, `parent` and `key` choose; pass `nextCursor` as `cursor` for the next page.
+    """
+    query = call.query
+    if query.key is None:
+        return await listed(
+            call.tenant,
+            namespace=query.namespace,
+            parent=query.parent,
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+    try:
+        found = await call.tenant.handle.context(query.key, namespace=query.namespace or "default")
+        items = [found] if found.key == query.key not in _INNER and found.namespace != OWN else []
+    except NotFoundError:
+        items = []
+    return await _page(call.tenant, items, None)
+
+
+async def listed(
+    tenant: Tenant,
+    *,
+    namespace: str | None = None,
+    parent: str | None = None,
+    cursor: str | None = None,
+    limit: int,
+) -> Reply:
+    """Answer with a page of contexts, newest first."""
+    query = ContextQuery(namespace=namespace, parent=parent, after=cursor, limit=limit)
+    try:
+        page = await tenant.handle.contexts(query)
+    except SessionNotFoundError:
+        raise ValidationError("is no cursor of this list", field="cursor") from None
+    items = [one for one in page.items if one.namespace != OWN and one.key not in _INNER]
+    return await _page(tenant, items, page.next_after)
+
+
+async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
+    heads = await asyncio.gather(*[tenant.handle.head(one.id) for one in items])
+    data = [shown(one, head) for one, head in zip(items, heads, strict=True)]
+    return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
+
+
+@operations(
+    "PATCH",
+    "/contexts/{context_id}",
+    scope=Scope.APPEND,
+    body=ChangeBody,
+    reply=OneContext,
+    example={"name": "Orders migration"},
+)
+async def change_context(call: Call[None, ChangeBody]) -> Reply:
+    """Change the name or the metadata of a context, which stand outside its log."""
+    tenant, body = call.tenant, call.body
+    context = await tenant.context(call.path["context_id"])
+    change: dict[str, Json] = {}
+    if _NAME in body.model_fields_set:
+        change[_NAME] = None if body.name is None else validation.text(body.name, "name")
+    if _METADATA in body.model_fields_set:
+        change[_METADATA] = dict(validation.metadata(body.metadata)) or None
+    changed_context = await policy_levels.update(tenant.handle, context.id, lambda _: change)
+    return await one_context(tenant, changed_context)
+
+
+class Fork(Shape):
+    """A live context that keeps on reading what it shares with a deleted one."""
+
+    id: str
+    key: str | None
+
+
+class DeletedContext(ContextShape):
+    """A context that was deleted."""
+
+    #: What it shares with these can still be read there: erase it to take it away from them too.
+    live_forks: list[Fork]
+
+
+class OneDeleted(Shape):
+    """A context that was deleted."""
+
+    data: DeletedContext
+
+
+@operations("DELETE", "/contexts/{context_id}", scope=Scope.APPEND, reply=OneDeleted)
+async def delete_context(call: Call[None, None]) -> Reply:
+    """Hide a context.
+
+    Its key is free again. The answer names the forks that go on reading what they share with it.
+    """
+    tenant, id = call.tenant, call.path["context_id"]
+    session = await tenant.session(id)
+    head = await tenant.handle.head(id)
+    forks = await session.delete()
+    tenant.forget(id)
+    context = await tenant.handle.context(id)
+    live = [{"id": one.context_id, "key": one.session_id} for one in forks]
+    return Reply(body={"data": {**shown(context, head), "liveForks": live}})

@@ -1,0 +1,204 @@
+"""Entries over HTTP: look at one, correct it, put it out of force, take that back, erase it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from acms.errors import TooLargeError
+from acms.model import Json
+from acms.recall.pipeline import cover_at
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.routes.compaction import OneVersion
+from acms.server.routes.messages import WholeShape, whole_shown
+from acms.server.versions import Place, placed
+from acms.server.wire import plain
+
+__all__ = ["operations"]
+
+operations = Operations("entries")
+
+_CONTEXT = "/contexts/{context_id}"
+_ENTRY = f"{_CONTEXT}/entries/{{entry_id}}"
+_NOW = Place()
+
+
+class WholeEntry(WholeShape):
+    """An entry with all that it says."""
+
+    #: Whether it is neither replaced nor retracted, at the version that was asked for.
+    in_force: bool
+
+
+class OneEntry(Shape):
+    """An entry."""
+
+    data: WholeEntry
+
+
+async def _shown(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
+    context, storage = call.path["context_id"], call.tenant.handle
+    session = await call.tenant.session(context)
+    at = await placed(session, context, place.at_version, place.at_message, place.at_tag)
+    entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
+    head = await storage.head(context)
+    cover = await cover_at(storage, context, head, head.version if at is None else at)
+    return {**whole_shown(entry), "inForce": cover.by(entry.version) is None}
+
+
+@operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=OneEntry)
+async def get_entry(call: Call[Place, None]) -> Reply:
+    """Return any entry of a context by its id: a message, a fact, a summary, a retraction.
+
+    What is private of it is redacted or withheld as everywhere; an export, for which a key of an administrator is
+    needed, is verbatim.
+    """
+    return Reply(body={"data": await _shown(call, call.path["entry_id"], call.query)})
+
+
+class ReplaceBody(Body):
+    """What a message should have said."""
+
+    content: str
+
+
+@operations(
+    "PATCH",
+    _ENTRY,
+    scope=Scope.APPEND,
+    body=ReplaceBody,
+    reply=OneEntry,
+    example={"content": "Which database should the orders service use? We expect 2 TB."},
+)
+async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
+    """Correct the text of a message; the answer is the new entry.
+
+    The correction is read at the old place; earlier versions read as before. Facts that were made from the old text
+    are retired. 410 when the message was retracted or its content is gone.
+    """
+    content, most = call.body.content, call.config.limits.message_bytes
+    if (size := len(content.encode("utf-8", "surrogatepass"))) > most:
+        raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
+    session = await call.tenant.session(call.path["context_id"])
+    made = await session.replace(call.path["entry_id"], content)
+    return Reply(body={"data": await _shown(call, made)})
+
+
+class RetractBody(Body):
+    """Why an entry is put out of force."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=255)] = "retracted"
+    #: Leave the rest of a tool group in the log.
+    alone: bool = False
+
+
+@operations(
+    "POST",
+    f"{_ENTRY}/retract",
+    scope=Scope.APPEND,
+    body=RetractBody,
+    optional=True,
+    reply=OneVersion,
+    example={"reason": "said by mistake"},
+)
+async def retract_entry(call: Call[None, RetractBody]) -> Reply:
+    """Put an entry out of force from now on, a tool group whole; the answer is the version that does it.
+
+    Earlier versions still show it. Facts that were made from a message go with it. Doing it again changes nothing and
+    answers the same version.
+    """
+    session = await call.tenant.session(call.path["context_id"])
+    body = call.body
+    version = await session.retract(call.path["entry_id"], reason=body.reason, alone=body.alone)
+    return Reply(body={"data": {"version": version}})
+
+
+class EraseEntry(Query):
+    """Whether to look for what is left."""
+
+    verify: bool = False
+
+
+class ErasureShape(Shape):
+    """What an erasure took away, and what was checked afterwards."""
+
+    #: Ids of the entries whose content is gone; of those among them that were made from others.
+    ids: list[str]
+    cascaded: list[str]
+    #: Ids of the contexts in which something was erased.
+    contexts: list[str]
+    #: What was still found of it, as far as it was looked for.
+    residue: list[str]
+    verified: bool
+    #: Where no erasure reaches, and what to do there.
+    unreached: list[str]
+
+
+class OneErasure(Shape):
+    """What an erasure took away."""
+
+    data: ErasureShape
+
+
+@operations(
+    "DELETE",
+    _ENTRY,
+    scope=Scope.ERASE,
+    query=EraseEntry,
+    reply=OneErasure,
+    takes=("Idempotency-Key",),
+)
+async def erase_entry(call: Call[EraseEntry, None]) -> Reply:
+    """Delete the content of an entry for ever, in every fork; its version stays as a tombstone.
+
+    Its edits go too, and every summary and fact made from it: what such a summary stood for is in force again. With
+    `verify` the store is searched afterwards for what is left. Not undoable; doing it again completes what was
+    interrupted. 423 under a legal hold.
+    """
+    session = await call.tenant.session(call.path["context_id"])
+    try:
+        done = await session.erase(call.path["entry_id"], verify=call.query.verify)
+    finally:
+        call.tenant.unlearn()
+    return Reply(body={"data": plain(done)})
+
+
+class UndoBody(Body):
+    """Which rewrite to take back."""
+
+    version: Annotated[int, Field(ge=1)]
+
+
+@operations(
+    "POST",
+    f"{_CONTEXT}/undo",
+    scope=Scope.APPEND,
+    body=UndoBody,
+    reply=OneVersion,
+    example={"version": 12},
+)
+async def undo_rewrite(call: Call[None, UndoBody]) -> Reply:
+    """Take back the summary, edit, fact or retraction at a version: what it replaced is in force again.
+
+    Doing it again changes nothing and answers the same version. 409 when a later entry replaced it, or another fact
+    fills the address of one that would come back: the options name what to take back first.
+    """
+    session = await call.tenant.session(call.path["context_id"])
+    return Reply(body={"data": {"version": await session.undo(call.body.version)}})
+
+
+class ClearBody(Body):
+    """Why everything is put out of force."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=255)] = "cleared"
+
+
+@operations("POST", f"{_CONTEXT}/clear", scope=Scope.APPEND, body=ClearBody, optional=True, reply=OneVersion)
+async def clear_context(call: Call[None, ClearBody]) -> Reply:
+    """Put everything said so far out of force; version 0 says that nothing was said.
+
+    What the profile of the namespace knows from this context alone is retired too. Nothing is deleted.
+    """
+    session = await call.tenant.session(call.path["context_id"])
+    return Reply(body={"data": {"version": await session.clear(reason=call.body.reason)}})

@@ -1,0 +1,351 @@
+"""Moving logs over HTTP: export and import as lines of JSON, neither of which is ever held as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Literal, cast
+
+from pydantic import Field
+
+from acms.branches import export as transfer
+from acms.branches.importers import LineReader, Turn
+from acms.errors import (
+    ConflictError,
+    CorruptRecordError,
+    DeadlineError,
+    IdempotencyMismatchError,
+    PermissionDeniedError,
+    SessionNotFoundError,
+    TooLargeError,
+    ValidationError,
+)
+from acms.log import validation
+from acms.log.entry_json import context_from_json
+from acms.model import Context, ContextQuery, Json
+from acms.ports import StorageBackend
+from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.tenants import OWN, Tenant
+from acms.session import ACMS
+
+__all__ = ["operations"]
+
+operations = Operations("moving")
+
+LINES = "application/x-ndjson"
+LINE_BYTES = 16_777_216
+"""Bytes of one line of an import."""
+PIECE = 65_536
+"""Characters of an export that are sent at once, at least."""
+BATCH = 64
+BATCH_CHARACTERS = 4_000_000
+"""Messages, and characters of them, that an import stores in one commit."""
+_HEADER = '{"acms":'
+"""How the first line of an export begins."""
+_AT = re.compile(r"messages\[(\d+)\]")
+
+
+# ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ExportQuery(Query):
+    """What to export: one context, or a namespace."""
+
+    context_id: str | None = None
+    namespace: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+
+@operations(
+    "GET",
+    "/export",
+    scope=Scope.ADMIN,
+    query=ExportQuery,
+    reply={"type": "string", "description": "One JSON object a line, as `acms restore` reads it."},
+    media=LINES,
+)
+async def export(call: Call[ExportQuery, None]) -> Reply:
+    """Stream a context verbatim, or all contexts of a namespace, parents first: also what is private.
+
+    A context is a line that describes it and then its own entries, a line each: ids, versions, hashes, tombstones. Its
+    first line says at which version it ends, so that a stream which was cut off is recognised. `/import` reads it.
+    """
+    query, tenant = call.query, call.tenant
+    if (query.context_id is None) == (query.namespace is None):
+        raise ValidationError("give contextId or namespace", field="contextId")
+    if query.context_id is not None:
+        found = [await tenant.context(query.context_id)]
+    else:
+        found = await _of_namespace(tenant, cast("str", query.namespace))
+    return Reply(body=_exported(tenant.handle, [one.id for one in found]), media=LINES)
+
+
+async def _of_namespace(tenant: Tenant, namespace: str) -> list[Context]:
+    """Return the live contexts of a namespace, a parent before its forks."""
+    found: list[Context] = []
+    if namespace == OWN:
+        return found
+    query = ContextQuery(namespace=namespace, limit=validation.PAGE)
+    while True:
+        page = await tenant.handle.contexts(query)
+        found += page.items
+        if page.next_after is None:
+            break
+        query = ContextQuery(namespace=namespace, after=page.next_after, limit=validation.PAGE)
+    waiting = {one.id: one for one in reversed(found)}
+    ordered: dict[str, Context] = {}
+    for one in waiting.values():
+        line = [one]
+        while (parent := line[-1].parent) is not None and parent not in ordered:
+            if parent not in waiting:
+                raise ConflictError(
+                    f"{line[-1].id} is a fork of {parent}, which was deleted: it cannot be restored alone",
+                    retryable=False,
+                    options=(f"POST {BASE}/contexts/{line[-1].id}/copy, and delete the fork",),
+                )
+            line.append(waiting[parent])
+        ordered |= {each.id: each for each in reversed(line)}
+    return list(ordered.values())
+
+
+async def _exported(storage: StorageBackend, ids: Sequence[str]) -> AsyncIterator[bytes]:
+    piece: list[str] = []
+    size = 0
+    for id in ids:
+        async for line in transfer.export(storage, id):
+            piece.append(line)
+            size += len(line)
+            if size >= PIECE:
+                yield "".join(piece).encode()
+                piece, size = [], 0
+                await asyncio.sleep(0)  # a fast reader never makes this wait: others want to be served too
+    if piece:
+        yield "".join(piece).encode()
+
+
+# ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ImportQuery(Query):
+    """Where chat lines go."""
+
+    context_id: str | None = None
+
+
+class ImportedContext(Shape):
+    """A context that was written to."""
+
+    id: str
+    key: str | None
+    namespace: str
+    #: Entries that were not there before.
+    new: int
+    version: int
+    message_count: int
+
+
+class Imported(Shape):
+    """What an import did."""
+
+    format: Literal["chat", "export"]
+    lines: int
+    #: Entries that were not there before.
+    new: int
+    contexts: list[ImportedContext]
+
+
+class OneImport(Shape):
+    """What an import did."""
+
+    data: Imported
+
+
+class _Lines:
+    """The lines of a body as they arrive, numbered from 1; blank ones are passed over."""
+
+    def __init__(self, stream: AsyncIterator[bytes], seconds: float) -> None:
+        self._stream = stream
+        self._seconds = seconds
+        self._waiting: list[tuple[int, str]] = []
+        self._found = self._read()
+        #: Number of the line that was read last.
+        self.number = 0
+
+    async def next(self) -> tuple[int, str] | None:
+        """Return the next line; None at the end."""
+        if self._waiting:
+            return self._waiting.pop()
+        return await anext(self._found, None)
+
+    def back(self, number: int, line: str) -> None:
+        """Give a line back: it comes again."""
+        self._waiting.append((number, line))
+
+    async def context(self) -> AsyncIterator[str]:
+        """Yield the lines of one exported context: up to the next one that describes a context."""
+        first = True
+        while (found := await self.next()) is not None:
+            if not first and found[1].startswith(_HEADER):
+                self.back(*found)
+                return
+            first = False
+            yield found[1]
+
+    async def _read(self) -> AsyncIterator[tuple[int, str]]:
+        left: list[bytes] = []
+        size = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    piece = await anext(self._stream, None)
+            except TimeoutError:
+                raise DeadlineError(f"nothing arrived for {self._seconds:g} seconds") from None
+            if piece is None and not any(left):
+                return
+            *whole, rest = (b"\n" if piece is None else piece).split(b"\n")
+            for one in whole:
+                self.number += 1
+                line = self._text(b"".join([*left, one]) if left else one)
+                left, size = [], 0
+                if line.strip():
+                    yield self.number, line
+            if piece is None:
+                return
+            left.append(rest)
+            size += len(rest)
+            if size > LINE_BYTES:
+                raise TooLargeError(f"has more than {LINE_BYTES} bytes", field=f"body:{self.number + 1}")
+
+    def _text(self, line: bytes) -> str:
+        try:
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValidationError(f"is not UTF-8: byte {error.start}", field=f"body:{self.number}") from None
+
+
+@operations(
+    "POST",
+    "/import",
+    scope=Scope.APPEND,
+    query=ImportQuery,
+    reply=OneImport,
+    streams=LINES,
+    example='{"role": "user", "content": "Which database should the orders service use?"}\n',
+)
+async def import_lines(call: Call[ImportQuery, None]) -> Reply:
+    """Read what `/export` wrote, verbatim, or the messages of a chat into a context; the first line says which.
+
+    An export keeps its ids, versions and hashes, and may hold several contexts, parents first; it needs the scope
+    admin:config, as it brings settings too. A chat has one message a line, `{"role", "content"}` with what else chat
+    completions know, or `{"messages": […]}`, and goes into `contextId`. Both are read as they arrive. What is wrong
+    is refused with the number of the line, and what came before it stays: the same import again goes on from there,
+    and stores nothing twice.
+    """
+    assert call.stream is not None
+    lines = _Lines(call.stream, call.config.limits.deadline_seconds)
+    first = await lines.next()
+    if first is None:
+        raise ValidationError("is empty", field="body", options=("send one JSON object a line",))
+    lines.back(*first)
+    if _is_header(first[1]):
+        kind, contexts = "export", await _restored(call, lines)
+    else:
+        kind, contexts = "chat", [await _chat(call, lines)]
+    new = sum(one["new"] for one in contexts)
+    return Reply(body={"data": {"format": kind, "lines": lines.number, "new": new, "contexts": contexts}})
+
+
+def _is_header(line: str) -> bool:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "acms" in found
+
+
+async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[dict[str, Json]]:
+    if call.query.context_id is not None:
+        raise ValidationError("is for chats: an export says itself what it is", field="contextId")
+    if Scope.ADMIN not in call.principal.scopes:
+        raise PermissionDeniedError(f"an export brings ids and settings: the key needs {Scope.ADMIN.value}")
+    storage = call.tenant.handle
+    contexts: list[dict[str, Json]] = []
+    while (first := await lines.next()) is not None:
+        lines.back(*first)
+        try:
+            written = context_from_json(json.loads(first[1]))
+            if written.namespace == OWN:
+                raise ValidationError(f"{OWN!r} is reserved", field=f"body:{first[0]}")
+            before = await _version(storage, written)
+            context = await transfer.restore(storage, lines.context(), first=first[0])
+        except CorruptRecordError as error:
+            raise ValidationError(str(error), field="body", options=error.options) from error
+        contexts.append(await _told(storage, context, before))
+    return contexts
+
+
+async def _version(storage: StorageBackend, context: Context) -> int:
+    """Return up to which version a context is there."""
+    try:
+        return (await storage.head(context.id)).version
+    except SessionNotFoundError:
+        return context.fork or 0
+
+
+async def _told(storage: StorageBackend, context: Context, before: int) -> dict[str, Json]:
+    head = await storage.head(context.id)
+    return {
+        "id": context.id,
+        "key": context.key,
+        "namespace": context.namespace,
+        "new": head.version - before,
+        "version": head.version,
+        "messageCount": head.messages,
+    }
+
+
+async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> dict[str, Json]:
+    id = call.query.context_id
+    if id is None:
+        raise ValidationError("must name the context that the messages go to", field="contextId")
+    session = await call.tenant.session(id)
+    reader, most = LineReader("body"), call.config.limits.message_bytes
+    new, size = 0, 0
+    batch: list[tuple[int, Turn]] = []
+    while (found := await lines.next()) is not None:
+        number, line = found
+        for turn in reader.read(line, number):
+            _check_size(turn, most, number)
+            batch.append((number, turn))
+            size += len(line)
+            if len(batch) == BATCH or size > BATCH_CHARACTERS:
+                new += await _stored(session, batch)
+                batch, size = [], 0
+    if batch:
+        new += await _stored(session, batch)
+    told = await _told(call.tenant.handle, await call.tenant.context(id), 0)
+    return {**told, "new": new}
+
+
+def _check_size(turn: Turn, most: int, number: int) -> None:
+    size = len(turn["content"].encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"body:{number}")
+
+
+async def _stored(session: ACMS, batch: Sequence[tuple[int, Turn]]) -> int:
+    """Store a batch and return how many were new; one that is known in part is stored message by message."""
+    try:
+        receipts = await session.ingest_many([turn for _, turn in batch])
+    except IdempotencyMismatchError as error:
+        if len(batch) == 1:
+            raise IdempotencyMismatchError(f"body:{batch[0][0]}: {error}") from error
+        return sum([await _stored(session, [one]) for one in batch])
+    except ValidationError as error:
+        found = _AT.search(error.field)
+        if found is None:
+            raise
+        number = batch[int(found[1])][0]
+        raise ValidationError(str(error), field=f"body:{number}", options=error.options) from error
+    return sum(not one.repeated for one in receipts)

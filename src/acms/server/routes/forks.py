@@ -1,0 +1,339 @@
+"""Branches over HTTP (seed 001): forks, copies, their tree, differences, named versions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from acms.errors import ConflictError, IdempotencyMismatchError, NotFoundError, ValidationError
+from acms.log import validation
+from acms.model import Context, Json
+from acms.results import Branch, Delta, Diff
+from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
+from acms.server.routes.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
+from acms.server.routes.messages import WholeShape, whole_shown
+from acms.server.versions import Name, Place, Version, placed
+from acms.server.wire import instant
+from acms.session import ACMS
+
+__all__ = ["operations"]
+
+operations = Operations("forks")
+
+
+class PlaceBody(Body):
+    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
+
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: Name | None = None
+
+
+class ForkBody(PlaceBody):
+    """Where to fork, and what to call it."""
+
+    key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+
+class TagBody(PlaceBody):
+    """The version that gets a name."""
+
+    #: Whether the name may be taken off another version.
+    move: bool = False
+
+
+class BranchShape(Shape):
+    """One context of a fork tree."""
+
+    id: str
+    key: str | None
+    parent_id: str | None
+    fork_version: int | None
+    latest_version: int
+    created_at: str
+    #: Hidden, but what it shares with others can still be read there.
+    deleted: bool
+
+
+class ManyBranches(Shape):
+    """Contexts of a fork tree."""
+
+    data: list[BranchShape]
+
+
+class TreeBranch(BranchShape):
+    """One context of a fork tree, and how far below the first one it stands."""
+
+    depth: int
+
+
+class TreeShape(Shape):
+    """A fork tree, parents before their forks, which are in the order in which they were made."""
+
+    data: list[TreeBranch]
+
+
+class ChangeShape(Shape):
+    """An entry that says something else on the other side."""
+
+    before: WholeShape
+    after: WholeShape
+
+
+class DeltaShape(Shape):
+    """What is in force on one side and not on the other, of one kind."""
+
+    added: list[WholeShape]
+    removed: list[WholeShape]
+    changed: list[ChangeShape]
+
+
+class DiffShape(Shape):
+    """How what is in force differs, from the left side to the right one."""
+
+    left: str
+    right: str
+    #: Newest version up to which both are one and the same log.
+    common: int
+    messages: DeltaShape
+    facts: DeltaShape
+    summaries: DeltaShape
+    #: The same for people to read.
+    text: str
+
+
+class OneDiff(Shape):
+    """A difference."""
+
+    data: DiffShape
+
+
+class DiffQuery(Place):
+    """What to compare: this context at a place, with another one, or with another place of this one."""
+
+    #: Id of the other context; this one without it.
+    other: str | None = None
+    other_version: Version | None = None
+    other_message: Version | None = None
+    other_tag: Name | None = None
+
+
+class TagShape(Shape):
+    """A named version."""
+
+    name: str
+    version: int
+
+
+class OneTag(Shape):
+    """A named version."""
+
+    data: TagShape
+
+
+class ManyTags(Shape):
+    """Named versions, inherited ones too, oldest first."""
+
+    data: list[TagShape]
+
+
+# ── forks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@operations(
+    "POST",
+    "/contexts/{context_id}/fork",
+    scope=Scope.FORK,
+    body=ForkBody,
+    optional=True,
+    reply=OneContext,
+    status=201,
+    also={200: "It is there already, under this key."},
+    takes=("Idempotency-Key",),
+    example={"key": "what-if"},
+)
+async def fork_context(call: Call[None, ForkBody]) -> Reply:
+    """Fork a context: a new one that shares everything up to a version, the newest by default.
+
+    Nothing is copied, versions stay what they are, and what either side says later is not seen by the other. With a
+    `key` the same request again returns the same fork with status 200; without one the Idempotency-Key is its key.
+    """
+    return await _made(call, copied=False)
+
+
+@operations(
+    "POST",
+    "/contexts/{context_id}/copy",
+    scope=Scope.FORK,
+    body=ForkBody,
+    optional=True,
+    reply=OneContext,
+    status=201,
+    also={200: "It is there already, under this key."},
+    takes=("Idempotency-Key",),
+    example={"key": "user_123-flat"},
+)
+async def copy_context(call: Call[None, ForkBody]) -> Reply:
+    """Copy a context: a new one with everything that is read in this one, which inherits nothing.
+
+    For what is too deep to be forked. A copy that was interrupted goes on when it is asked for again with the same
+    `key` or Idempotency-Key.
+    """
+    return await _made(call, copied=True)
+
+
+async def _made(call: Call[None, ForkBody], *, copied: bool) -> Reply:
+    body, id, tenant = call.body, call.path["context_id"], call.tenant
+    session = await tenant.session(id)
+    key = body.key
+    if key is None and call.idempotency_key is not None:
+        key = validation.name(call.idempotency_key, "Idempotency-Key")
+    if key is not None:
+        key = external(key, "key" if body.key is not None else "Idempotency-Key")
+    parent = await tenant.context(id)
+    version = await placed(session, id, body.at_version, body.at_message, body.at_tag)
+    known = key is not None and await _known(call, key, parent.namespace) is not None
+    try:
+        child = await (session.copy(version, key) if copied else session.fork(version, key))
+    except ConflictError as error:
+        if body.key is None and key is not None and not error.retryable:
+            raise IdempotencyMismatchError(
+                "this idempotency key was used before for something else", options=("use a new key",)
+            ) from error
+        raise
+    try:
+        made = await tenant.handle.context(child.session_id, namespace=parent.namespace)
+    finally:
+        await child.close()
+    reply = await one_context(tenant, made, status=200 if known else 201)
+    reply.headers = {**reply.headers, "Location": f"{BASE}/contexts/{made.id}"}
+    return reply
+
+
+async def _known(call: Call[Any, Any], key: str, namespace: str) -> Context | None:
+    try:
+        return await call.tenant.handle.context(key, namespace=namespace)
+    except NotFoundError:
+        return None
+
+
+@operations("GET", "/contexts/{context_id}/forks", scope=Scope.READ, query=ListPage, reply=ManyContexts)
+async def list_forks(call: Call[ListPage, None]) -> Reply:
+    """List what was forked from a context directly, newest first."""
+    parent = await call.tenant.context(call.path["context_id"])
+    return await listed(call.tenant, parent=parent.id, cursor=call.query.cursor, limit=call.query.limit)
+
+
+@operations("GET", "/contexts/{context_id}/ancestry", scope=Scope.READ, reply=ManyBranches)
+async def list_ancestry(call: Call[None, None]) -> Reply:
+    """List the line of forks that leads to a context, the first one first, itself last; deleted ones too."""
+    session = await call.tenant.session(call.path["context_id"])
+    return Reply(body={"data": [_branch(one) for one in await session.ancestry()]})
+
+
+@operations("GET", "/contexts/{context_id}/tree", scope=Scope.READ, reply=TreeShape)
+async def show_tree(call: Call[None, None]) -> Reply:
+    """Show the whole fork tree a context belongs to, deleted branches too."""
+    session = await call.tenant.session(call.path["context_id"])
+    tree = await session.tree()
+    return Reply(body={"data": [{**_branch(one), "depth": depth} for depth, one in tree or ()]})
+
+
+def _branch(branch: Branch) -> dict[str, Json]:
+    named = branch.session_id != branch.context_id
+    return {
+        "id": branch.context_id,
+        "key": branch.session_id if named else None,
+        "parentId": branch.parent,
+        "forkVersion": branch.fork,
+        "latestVersion": branch.version,
+        "createdAt": instant(branch.created_at),
+        "deleted": branch.deleted,
+    }
+
+
+# ── differences ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@operations("GET", "/contexts/{context_id}/diff", scope=Scope.READ, query=DiffQuery, reply=OneDiff)
+async def show_diff(call: Call[DiffQuery, None]) -> Reply:
+    """Show how what is in force differs: from this context to another one, or to another version of this one.
+
+    What is added is there and not here.
+    """
+    query, id = call.query, call.path["context_id"]
+    other = query.other or id
+    left, right = await call.tenant.session(id), await call.tenant.session(other)
+    there = await placed(right, other, query.other_version, query.other_message, query.other_tag, "other")
+    here = await placed(left, id, query.at_version, query.at_message, query.at_tag)
+    if query.other is None and there is None:
+        raise ValidationError(
+            "is required", field="other", options=("give other, otherVersion, otherMessage or otherTag",)
+        )
+    found = await _at(left, here).diff(_at(right, there))
+    return Reply(body={"data": _diff(found)})
+
+
+def _at(session: ACMS, version: int | None) -> Any:
+    return session if version is None else session.at(version)
+
+
+def _diff(found: Diff) -> dict[str, Json]:
+    return {
+        "left": found.left,
+        "right": found.right,
+        "common": found.common,
+        "messages": _delta(found.messages),
+        "facts": _delta(found.facts),
+        "summaries": _delta(found.summaries),
+        "text": str(found),
+    }
+
+
+def _delta(delta: Delta) -> dict[str, Json]:
+    return {
+        "added": [whole_shown(one) for one in delta.added],
+        "removed": [whole_shown(one) for one in delta.removed],
+        "changed": [
+            {"before": whole_shown(one.before), "after": whole_shown(one.after)} for one in delta.changed
+        ],
+    }
+
+
+# ── named versions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@operations("GET", "/contexts/{context_id}/tags", scope=Scope.READ, reply=ManyTags)
+async def list_tags(call: Call[None, None]) -> Reply:
+    """List the named versions of a context, inherited ones too, oldest first."""
+    tags = await (await call.tenant.session(call.path["context_id"])).tags()
+    return Reply(body={"data": [{"name": name, "version": version} for name, version in tags.items()]})
+
+
+@operations(
+    "PUT",
+    "/contexts/{context_id}/tags/{name}",
+    scope=Scope.APPEND,
+    body=TagBody,
+    optional=True,
+    reply=OneTag,
+    example={"move": True},
+)
+async def put_tag(call: Call[None, TagBody]) -> Reply:
+    """Name a version, the newest by default.
+
+    A name that stands for another version is refused with 409, unless `move`.
+    """
+    body, id, name = call.body, call.path["context_id"], call.path["name"]
+    session = await call.tenant.session(id)
+    version = await placed(session, id, body.at_version, body.at_message, body.at_tag)
+    found = await session.tag(name, version, move=body.move)
+    return Reply(body={"data": {"name": name, "version": found}})
+
+
+@operations("DELETE", "/contexts/{context_id}/tags/{name}", scope=Scope.APPEND, status=204)
+async def delete_tag(call: Call[None, None]) -> Reply:
+    """Take a name off its version."""
+    await (await call.tenant.session(call.path["context_id"])).untag(call.path["name"])
+    return Reply()

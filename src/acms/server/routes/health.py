@@ -1,0 +1,68 @@
+"""The service about itself: is it there, can it serve, what can it do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from acms.errors import ACMSError
+from acms.model import Json
+from acms.observability.logging import log, shown
+from acms.server.metrics import MEDIA
+from acms.server.operation import Call, Operations, Reply, Scope, Shape
+
+__all__ = ["operations"]
+
+operations = Operations("service")
+
+
+@operations("GET", "/health", scope=None, rooted=True, reply={"type": "object"})
+async def health(call: Call[Any, Any]) -> Reply:
+    """Say that the process runs.
+
+    Nothing else is looked at: `/ready` asks the store.
+    """
+    return Reply(body={"status": "ok"})
+
+
+class Readiness(Shape):
+    """Whether the service can serve."""
+
+    status: Literal["ready", "unready"]
+    version: str
+    #: Of the store, in milliseconds; None when it did not answer.
+    latency_ms: float | None
+    #: Code of what is wrong.
+    error: str | None
+
+
+@operations(
+    "GET",
+    "/ready",
+    scope=None,
+    rooted=True,
+    reply=Readiness,
+    also={503: "It cannot serve: the store does not answer."},
+)
+async def ready(call: Call[Any, Any]) -> Reply:
+    """Say whether the store answers."""
+    answer: dict[str, Json] = {"status": "ready", "version": call.app.document["info"]["version"]}
+    try:
+        seconds = await call.app.ready()
+    except Exception as error:
+        code = error.code if isinstance(error, ACMSError) else "DEADLINE"
+        log(logging.WARNING, "unready", error=shown(error))
+        return Reply(body={**answer, "status": "unready", "latencyMs": None, "error": code}, status=503)
+    return Reply(body={**answer, "latencyMs": round(1000 * seconds, 3), "error": None})
+
+
+@operations("GET", "/metrics", scope=Scope.ADMIN, rooted=True, reply={"type": "string"}, media=MEDIA)
+async def metrics(call: Call[Any, Any]) -> Reply:
+    """Return what was counted, in the text format of Prometheus."""
+    return Reply(body=await call.app.numbers(), media=MEDIA)
+
+
+@operations("GET", "/openapi.json", scope=None, rooted=True, reply={"type": "object"})
+async def openapi(call: Call[Any, Any]) -> Reply:
+    """Return this document."""
+    return Reply(body=call.app.document)

@@ -1,0 +1,530 @@
+"""Messages over HTTP (seed 001): append a batch, list them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from acms.errors import TooLargeError, ValidationError
+from acms.log import validation
+from acms.log.hash_chain import episode_id
+from acms.model import (
+    ANY,
+    Entry,
+    Json,
+    Kind,
+    Media,
+    Part,
+    Raw,
+    Reasoning,
+    Role,
+    Seen,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from acms.privacy.modes import Cleared
+from acms.recall.pipeline import cover_at
+from acms.results import MessageReceipt
+from acms.server import wire
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.routes.contexts import etag
+from acms.server.tenants import Tenant
+from acms.server.wire import instant, named, plain
+
+__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
+
+operations = Operations("messages")
+
+_TAG = re.compile(r'"([A-Za-z0-9_.:-]{1,128})"')
+_PASSED = frozenset(("actor_id", "metadata", "markers", "origin", "key", "tool_call_id"))
+"""What is handed to the session as it was sent."""
+_PLAIN = frozenset(("role", "content"))
+
+RoleName = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+# ── what comes in ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TextBody(Body):
+    """Plain text."""
+
+    type: Literal["text"]
+    text: str
+
+    def part(self) -> Part:
+        """Return the part."""
+        return Text(self.text)
+
+
+class ReasoningBody(Body):
+    """A model's visible reasoning."""
+
+    type: Literal["reasoning"]
+    text: str
+    signature: str | None = None
+
+    def part(self) -> Part:
+        """Return the part."""
+        return Reasoning(self.text, self.signature)
+
+
+class ToolCallBody(Body):
+    """A model asks for a tool to be run; `arguments` is JSON text as the model wrote it."""
+
+    type: Literal["tool_call"]
+    call_id: str
+    name: str
+    arguments: str = "{}"
+
+    def part(self) -> Part:
+        """Return the part."""
+        return ToolCall(self.call_id, self.name, self.arguments)
+
+
+class ToolResultBody(Body):
+    """The answer to one tool call."""
+
+    type: Literal["tool_result"]
+    call_id: str
+    output: str
+    is_error: bool = False
+
+    def part(self) -> Part:
+        """Return the part."""
+        return ToolResult(self.call_id, self.output, self.is_error)
+
+
+class MediaBody(Body):
+    """A reference to media that is kept elsewhere."""
+
+    type: Literal["media"]
+    mime: str
+    ref: str
+    sha256: str = ""
+    tokens: int = 0
+
+    def part(self) -> Part:
+        """Return the part."""
+        return Media(self.mime, self.ref, self.sha256, self.tokens)
+
+
+class RawBody(Body):
+    """A vendor's own item, kept byte for byte."""
+
+    type: Literal["raw"]
+    vendor: str
+    json_text: Annotated[str, Field(alias="json")]
+
+    def part(self) -> Part:
+        """Return the part."""
+        return Raw(self.vendor, self.json_text)
+
+
+PartBody = Annotated[
+    TextBody | ReasoningBody | ToolCallBody | ToolResultBody | MediaBody | RawBody,
+    Field(discriminator="type"),
+]
+
+
+class FunctionBody(Body):
+    """The nested form of a tool call, as chat completions have it."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class CallBody(Body):
+    """A tool call: `id`, `name`, `arguments`; or `function`, as chat completions have it."""
+
+    id: str
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    type: Literal["function"] | None = None
+    function: FunctionBody | None = None
+
+
+class MessageBody(Body):
+    """A message to be appended."""
+
+    role: RoleName
+    content: str = ""
+    parts: list[PartBody] | None = None
+    tool_calls: list[CallBody] | None = None
+    tool_call_id: str | None = None
+    actor_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    #: Explicit ones replace those that are found in the text; `[]` means none.
+    markers: list[str] | None = None
+    #: RFC 3339; now when it is left out.
+    created_at: str | None = None
+    privacy: Literal["allow", "redact", "block"] = "allow"
+    origin: Literal["system", "user", "assistant", "tool", "external", "derived"] | None = None
+    #: The caller's id for the message: appending it again changes nothing.
+    key: str | None = None
+    #: Taken and not used: the service counts.
+    token_count: Annotated[int, Field(ge=1)] | None = None
+    #: Kept in `metadata` under these names.
+    tool_name: str | None = None
+    model: str | None = None
+
+
+class AppendBody(Body):
+    """Messages to be appended in order, all or none."""
+
+    messages: Annotated[list[MessageBody], Field(min_length=1)]
+
+
+# ── what goes out ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EntryShape(Shape):
+    """One immutable record of a log."""
+
+    id: str
+    #: Of the context that owns it: an ancestor's for what a fork inherited.
+    context_id: str
+    kind: Literal["message", "fact", "summary", "episode", "retraction"]
+    version: int
+    #: Ordinal among the messages; null for everything else.
+    position: int | None
+    role: RoleName | None
+    #: Canonical text: what is counted and searched. Calls stand in it as `name(arguments)`.
+    content: str
+    #: The full form of a message with tools, media or reasoning; empty for plain text.
+    parts: list[dict[str, Any]]
+    tool_call_id: str | None
+    tool_name: str | None
+    model: str | None
+    actor_id: str | None
+    markers: list[str]
+    metadata: dict[str, Any]
+    token_count: int
+    created_at: str
+    origin: str
+    privacy: str
+    episode_id: str | None
+    chain_hash: str
+    #: Whether it still has its content.
+    state: Literal["live", "expired", "erased"]
+
+
+class WholeShape(EntryShape):
+    """An entry with all that it says, also about others."""
+
+    #: The caller's id for it.
+    key: str | None
+    #: Whether the markers were found in the text.
+    detected: bool
+    #: On the message that ends an episode: why.
+    closes: str | None
+    #: Shared by a message with tool calls and the answers to them.
+    group: str | None
+    #: First and last version of what a summary or an episode stands for, and of each stretch that is out of force
+    #: from this entry's version on.
+    covers: tuple[int, int] | None
+    replaces: list[tuple[int, int]]
+    #: Ids of the entries it was made from.
+    sources: list[str]
+    #: Fields that depend on the kind: a fact's subject and attribute, a retraction's reason.
+    data: dict[str, Any]
+    #: First version of the append that wrote it; tokens of all messages up to it.
+    batch: int
+    total: int
+    #: What its hash is made of.
+    digest: str
+    salt: str | None
+
+
+class ListedShape(EntryShape):
+    """A message of the log."""
+
+    #: Whether it is neither replaced nor retracted.
+    in_force: bool
+
+
+class StoredShape(EntryShape):
+    """A message as it was stored."""
+
+    #: What the append survives.
+    durability: Literal["memory", "relaxed", "disk", "quorum"]
+    #: Where its vectors are.
+    embedded: Literal["stored", "queued", "pending"]
+    #: Whether this key had been appended before: nothing new was stored.
+    repeated: bool
+
+
+class ManyStored(Shape):
+    """What was appended, in order."""
+
+    data: list[StoredShape]
+
+
+class ManyMessages(Shape):
+    """A page of messages."""
+
+    data: list[ListedShape]
+    next_cursor: int | None
+    has_more: bool
+
+
+class ListMessages(Query):
+    """Which messages to list."""
+
+    #: A version: those after it are listed, or those before it when the order is "desc".
+    cursor: int | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    order: Literal["asc", "desc"] = "asc"
+
+
+def entry_shown(entry: Entry) -> dict[str, Json]:
+    """Write an entry of the log."""
+    metadata = entry.metadata
+    return {
+        "id": entry.id,
+        "contextId": entry.context,
+        "kind": str(entry.kind),
+        "version": entry.version,
+        "position": entry.position,
+        "role": named(entry.role),
+        "content": entry.content,
+        "parts": plain(entry.parts) if entry.parts else [],
+        "toolCallId": _answers(entry.parts),
+        "toolName": _text(metadata.get("toolName")),
+        "model": _text(metadata.get("model")),
+        "actorId": entry.actor,
+        "markers": list(entry.markers),
+        "metadata": dict(metadata),
+        "tokenCount": entry.tokens,
+        "createdAt": instant(entry.created_at),
+        "origin": str(entry.origin),
+        "privacy": str(entry.privacy),
+        "episodeId": episode_id(entry.context, entry.episode) if entry.episode else None,
+        "chainHash": entry.chain.hex(),
+        "state": entry.state,
+    }
+
+
+def whole_shown(entry: Entry) -> dict[str, Json]:
+    """Write an entry of the log with all that it says."""
+    return {
+        **entry_shown(entry),
+        "key": entry.key,
+        "detected": entry.detected,
+        "closes": entry.closes,
+        "group": entry.group,
+        "covers": plain(entry.covers),
+        "replaces": plain(entry.replaces),
+        "sources": list(entry.sources),
+        "data": dict(entry.data),
+        "batch": entry.batch,
+        "total": entry.total,
+        "digest": entry.digest.hex(),
+        # With the salt a short text could be guessed from its digest.
+        "salt": None if entry.salt is None or isinstance(entry, Cleared) else entry.salt.hex(),
+    }
+
+
+def _answers(parts: Sequence[Part]) -> str | None:
+    return next((part.call_id for part in parts if isinstance(part, ToolResult)), None)
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+# ── append ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@operations(
+    "POST",
+    "/contexts/{context_id}/messages",
+    scope=Scope.APPEND,
+    body=AppendBody,
+    reply=ManyStored,
+    status=201,
+    takes=("Idempotency-Key", "If-Match"),
+    example={"messages": [{"role": "user", "content": "Which database should the orders service use?"}]},
+)
+async def append_messages(call: Call[None, AppendBody]) -> Reply:
+    """Append messages, all or none.
+
+    They get the next versions, in order, and one time unless they bring their own. With an `Idempotency-Key`, or a
+    `key` on each message, the same request again changes nothing and answers what is stored, with `repeated`. With
+    `If-Match`, an ETag of the context, nothing is appended once another message came: 412.
+    """
+    limits, messages = call.config.limits, call.body.messages
+    context = call.path["context_id"]
+    if len(messages) > limits.batch:
+        raise TooLargeError(f"has {len(messages)} messages, the limit is {limits.batch}", field="messages")
+    now = datetime.now(UTC)
+    drafts = [_draft(index, one, limits.message_bytes, now) for index, one in enumerate(messages)]
+    seen = _seen(call.headers)
+    session = await call.tenant.session(context)
+    receipts = await session.ingest_many(
+        drafts, idempotency_key=_key(call.idempotency_key), last_message=seen
+    )
+    if receipts[0].repeated:
+        return await _repeated(call.tenant, receipts)
+    said = instant(now)
+    data = [_stored(context, draft, receipt, said) for draft, receipt in zip(drafts, receipts, strict=True)]
+    return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
+
+
+def _draft(index: int, one: MessageBody, most: int, now: datetime) -> dict[str, Any]:
+    """Return the arguments of `ingest`; what they hold is checked there."""
+    draft: dict[str, Any] = {"role": one.role, "content": one.content, "created_at": now}
+    given, size = one.model_fields_set, _bytes(one.content)
+    if not given <= _PLAIN:
+        for name in given & _PASSED:
+            draft[name] = getattr(one, name)
+        draft["privacy"] = one.privacy
+        if one.created_at is not None:
+            draft["created_at"] = validation.moment(one.created_at, f"messages[{index}].createdAt")
+        if one.tool_name is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "toolName": one.tool_name}
+        if one.model is not None:
+            draft["metadata"] = {**(draft.get("metadata") or {}), "model": one.model}
+        if one.parts:
+            draft["parts"] = [part.part() for part in one.parts]
+            size += len(wire.written(plain(draft["parts"])))
+        if one.tool_calls:
+            draft["tool_calls"] = calls = [call.model_dump(exclude_none=True) for call in one.tool_calls]
+            size += _bytes(json.dumps(calls, ensure_ascii=False))  # what is no number is refused later
+    if one.role == "tool" and one.tool_call_id is None and not one.parts:
+        raise ValidationError("is required of a tool's message", field=f"messages[{index}].toolCallId")
+    if size > most:
+        raise TooLargeError(f"has {size} bytes, the limit is {most}", field=f"messages[{index}]")
+    return draft
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _key(given: str | None) -> str | None:
+    """Return the name under which a batch is appended once; each of its messages gets it with a number."""
+    if given is None:
+        return None
+    if len(given) > validation.NAME_CHARS - 8:
+        raise ValidationError(
+            f"has {len(given)} characters, the limit is {validation.NAME_CHARS - 8}", field="Idempotency-Key"
+        )
+    return validation.name(given, "Idempotency-Key")
+
+
+def _seen(headers: Mapping[str, str]) -> Seen:
+    """Return the newest message that a writer has seen, as its If-Match says."""
+    given = headers.get("if-match")
+    if given is None or given == "*":
+        return ANY
+    found = _TAG.fullmatch(given)
+    if found is None:
+        raise ValidationError("must be one ETag of this context", field="If-Match")
+    return None if found[1] == "empty" else found[1]
+
+
+def _stored(
+    context: str, draft: Mapping[str, Any], receipt: MessageReceipt, now: str | None
+) -> dict[str, Json]:
+    """Write a message that was just stored, from what was sent and what became of it."""
+    role, content = draft["role"], draft["content"]
+    stored: dict[str, Json] = {
+        "id": receipt.message_id,
+        "contextId": context,
+        "kind": "message",
+        "version": receipt.version,
+        "position": receipt.position,
+        "role": role,
+        "content": content,
+        "parts": [],
+        "toolCallId": None,
+        "toolName": None,
+        "model": None,
+        "actorId": None,
+        "markers": receipt.markers,
+        "metadata": {},
+        "tokenCount": receipt.tokens,
+        "createdAt": now,
+        "origin": "system" if role == "developer" else role,
+        "privacy": "allow",
+        "episodeId": receipt.episode_id,
+        "chainHash": receipt.chain_hash,
+        "state": "live",
+        "durability": receipt.durability,
+        "embedded": receipt.embedded,
+        "repeated": False,
+    }
+    if len(draft) > 3:  # more than role, content and the time of the batch
+        metadata = draft.get("metadata") or {}
+        parts, stored["content"] = validation.parts(
+            Role(role), content, draft.get("parts"), draft.get("tool_calls"), draft.get("tool_call_id")
+        )
+        stored["parts"] = plain(parts)
+        stored["toolCallId"] = _answers(parts)
+        stored["toolName"], stored["model"] = _text(metadata.get("toolName")), _text(metadata.get("model"))
+        stored["actorId"], stored["metadata"] = draft.get("actor_id"), metadata
+        stored["origin"] = draft.get("origin") or stored["origin"]
+        stored["privacy"] = draft.get("privacy", "allow")
+        stored["createdAt"] = instant(draft["created_at"])
+    return stored
+
+
+async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply:
+    """Answer what is stored: it may say more than what was sent again, or less since it was erased."""
+    entries = await tenant.handle.get([one.message_id for one in receipts])
+    data = [
+        {
+            **entry_shown(entry),
+            "durability": one.durability,
+            "embedded": one.embedded,
+            "repeated": True,
+        }
+        for one, entry in zip(receipts, entries, strict=True)
+        if entry is not None
+    ]
+    return Reply(body={"data": data}, headers={"ETag": f'"{receipts[-1].message_id}"'})
+
+
+# ── list ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@operations(
+    "GET", "/contexts/{context_id}/messages", scope=Scope.READ, query=ListMessages, reply=ManyMessages
+)
+async def list_messages(call: Call[ListMessages, None]) -> Reply:
+    """List the messages of a log, also those that are out of force.
+
+    `cursor` is a version: those after it are listed, with `order=desc` those before it. What is in force at a version
+    is what `/at/{version}` lists.
+    """
+    query, session = call.query, await call.tenant.session(call.path["context_id"])
+    storage = session.storage
+    head = await storage.head(call.path["context_id"])
+    kinds, more = (Kind.MESSAGE,), query.limit + 1
+    cursor = None if query.cursor is None else min(max(query.cursor, 0), head.version + 1)
+    if query.order == "asc":
+        entries = await storage.read(
+            head.context, at=head.version, after=cursor or 0, kinds=kinds, limit=more
+        )
+    else:
+        entries = await storage.read(head.context, at=head.version, before=cursor, kinds=kinds, newest=more)
+        entries.reverse()
+    page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
+    shown = session.stage.entries(page)
+    data = [{**entry_shown(one), "inForce": cover.by(one.version) is None} for one in shown]
+    more_follow = len(entries) > query.limit
+    return Reply(
+        body={
+            "data": data,
+            "nextCursor": page[-1].version if more_follow else None,
+            "hasMore": more_follow,
+        },
+        headers=etag(head),
+    )

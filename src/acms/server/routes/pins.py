@@ -1,0 +1,177 @@
+"""Pins over HTTP: values under keys that the prompts of a namespace always show."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from acms.errors import NotFoundError
+from acms.log import validation
+from acms.model import Json, KVEntry
+from acms.prompt.pins import Pin, create_pin_registry
+from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
+from acms.server.wire import instant
+
+__all__ = ["operations"]
+
+operations = Operations("pins")
+
+_PATH = "/pins/{namespace}"
+
+
+class PinShape(Shape):
+    """A key that is always shown, and what lies under it."""
+
+    key: str
+    label: str | None
+    role: Literal["system", "developer", "user"] | None
+    #: The higher, the earlier.
+    priority: float | None
+    tags: list[str]
+    updated_at: str | None
+    #: Whether nothing lies under the key: then it is not shown.
+    missing: bool
+    value: Any
+
+
+class OnePin(Shape):
+    """A pin."""
+
+    data: PinShape
+
+
+class ManyPins(Shape):
+    """A page of pins, those that are shown first first."""
+
+    data: list[PinShape]
+    next_cursor: str | None
+    has_more: bool
+
+
+class ListPins(Query):
+    """Which pins to list."""
+
+    #: A key: the pins after it are listed.
+    cursor: str | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class PinBody(Body):
+    """A pin, and what is to lie under its key."""
+
+    key: Annotated[str, Field(min_length=1, max_length=512)]
+    #: Any JSON; what lies there stays when it is left out.
+    value: Any = None
+    label: str | None = None
+    role: Literal["system", "developer", "user"] | None = None
+    priority: float | None = None
+    tags: Annotated[list[Annotated[str, Field(min_length=1)]], Field(default_factory=list[str])]
+
+
+class Unpin(Query):
+    """Which pin to let go of."""
+
+    key: Annotated[str, Field(min_length=1, max_length=512)]
+    #: Also delete what lies under the key.
+    value: bool = False
+
+
+class Unpinned(Shape):
+    """What was there."""
+
+    key: str
+    #: Whether it was pinned, and whether a value was deleted.
+    unpinned: bool
+    deleted: bool
+
+
+class OneUnpinned(Shape):
+    """What was there."""
+
+    data: Unpinned
+
+
+def _shown(pin: Pin, entry: KVEntry | None) -> dict[str, Json]:
+    known = pin.metadata
+    return {
+        "key": pin.key,
+        "label": known.label,
+        "role": known.role,
+        "priority": known.priority,
+        "tags": list(known.tags),
+        "updatedAt": _moment(known.updated_at),
+        "missing": entry is None,
+        "value": None if entry is None else entry.data,
+    }
+
+
+def _moment(milliseconds: int | None) -> str | None:
+    """Return a time; None for one that no calendar has, which another program may have stored."""
+    try:
+        return None if milliseconds is None else instant(datetime.fromtimestamp(milliseconds / 1000, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+@operations("GET", _PATH, scope=Scope.MEMORY_READ, query=ListPins, reply=ManyPins)
+async def list_pins(call: Call[ListPins, None]) -> Reply:
+    """List what the prompts of a namespace show, in order: higher priority first, then the newest, then by key."""
+    store, query = call.tenant.kv, call.query
+    pins = await create_pin_registry(store, namespace=call.path["namespace"]).list()
+    keys = [pin.key for pin in pins]
+    start = 0
+    if query.cursor is not None:
+        if query.cursor not in keys:
+            raise NotFoundError(f"{query.cursor!r} is not pinned any more", options=("start again",))
+        start = keys.index(query.cursor) + 1
+    page = pins[start : start + query.limit]
+    entries = await asyncio.gather(*(store.get(pin.key) for pin in page))
+    more = len(pins) > start + len(page)
+    data = [_shown(pin, entry) for pin, entry in zip(page, entries, strict=True)]
+    return Reply(body={"data": data, "nextCursor": page[-1].key if more else None, "hasMore": more})
+
+
+@operations(
+    "PUT",
+    _PATH,
+    scope=Scope.MEMORY_WRITE,
+    body=PinBody,
+    reply=OnePin,
+    example={
+        "key": "user:123/profile",
+        "value": {"name": "Sam", "timezone": "America/Los_Angeles"},
+        "label": "User profile",
+        "priority": 10,
+    },
+)
+async def put_pin(call: Call[None, PinBody]) -> Reply:
+    """Pin a key, and store a value under it when one is given.
+
+    What is said of a pin replaces what was said before: without a label it has none afterwards. Keys belong to the
+    whole tenant, namespaces only say who shows them: two that pin one key show one value.
+    """
+    store, body = call.tenant.kv, call.body
+    given = "value" in body.model_fields_set
+    if given:
+        validation.document(body.value, "value")  # before anything is pinned
+    registry = create_pin_registry(store, namespace=call.path["namespace"])
+    pin = await registry.pin(
+        body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
+    )
+    entry = await (store.set(body.key, body.value) if given else store.get(body.key))
+    return Reply(body={"data": _shown(pin, entry)})
+
+
+@operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=OneUnpinned)
+async def delete_pin(call: Call[Unpin, None]) -> Reply:
+    """Show a key no more; what lies under it stays, unless `value=true`."""
+    store, key = call.tenant.kv, call.query.key
+    registry = create_pin_registry(store, namespace=call.path["namespace"])
+    deleted = False
+    if call.query.value and any(pin.key == key for pin in await registry.list()):
+        deleted = await store.delete(key)  # first: a pin that shows nothing can be let go of again
+    unpinned = await registry.unpin(key)
+    return Reply(body={"data": {"key": key, "unpinned": unpinned, "deleted": deleted}})

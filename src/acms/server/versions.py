@@ -1,0 +1,102 @@
+"""Places of a log that a request may name: a version, a message, a tag."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
+
+from acms.errors import ValidationError
+from acms.log import validation
+from acms.model import Head, Kind
+from acms.ports import StorageBackend
+from acms.server.operation import Call, Query
+from acms.session import ACMS
+from acms.view import View
+
+__all__ = ["Name", "Named", "Place", "Version", "placed", "view_at"]
+
+Version = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=validation.NAME_CHARS)]
+
+
+class Place(Query):
+    """A version of a log: by its number, by how many messages were said, or by a name; the newest one without any."""
+
+    at_version: Version | None = None
+    at_message: Version | None = None
+    at_tag: Name | None = None
+
+
+class Named(Protocol):
+    """What names a place: a query, or a part of a body."""
+
+    @property
+    def at_version(self) -> int | None:
+        """Its version."""
+        ...
+
+    @property
+    def at_message(self) -> int | None:
+        """How many messages were said."""
+        ...
+
+    @property
+    def at_tag(self) -> str | None:
+        """Its name."""
+        ...
+
+
+async def placed(
+    session: ACMS, context: str, version: int | None, message: int | None, tag: str | None, side: str = "at"
+) -> int | None:
+    """Return the version that is meant; None for the newest one. `side` begins the names of the parameters.
+
+    `ValidationError` when more than one is given or the log does not reach it, `NotFoundError` for an unknown tag.
+    """
+    if version is message is tag is None:
+        return None
+    if (version is not None) + (message is not None) + (tag is not None) > 1:
+        options = (f"give one of {side}Version, {side}Message, {side}Tag",)
+        raise ValidationError("says it twice", field=f"{side}Version", options=options)
+    if tag is not None:
+        from acms.branches import forks
+
+        return await forks.version_of(session.storage, context, validation.name(tag, f"{side}Tag"))
+    head = await session.storage.head(context)
+    if version is not None:
+        if version > head.version:
+            raise ValidationError(
+                f"the log ends at version {head.version}, {version} does not exist yet",
+                field=f"{side}Version",
+            )
+        return version
+    assert message is not None
+    if message > head.messages:
+        raise ValidationError(
+            f"the log has {head.messages} messages, {message} does not exist yet", field=f"{side}Message"
+        )
+    return await _of_message(session.storage, head, message)
+
+
+async def _of_message(storage: StorageBackend, head: Head, message: int) -> int:
+    """Return the version of a message by its position: positions rise with versions and are never higher."""
+    if head.messages == head.version or message == 0:
+        return message
+    low, high = message, head.version
+    while low < high:
+        middle = (low + high) // 2
+        newest = await storage.read(head.context, at=middle, kinds=(Kind.MESSAGE,), newest=1)
+        if newest and (newest[0].position or 0) >= message:
+            high = newest[0].version
+        else:
+            low = middle + 1
+    return low
+
+
+async def view_at(call: Call[Any, Any], place: Named) -> View:
+    """Return the log of a request at a place; the session itself when none is named."""
+    context = call.path["context_id"]
+    session = await call.tenant.session(context)
+    version = await placed(session, context, place.at_version, place.at_message, place.at_tag)
+    return session if version is None else session.at(version)

@@ -1,0 +1,343 @@
+"""What a session and its views have in common: the store, the counter, the indexes, the worker, and the log's id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from copy import copy
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from acms.compaction import span
+from acms.config import ACMSConfig
+from acms.errors import ConfigurationError, SessionNotFoundError
+from acms.jobs import requests as asked
+from acms.log import validation
+from acms.model import Context, ContextDraft, JobQuery, JobState, Privacy
+from acms.observability.events import Event, Planned, Rewritten
+from acms.observability.logging import log, tell
+from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
+from acms.privacy.stage import Stage, stage
+from acms.providers.tokens import default_counter
+from acms.recall import pipeline
+from acms.recall.planner import TextFrame
+from acms.recall.reranker import Reranking
+from acms.results import ContextItems
+from acms.storage import handles
+from acms.storage.cached import CachedStorage
+from acms.text.markers import freeze
+from acms.write.episodes import Rules
+from acms.write.queue import Watch
+
+if TYPE_CHECKING:
+    from acms.jobs.background import Background
+    from acms.recall.embeddings import Embedding
+    from acms.recall.index_cache import Indexes
+
+__all__ = ["SharedSession"]
+
+
+class _Named:
+    """A token counter without a name, under its class name (seed-shaped counters)."""
+
+    def __init__(self, counter: Any) -> None:
+        self.name = type(counter).__name__
+        self.count = counter.count
+
+
+class SharedSession:
+    """What a session and its views have in common."""
+
+    def __init__(
+        self,
+        session_id: str,
+        storage: StorageBackend,
+        token_counter: TokenCounter | None,
+        config: ACMSConfig | None,
+        namespace: str,
+        embedder: Embedder | None = None,
+        summarizer: Summarizer | None = None,
+        reflector: Reflector | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
+        self.session_id = validation.session_name(session_id, "session_id")
+        self.namespace = validation.name(namespace, "namespace")
+        self.config = config or ACMSConfig()
+        self.handle = _a_store(storage)
+        self.storage = _in_front(storage, self.config)
+        counter: Any = token_counter if token_counter is not None else default_counter()
+        if isinstance(counter, str | bytes | list | tuple) or not callable(getattr(counter, "count", None)):
+            raise ConfigurationError("token_counter must be an object with a method count(text)")
+        self.counter: TokenCounter = (
+            counter if isinstance(getattr(counter, "name", None), str) else _Named(counter)
+        )
+        self.frame = TextFrame(self.counter)
+        #: What may leave of what it reads.
+        self.stage: Stage = stage(storage, self.config.privacy.mode, self.counter)
+        self.patterns = freeze(self.config.marker_patterns)
+        self.rules: Rules = self.config.episodes.rules()
+        self.embedder = None if embedder is None else _usable(embedder)
+        if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
+            raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
+        self.summarizer = summarizer
+        if reflector is not None and not callable(getattr(reflector, "reflect", None)):
+            raise ConfigurationError("reflector must be an object with an async method reflect(request)")
+        self.reflector = reflector
+        self.reranking = None if reranker is None else Reranking(reranker, self.config)
+        #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+        self.reflects: str | None = None
+        if reflector is not None and self.config.reflection.enabled:
+            self.reflects = asked.kind_of(reflector)
+        #: Whether the worker knows what this session's jobs need.
+        self._served = False
+        self._watch: Watch | None = None
+        self._embedding: Embedding | None = None
+        self._indexes: Indexes | None = None
+        self.context_id: str | None = None
+        self._creating: asyncio.Future[str] | None = None
+        self.retained = False
+
+    def sibling(self, context: Context) -> SharedSession:
+        """Return the same for another log of this namespace."""
+        found = copy(self)
+        found.session_id, found.context_id = context.key or context.id, context.id
+        found._embedding, found._creating, found.retained = None, None, False
+        return found
+
+    @property
+    def indexes(self) -> Indexes:
+        """Return the indexes of the storage handle, the same for all its sessions; the first one sets their size."""
+        if self._indexes is not None:
+            return self._indexes
+        from acms.recall.index_cache import Indexes
+
+        shared = handles.shared(self.handle)
+        if shared.indexes is None:
+            shared.indexes = Indexes(self.storage, self.config.cache.index_bytes)
+        self._indexes = found = shared.indexes
+        return found
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
+        blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
+        if self._embedding is None and self.embedder is not None and not blocks:
+            from acms.recall.embeddings import Embedding
+
+            self._embedding = Embedding(self.handle, self.embedder, self.stage.mode)
+        return self._embedding
+
+    @property
+    def background(self) -> Background:
+        """Return the worker of the storage handle in this process; the first session hears what it does."""
+        from acms.jobs.background import background
+
+        return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
+
+    async def settle(self) -> None:
+        """Hand over what waits to be stored, and give up what is done in the background."""
+        indexes = handles.shared(self.handle).indexes
+        if indexes is not None:
+            await indexes.flush()
+        if self._embedding is not None:
+            await self._embedding.stop()
+
+    def reader(self) -> pipeline.Reader:
+        """Return what reads need."""
+        return pipeline.Reader(
+            self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking, self.stage
+        )
+
+    @property
+    def candidates(self) -> int:
+        """Best candidates of a recall that the reranker is asked about; 0 without one."""
+        if self.reranking is None or self.stage.mode is Privacy.BLOCK:
+            return 0
+        return self.reranking.candidates
+
+    async def find(self) -> str | None:
+        """Return the id of the session's context; None when nothing was ever written."""
+        self.retain()
+        if self.context_id is None:
+            try:
+                context = await self.storage.context(self.session_id, namespace=self.namespace)
+            except SessionNotFoundError:
+                return None
+            self._check(context.counter)
+            if self.reflects is not None and self.config.worker.enabled:
+                from acms.facts import request
+
+                await request.catch_up(self, context.id)
+            self.namespace = context.namespace  # it may have been found by its id
+            self.context_id = context.id  # last: who sees it writes at once
+        return self.context_id
+
+    async def ensure(self) -> str:
+        """Return the id of the session's context, creating it on the first write."""
+        self.retain()
+        found = self.context_id
+        if found is None:
+            if self._creating is None:
+                self._creating = asyncio.ensure_future(self._found())
+            creating = self._creating
+            try:
+                found = await asyncio.shield(creating)  # all who wait go on in the order in which they came
+            finally:
+                if creating.done() and self._creating is creating:
+                    self._creating = None
+        return found
+
+    async def _found(self) -> str:
+        return await self.find() or await self._create()
+
+    async def _create(self) -> str:
+        context = await self.storage.create(
+            ContextDraft(
+                key=self.session_id,
+                namespace=self.namespace,
+                counter=self.counter.name,
+                created_at=datetime.now(UTC),
+            )
+        )
+        self._check(context.counter)
+        self.context_id = context.id
+        return context.id
+
+    def _check(self, name: str) -> None:
+        if name != self.counter.name:
+            raise ConfigurationError(
+                f"the messages of {self.session_id!r} were counted with {name!r}, not {self.counter.name!r}",
+                options=(f"open the session with a token counter named {name!r}",),
+            )
+
+    def retain(self) -> None:
+        """Count as a user of the storage handle, once."""
+        if not self.retained:
+            handles.retain(self.handle)
+            self.retained = True
+
+    def tell(self, event: Event) -> None:
+        """Give an event to whoever listens; a listener that fails changes nothing."""
+        tell(self.config.on_event, event)
+
+    def rewritten(self, context: str, version: int, target: str, reason: str) -> None:
+        """Report that something was put out of force."""
+        self.tell(Rewritten(context_id=context, version=version, target_id=target, reason=reason))
+
+    def work(self) -> None:
+        """See to it that the jobs this process asked for are worked off."""
+        if not self.config.worker.enabled:
+            return
+        from acms.jobs import operator
+
+        counters = handles.shared(self.handle).counters
+        counters.setdefault(self.counter.name, self.counter)
+        background = self.background
+        if not self._served:
+            self._served = True
+            summarizers = () if self.summarizer is None else (self.summarizer,)
+            reflectors = () if self.reflector is None else (self.reflector,)
+            found = operator.handlers(
+                self.config, summarizers, counters, reflectors=reflectors, handle=self.handle
+            )
+            for kind, handler in found.items():
+                background.serve(kind, handler)
+        background.poke()
+
+    async def rest(self, context: str | None) -> None:
+        """Wait until the jobs of this process are worked off, and those of a log that another process holds.
+
+        Of these the ones that can be done here: when the other process was killed they are taken over.
+        """
+        from acms.jobs.worker import POLL
+
+        background = self.background
+        await background.settled()
+        if context is None or not self.config.worker.enabled:
+            return
+        held = JobQuery(context=context, states=(JobState.RUNNING,))
+        asked = False
+        while self.retained:  # else closed meanwhile, and a look would open the store again
+            found = (await self.storage.jobs(held)).items
+            if found and not asked:
+                self.work()
+                asked = True
+            if not any(background.serves(job) for job in found):
+                return
+            await asyncio.sleep(POLL)
+            await background.settled()
+
+    @property
+    def watch(self) -> Watch:
+        """Return how an append asks for a compaction."""
+        found = self._watch
+        if found is None:
+            kind = span.kind_of(self.summarizer)
+            found = self._watch = Watch(self.namespace, self.config.compaction, kind)
+        return found
+
+    def show(self, verb: str, items: ContextItems) -> ContextItems:
+        """Report a plan."""
+        if self.config.on_event is not None:
+            event = Planned(
+                context_id=items.context,
+                verb=verb,
+                version=items.version,
+                budget=items.budget,
+                used_tokens=items.tokens,
+                items=len(items),
+                omitted=items.ledger.omitted,
+                warnings=items.ledger.warnings,
+            )
+            self.tell(event)
+        if items.ledger.warnings:
+            log(
+                logging.WARNING,
+                "plan_warning",
+                context=items.context,
+                verb=verb,
+                warnings=items.ledger.warnings,
+            )
+        log(
+            logging.DEBUG,
+            verb,
+            context=items.context,
+            version=items.version,
+            tokens=items.tokens,
+            items=len(items),
+        )
+        return items
+
+
+def _a_store(storage: Any) -> StorageBackend:
+    """Return a store; a URL, a class and what else is passed by mistake are told what would be one."""
+    if (
+        isinstance(storage, type)
+        or not callable(getattr(storage, "append", None))
+        or not hasattr(storage, "__dict__")
+    ):
+        what = storage.__name__ if isinstance(storage, type) else type(storage).__name__
+        raise ConfigurationError(
+            f"storage must be an open store, not {what}", options=('open_storage("sqlite:///memory.db")',)
+        )
+    return storage
+
+
+def _usable(embedder: Any) -> Embedder:
+    dimension = getattr(embedder, "dimension", None)
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise ConfigurationError("embedder.dimension must be a positive whole number")
+    if isinstance(embedder, type) or not callable(getattr(embedder, "embed", None)):
+        raise ConfigurationError("embedder must be an object with an async method embed(texts)")
+    found: Embedder = embedder
+    return found
+
+
+def _in_front(storage: StorageBackend, config: ACMSConfig) -> StorageBackend:
+    """Return the handle behind its one cache, which all sessions on it share; the first one sets its size."""
+    if not config.cache.enabled or isinstance(storage, CachedStorage):
+        return storage
+    shared = handles.shared(storage)
+    if shared.front is None:
+        shared.front = CachedStorage(storage, max_bytes=config.cache.max_bytes)
+    return shared.front

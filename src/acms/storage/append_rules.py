@@ -1,0 +1,277 @@
+"""Decisions every store makes alike: is an append a repeat, does its expectation hold, what is the new head."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    CorruptRecordError,
+    ForkDepthError,
+    GoneError,
+    IdempotencyMismatchError,
+    LeaseLostError,
+    StorageError,
+    ValidationError,
+)
+from acms.log.validation import name
+from acms.model import (
+    ANY,
+    EMPTY,
+    UNFINISHED,
+    Append,
+    Context,
+    ContextDraft,
+    Done,
+    Draft,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Job,
+    JobQuery,
+    JobState,
+    Json,
+    Kind,
+    Lease,
+    Receipt,
+    Retry,
+    State,
+)
+
+_MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
+"""What says something of its own: a retraction that names its target repeats nothing of it."""
+RESTORE_BATCH = 1000
+"""Entries of a restored log that are written at once, or the whole append if it is longer."""
+MAX_LINEAGE = 64
+"""Segments a fork may inherit before it must be copied instead."""
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""A job that was changed further than this in the future was changed under a clock that has been set back since."""
+
+
+def check(op: Append, head: Head) -> None:
+    """Raise when an append may not go on this head."""
+    expected = op.expect.last_message
+    if expected is not ANY and expected != head.last_message:
+        raise ConflictError(
+            f"the newest message is {head.last_message}, not {expected}",
+            options=("read the head again and decide again",),
+        )
+    if op.expect.version is not None and op.expect.version != head.version:
+        raise ConflictError(
+            f"the log is at version {head.version}, not {op.expect.version}",
+            options=("read the head again and decide again",),
+        )
+    if op.expect.rewrites is not None and op.expect.rewrites != head.rewrites:
+        raise ConflictError(
+            f"{head.rewrites - op.expect.rewrites} rewrites came between",
+            options=("check that every target is still in force and submit again",),
+        )
+    for draft in op.drafts:
+        for first, last in draft.replaces:
+            if not 1 <= first <= last <= head.version:
+                wrong = f"{first}..{last} is not a span of versions up to {head.version}"
+                raise ValidationError(wrong, field="replaces")
+        if draft.key is not None:
+            name(draft.key, "key")
+
+
+def check_read(newest: int | None, limit: int | None) -> None:
+    """Raise when a read asks for the last and the first entries at once, or for less than none."""
+    if newest is not None and limit is not None:
+        raise ValidationError("newest and limit exclude each other", field="newest")
+    for field, wanted in (("newest", newest), ("limit", limit)):
+        if wanted is not None and wanted < 0:
+            raise ValidationError(f"must not be negative, was {wanted}", field=field)
+
+
+def cited(op: Append) -> list[str]:
+    """Return the ids from which an append says that something of it was made."""
+    return [id for draft in op.drafts if draft.kind in _MADE for id in draft.sources]
+
+
+def check_cited(entries: Iterable[Entry | None]) -> None:
+    """Raise when something was made from an entry that is erased: it would bring back what is gone."""
+    for entry in entries:
+        if entry is not None and entry.state is State.ERASED:
+            raise GoneError(f"{entry.id} was erased, and so is what was made from it")
+
+
+def repeats(op: Append, known: Sequence[Entry | None]) -> bool:
+    """Return whether every draft of an append was stored before under its key; `known` has one entry per draft.
+
+    `IdempotencyMismatchError` when only some were, or when a key was used for something else.
+    """
+    if not any(entry is not None for entry in known):
+        return False
+    for draft, entry in zip(op.drafts, known, strict=True):
+        if entry is None:
+            raise IdempotencyMismatchError(
+                f"some keys of this append are new and others are not: {draft.key!r} is new",
+                options=("repeat exactly the same append", "use new keys"),
+            )
+        if entry.state is State.LIVE and not same(draft, entry):
+            raise IdempotencyMismatchError(
+                f"key {draft.key!r} was used before for another entry", options=("use a new key",)
+            )
+    return True
+
+
+def same(draft: Draft, entry: Entry) -> bool:
+    """Return whether a draft says what an entry says; when it was said may differ between two tries."""
+    return (
+        draft.kind is entry.kind
+        and draft.role is entry.role
+        and draft.content == entry.content
+        and draft.parts == entry.parts
+        and dict(draft.data) == dict(entry.data)
+        and dict(draft.metadata) == dict(entry.metadata)
+    )
+
+
+def receipt(
+    head: Head, entries: Sequence[tuple[int, str, int | None, bytes]], durability: Durability
+) -> Receipt:
+    """Return the receipt for (version, id, position, chain) of new entries."""
+    return Receipt(
+        head=head,
+        versions=(entries[0][0], entries[-1][0]) if entries else (head.version + 1, head.version),
+        ids=tuple(id for _, id, _, _ in entries),
+        positions=tuple(position for _, _, position, _ in entries),
+        chains=tuple(chain for _, _, _, chain in entries),
+        durability=durability,
+    )
+
+
+def repeated(head: Head, entries: Sequence[Entry], durability: Durability) -> Receipt:
+    """Return the receipt for entries that were there before."""
+    found = [(entry.version, entry.id, entry.position, entry.chain) for entry in entries]
+    return replace(receipt(head, found, durability), repeated=True)
+
+
+def counts(drafts: Sequence[Draft]) -> tuple[int, int, int]:
+    """Return how many messages, message tokens and rewrites some drafts add."""
+    messages = tokens = rewrites = 0
+    for draft in drafts:
+        if draft.kind is Kind.MESSAGE:
+            messages += 1
+            tokens += draft.tokens
+        if draft.replaces:
+            rewrites += 1
+    return messages, tokens, rewrites
+
+
+def kept(value: Any) -> Any:
+    """Return a value of the caller as a store in memory keeps it: a mapping as a copy that nobody can write to."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+
+def blanked(entry: Entry, to: State) -> Entry:
+    """Return what is left of an entry that expires or is erased."""
+    left = replace(entry, content="", parts=(), data=EMPTY, metadata=EMPTY, salt=None, state=to)
+    return replace(left, key=None, actor=None) if to is State.ERASED else left
+
+
+def unexpected(error: Exception) -> ACMSError:
+    """Return the refusal of an operation that failed on what the caller gave."""
+    bad_input = isinstance(error, UnicodeEncodeError | OverflowError)
+    refused = (ValidationError if bad_input else StorageError)(f"{type(error).__name__}: {error}")
+    refused.__cause__ = error
+    return refused
+
+
+def job_number(id: str) -> int:
+    """Return the number a job id is; 0, which no job has, when it is none."""
+    return int(id) if id.isascii() and id.isdecimal() and len(id) <= 18 else 0
+
+
+def unfinished(query: JobQuery) -> bool:
+    """Return whether only jobs are listed that are still to be done."""
+    return bool(query.states) and set(query.states) <= set(UNFINISHED)
+
+
+def outcome(job: Job, found: Retry | Failed | Done) -> tuple[JobState, str | None, datetime]:
+    """Return the state of a job after an attempt, its error, and when it is due."""
+    if isinstance(found, Retry):
+        return JobState.READY, found.error, found.not_before
+    if isinstance(found, Failed):
+        return JobState.CANCELLED if found.cancelled else JobState.FAILED, found.error, job.not_before
+    return JobState.DONE, None, job.not_before
+
+
+def lost(lease: Lease) -> LeaseLostError:
+    """Return the refusal of an attempt that does not hold its job."""
+    return LeaseLostError(f"attempt {lease.attempt} no longer holds job {lease.job.id}")
+
+
+def no_job(id: object) -> GoneError:
+    """Return the refusal of a lease on a job nobody knows."""
+    return GoneError(f"job {id} does not exist")
+
+
+def taken(job: str, twin: str) -> ConflictError:
+    """Return the refusal to try a job again while another one does its work."""
+    return ConflictError(
+        f"job {twin} is to do the work of job {job}",
+        retryable=False,
+        options=(f"let job {twin} end, or cancel it",),
+    )
+
+
+def segments(
+    owner: str, lineage: Sequence[tuple[str, int]], first: int, last: int
+) -> list[tuple[str, int, int]]:
+    """Split versions first..last of a context into (owner, first, last) runs, ascending."""
+    runs: list[tuple[str, int, int]] = []
+    start = 1
+    for ancestor, upto in lineage:
+        if upto >= start:
+            runs.append((ancestor, max(first, start), min(last, upto)))
+            start = upto + 1
+    runs.append((owner, max(first, start), last))
+    return [(name, low, high) for name, low, high in runs if low <= high]
+
+
+def inherit(parent: str, lineage: Sequence[tuple[str, int]], fork: int) -> tuple[tuple[str, int], ...]:
+    """Return the lineage of a fork of `parent` at a version: its ancestors' segments cut there, then its own."""
+    runs = segments(parent, lineage, 1, fork)
+    if len(runs) > MAX_LINEAGE:
+        raise ForkDepthError(
+            f"a fork inherits at most {MAX_LINEAGE} segments",
+            options=("copy the context instead of forking it: session.copy(), acms fork --copy",),
+        )
+    return tuple((owner, last) for owner, _, last in runs)
+
+
+def inherited(settings: Mapping[str, Json], draft: ContextDraft) -> dict[str, Json]:
+    """Return the settings of a fork: what it takes over from its parent's, and its own."""
+    return {**{name: settings[name] for name in draft.inherit if name in settings}, **draft.settings}
+
+
+async def whole_appends(
+    context: Context, head: Head, entries: AsyncIterator[Entry]
+) -> AsyncIterator[list[Entry]]:
+    """Yield what a restored log lacks behind a head, about a thousand entries at a time, no append divided.
+
+    `CorruptRecordError` for entries of another log, `ConflictError` when what is stored is not this one.
+    """
+    batch: list[Entry] = []
+    start = 1 if context.fork is None else context.fork + 1
+    async for entry in entries:
+        if entry.context != context.id or entry.version < start:
+            raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+        if entry.version <= head.version:
+            if entry.version == head.version and entry.chain != head.chain:
+                raise ConflictError(f"{context.id} holds another log")
+            continue
+        batch.append(entry)
+        if len(batch) >= RESTORE_BATCH and batch[-1].batch != batch[0].batch:
+            yield [entry for entry in batch if entry.batch != batch[-1].batch]
+            batch = [entry for entry in batch if entry.batch == batch[-1].batch]
+    if batch:
+        yield batch

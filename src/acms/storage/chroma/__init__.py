@@ -1,0 +1,1 @@
+"""Vectors in Chroma, beside another store."""

@@ -1,0 +1,293 @@
+"""A client of Chroma behind a time limit: what blocks runs in threads, what fails is not tried again for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from acms.errors import ACMSError, ConfigurationError, MissingExtraError, VectorsUnavailableError
+from acms.observability.logging import log
+
+READ = 1_000
+"""Rows of one call that reads or deletes."""
+AT_ONCE = 4
+"""Calls at a time: one that hangs holds its thread for as long as it does."""
+OPENING = 30.0
+"""Seconds that loading the vendor's package may take, and opening a folder."""
+PAGE = 100
+"""Collections listed at a time."""
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """A vector that a search found: the id of its entry, and its bytes."""
+
+    entry: str
+    data: bytes
+
+
+class Chroma:
+    """The collections of one name in one Chroma."""
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        path: str | Path | None,
+        url: str | None,
+        collection: str,
+        timeout: float,
+        backoff: float,
+    ) -> None:
+        if sum(given is not None for given in (client, path, url)) != 1:
+            raise ConfigurationError("give a client, a path or a url", options=("path='vectors'",))
+        if url is not None and urlsplit(url).scheme not in ("http", "https"):
+            raise ConfigurationError(f"{url!r} is not the address of a server", options=("http://host:8000",))
+        if client is None and not _installed():
+            raise MissingExtraError("chroma", "chromadb")
+        self._prefix = f"{collection}-"
+        self._timeout = timeout
+        self._backoff = backoff
+        self._make = None if client is not None else partial(_client, path, url, timeout)
+        self._opens_in = OPENING if url is None else timeout
+        self._client: Any = client
+        self._opening = asyncio.Lock()
+        self._permits = asyncio.Semaphore(AT_ONCE)
+        self._not_before = float("-inf")
+        self._collections: dict[str, Any] = {}
+
+    def name(self, space: str, dimension: int) -> str:
+        """Return the name of the collection of a space, whose own name may hold what a collection's may not."""
+        digest = blake2b(space.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return f"{self._prefix}{digest}-{dimension}"
+
+    async def names(self) -> list[str]:
+        """Return the names of all collections of ours."""
+        return await self._ask(self._names)
+
+    async def work(self, collection: str, call: Callable[[Any], T]) -> T | None:
+        """Return what a call on a collection returns; None where there is no such collection."""
+        return await self._ask(partial(self._in, collection, call, None))
+
+    async def write(self, space: str, dimension: int, **rows: Any) -> None:
+        """Write ids, embeddings and metadatas to the collection of a space, which is made when it is new."""
+        call = partial(_write, rows)
+        await self._ask(partial(self._in, self.name(space, dimension), call, space))
+
+    async def close(self) -> None:
+        """Close a client that was opened here; the next call opens it again."""
+        client = self._client
+        if self._make is None or client is None:
+            return
+        self._client = None
+        self._collections.clear()
+        try:
+            await self._thread(partial(_close, client), self._timeout)
+        except Exception as error:
+            log(logging.WARNING, "vectors_not_closed", code=code(error))
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._not_before:
+            raise VectorsUnavailableError
+        try:
+            if self._client is None and self._make is not None:
+                async with self._opening:
+                    if self._client is None:
+                        await self._thread(_loaded, OPENING)
+                        self._client = await self._thread(self._make, self._opens_in, late=_close)
+            return await self._thread(work, self._timeout)
+        except Exception as error:
+            self._not_before = loop.time() + self._backoff
+            log(logging.WARNING, "vectors_unavailable", code=code(error), seconds=self._backoff)
+            raise VectorsUnavailableError(f"Chroma failed: {type(error).__name__}: {error}") from error
+
+    async def _thread(
+        self, work: Callable[[], T], seconds: float, *, late: Callable[[T], None] | None = None
+    ) -> T:
+        """Run a call in a thread that nobody waits for in the end: one that hangs keeps no process from leaving.
+
+        `late` is given a result that came too late.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def done(settle: Callable[[], None]) -> None:
+            self._permits.release()
+            if not future.done():
+                settle()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                settle = partial(future.set_exception, error)
+            else:
+                settle = partial(future.set_result, result)
+                if late is not None and future.done():
+                    late(result)
+            try:
+                loop.call_soon_threadsafe(done, settle)
+            except RuntimeError:  # the loop was closed meanwhile
+                return
+
+        async with asyncio.timeout(seconds):
+            await self._permits.acquire()
+            threading.Thread(target=run, name="acms-chroma", daemon=True).start()
+            return await future
+
+    # ── in a thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _names(self) -> list[str]:
+        found: list[str] = []
+        while True:
+            page = self._client.list_collections(limit=PAGE, offset=len(found))
+            found += [one.name for one in page]
+            if len(page) < PAGE:
+                return [one for one in found if one.startswith(self._prefix)]
+
+    def _in(self, collection: str, call: Callable[[Any], T], space: str | None) -> T | None:
+        from chromadb.errors import NotFoundError
+
+        known = self._collections.get(collection)
+        if known is not None:
+            try:
+                return call(known)
+            except NotFoundError:  # Chroma was emptied: what is remembered of it is no longer true
+                self._collections.pop(collection, None)
+        try:
+            if space is None:
+                known = self._client.get_collection(collection, embedding_function=None)
+            else:
+                known = self._client.get_or_create_collection(
+                    collection,
+                    embedding_function=None,
+                    configuration={"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 200}},
+                    metadata={"space": ascii(space)},
+                )
+            found = call(known)
+        except NotFoundError:
+            if space is not None:
+                raise
+            return None
+        self._collections[collection] = known
+        return found
+
+
+def _installed() -> bool:
+    """Look for the package without loading it, which takes a second or two."""
+    try:
+        return find_spec("chromadb") is not None
+    except ImportError:
+        return False
+
+
+def code(error: Exception) -> str:
+    """Return how a log names an error."""
+    return error.code if isinstance(error, ACMSError) else type(error).__name__
+
+
+# ── calls on a collection, in a thread ──────────────────────────────────────────────────────────────────────────────
+
+
+def _loaded() -> None:
+    import chromadb
+
+    del chromadb
+
+
+def _client(path: str | Path | None, url: str | None, timeout: float) -> Any:
+    import chromadb
+    from chromadb.config import Settings
+
+    settings = Settings(anonymized_telemetry=False)
+    if path is not None:
+        return chromadb.PersistentClient(path=str(path), settings=settings)
+    parts = urlsplit(str(url))
+    secure = parts.scheme == "https"
+    port = parts.port or (443 if secure else 8000)
+    client: Any = chromadb.HttpClient(host=parts.hostname or "", port=port, ssl=secure, settings=settings)
+    for session in _sessions(client):  # which would wait for ever, and keep their thread as long
+        session.timeout = timeout
+    return client
+
+
+def _sessions(client: Any) -> list[Any]:
+    """Return the HTTP sessions of a client; a folder has none."""
+    servers = [getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))]
+    return [session for server in servers if (session := getattr(server, "_session", None)) is not None]
+
+
+def _close(client: Any) -> None:
+    client.close()
+    for session in _sessions(client):  # which it leaves open
+        session.close()
+
+
+def _write(rows: Mapping[str, Any], collection: Any) -> None:
+    collection.upsert(**rows)
+
+
+def delete(collection: Any, **which: Any) -> None:
+    """Delete rows by `ids` or `where`."""
+    collection.delete(**which)
+
+
+def count(collection: Any, where: Mapping[str, Any]) -> int:
+    """Return how many rows there are of a kind."""
+    return len(collection.get(where=where, include=[])["ids"])
+
+
+def page(collection: Any, where: Mapping[str, Any], start: int) -> list[tuple[str, str]]:
+    """Return (id, id of the entry) of the next `READ` rows of a kind."""
+    found = collection.get(where=where, limit=READ, offset=start, include=["metadatas"])
+    return [(id, str(one["entry"])) for id, one in zip(found["ids"], found["metadatas"], strict=True)]
+
+
+def read(collection: Any, ids: Sequence[str], half: bool) -> list[tuple[str, bytes]]:
+    """Return (id, vector) of those that are there."""
+    found = collection.get(ids=list(ids), include=["embeddings"] if half else ["metadatas"])
+    rows = _halves(found["embeddings"]) if half else _exact(found["metadatas"])
+    return list(zip(found["ids"], rows, strict=True))
+
+
+def nearest(
+    collection: Any, vector: Sequence[float], size: int, where: Mapping[str, Any], half: bool
+) -> list[Record]:
+    """Return the nearest of a kind, best first."""
+    found = collection.query(
+        query_embeddings=[list(vector)], n_results=size, where=where, include=["metadatas", "embeddings"]
+    )
+    return _records(found["metadatas"][0], found["embeddings"][0], half)
+
+
+def some(collection: Any, where: Mapping[str, Any], half: bool) -> list[Record]:
+    """Return the first `READ` of a kind, in no order."""
+    found = collection.get(where=where, limit=READ, include=["metadatas", "embeddings"])
+    return _records(found["metadatas"], found["embeddings"], half)
+
+
+def _records(metadatas: Sequence[Mapping[str, Any]], embeddings: Any, half: bool) -> list[Record]:
+    rows = _halves(embeddings) if half else _exact(metadatas)
+    return [Record(str(one["entry"]), data) for one, data in zip(metadatas, rows, strict=True)]
+
+
+def _halves(embeddings: Any) -> list[bytes]:
+    """Return vectors as 16-bit floats: Chroma changes the last bits of 32, far below what 16 tell apart."""
+    return [row.tobytes() for row in np.asarray(embeddings, np.float32).astype("<f2")]
+
+
+def _exact(metadatas: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    return [b64decode(one["exact"]) for one in metadatas]

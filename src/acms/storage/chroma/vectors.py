@@ -1,0 +1,523 @@
+"""A home for vectors in Chroma, in front of any store that keeps the books. Needs the extra `chroma`.
+
+A vector row is kept twice: the store inside has its version, part, place in the text and number, with a mark of 21
+bytes instead of the vector; Chroma has the vector under (tenant, context that owns the entry, version, part). The mark
+is a checksum, so what Chroma lost, or has of another day, is not taken for what was written: such a row is not returned
+and counts as missing, until it is written again. Everything in Chroma can be made again from the log (decision 0024).
+
+A call that Chroma does not answer in time fails, and so do all others for the next seconds without being tried: a
+search falls back on words, and what is written in the background is dropped and found missing later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.errors import ValidationError, VectorsUnavailableError
+from acms.log.hash_chain import locate
+from acms.log.validation import name
+from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
+from acms.observability.logging import log
+from acms.ports import StorageBackend
+from acms.storage import append_rules as lineages
+from acms.storage.chroma import client as chroma_client
+from acms.storage.chroma.client import READ, Chroma, Record, code
+from acms.storage.search import cosines
+from acms.storage.wrapper import WrapperStorage
+from acms.text import index_record
+
+WRITE = 500
+"""Vectors of one call that writes."""
+QUEUED = 1_024
+"""Calls that may wait to be written in the background."""
+NEAREST = 64
+"""Vectors that a search looks at first; more when several of them belong to one entry."""
+MOST = 4_096
+"""Vectors that a search looks at in the end."""
+HIDDEN = 100
+"""Deleted contexts that a search leaves out one by one."""
+KNOWN = 4_096
+"""Contexts whose lineage is remembered."""
+
+_MARK = struct.Struct("<4sI13s")
+"""Sign, dimension, checksum. 21 bytes: no vector of 16- or 32-bit numbers has that length."""
+_SIGN = b"\0vec"
+_HALF = "/f16/"
+"""In the name of a space of 16-bit floats; others have 32 bits."""
+
+
+class _Vector(NamedTuple):
+    """A vector row on its way to Chroma."""
+
+    row: Derived
+    values: NDArray[np.float32]
+
+
+class ChromaVectors(WrapperStorage):
+    """Keeps the bytes of vectors in Chroma and everything else in the store inside.
+
+        ChromaVectors(storage, path="vectors")                  a folder, of one process at a time
+        ChromaVectors(storage, url="http://vectors:8000")       a server, for many
+        ChromaVectors(storage, client=client)                   a client of yours; it is not closed
+
+    The vectors of one space are one collection, whose name starts with `collection`. A call may take `timeout` seconds;
+    after one that failed none is tried for `backoff` seconds.
+    """
+
+    def __init__(
+        self,
+        inner: StorageBackend,
+        client: Any = None,
+        *,
+        path: str | Path | None = None,
+        url: str | None = None,
+        collection: str = "acms",
+        timeout: float = 2.0,
+        backoff: float = 5.0,
+    ) -> None:
+        super().__init__(inner)
+        self._chroma = Chroma(
+            client, path=path, url=url, collection=collection, timeout=timeout, backoff=backoff
+        )
+        self._contexts: dict[str, Context] = {}
+        self._queue: deque[tuple[str, Sequence[Derived]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store rows; vectors nobody waits for are written in the background, in order, or dropped with a warning.
+
+        Waiting, `VectorsUnavailableError` says that nothing was stored.
+        """
+        if not wait:
+            cards_only = all(row.space == index_record.SPACE for row in rows)
+            if cards_only or (not self._busy and all(_values(row) is None for row in rows)):
+                return await self.inner.put_derived(context, rows, wait=False)
+            if len(self._queue) >= QUEUED:
+                self._dropped(context, len(rows), "QUEUE_FULL")
+                return 0
+            self._queue.append((context, rows))
+            if not self._busy:
+                self._pump = asyncio.get_running_loop().create_task(self._run())
+            return len(rows)
+        await self._drained()
+        return await self._put(context, rows, wait=True)
+
+    @property
+    def _busy(self) -> bool:
+        return self._pump is not None and not self._pump.done()
+
+    async def _drained(self) -> None:
+        while self._pump is not None and self._busy:
+            await asyncio.wait([self._pump])
+
+    async def _run(self) -> None:
+        while self._queue:
+            context, rows = self._queue.popleft()
+            while self._queue and self._queue[0][0] == context and len(rows) < WRITE:
+                rows = [*rows, *self._queue.popleft()[1]]
+            try:
+                await self._put(context, rows, wait=False)
+            except Exception as error:
+                self._dropped(context, len(rows), code(error))
+
+    def _dropped(self, context: str, rows: int, code: str) -> None:
+        log(logging.WARNING, "vectors_not_stored", context=context, code=code, rows=rows)
+
+    async def _put(self, context: str, rows: Sequence[Derived], *, wait: bool) -> int:
+        vectors = [_Vector(row, values) for row in rows if (values := _values(row)) is not None]
+        if not vectors:
+            return await self.inner.put_derived(context, rows, wait=wait)
+        head = await self.inner.head(context)
+        entries = await self._entries(context, {row.version for row in rows}, head.version)
+        live = {version: entry for version, entry in entries.items() if entry.state is State.LIVE}
+        # Chroma first: a mark without its vector would be read as a loss, a vector without its mark is not read at all.
+        for (space, dimension), some in _by_collection(
+            vector for vector in vectors if vector.row.version in live
+        ):
+            for start in range(0, len(some), WRITE):
+                await self._upsert(space, dimension, some[start : start + WRITE], live)
+        sizes = {id(vector.row): len(vector.values) for vector in vectors}
+        kept = await self.inner.put_derived(
+            context,
+            [replace(row, data=_mark(sizes[id(row)], row.data)) if id(row) in sizes else row for row in rows],
+            wait=wait,
+        )
+        if (
+            await self.inner.head(context)
+        ).epoch != head.epoch:  # something was erased meanwhile: was it this?
+            after = await self._entries(context, set(live), head.version)
+            gone = [version for version, entry in after.items() if entry.state is State.ERASED]
+            if gone:
+                await self._forget(context, gone)
+        return kept
+
+    async def _upsert(
+        self, space: str, dimension: int, some: Sequence[_Vector], entries: Mapping[int, Entry]
+    ) -> None:
+        owners = [await self._context(entries[vector.row.version].context) for vector in some]
+        last = {
+            self._id(owner.id, vector.row): (vector, owner)
+            for vector, owner in zip(some, owners, strict=True)
+        }
+        metadatas: list[dict[str, Any]] = []
+        for vector, owner in last.values():
+            entry = entries[vector.row.version]
+            metadata: dict[str, Any] = {
+                "tenant": self.tenant,
+                "namespace": owner.namespace,
+                "context": owner.id,
+                "version": entry.version,
+                "entry": entry.id,
+                "found": _findable(entry),
+            }
+            if _HALF not in space:  # rounding does not bring these back to the last bit
+                metadata["exact"] = b64encode(vector.row.data).decode()
+            metadatas.append(metadata)
+        values = np.stack([vector.values for vector, _ in last.values()])
+        await self._chroma.write(space, dimension, ids=list(last), embeddings=values, metadatas=metadatas)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space by sequence number, without those whose vector Chroma has lost.
+
+        `VectorsUnavailableError` when Chroma does not answer: a later call may have them.
+        """
+        rows = await self.inner.derived(context, space, after=after, at=at)
+        marked = [row for row in rows if _marked(row)]
+        if not marked:
+            return rows
+        there = await self._there(context, space, marked)
+        found = [
+            replace(row, data=there[row.version, row.part]) if _marked(row) else row
+            for row in rows
+            if not _marked(row) or (row.version, row.part) in there
+        ]
+        if len(found) < len(rows):
+            log(logging.WARNING, "vectors_lost", context=context, space=space, rows=len(rows) - len(found))
+        return found
+
+    async def _there(
+        self, context: str, space: str, marked: Sequence[Derived]
+    ) -> dict[tuple[int, int], bytes]:
+        """Return the vectors of those of the marked rows that Chroma has as they were written, by version and part."""
+        known = await self._context(context)
+        runs = lineages.segments(
+            context, known.lineage, min(row.version for row in marked), max(row.version for row in marked)
+        )
+        found: dict[tuple[int, int], bytes] = {}
+        of = {row.version: owner for row in marked for owner, low, high in runs if low <= row.version <= high}
+        sized = sorted(marked, key=lambda row: _MARK.unpack(row.data)[1])
+        for dimension, group in groupby(sized, lambda row: _MARK.unpack(row.data)[1]):
+            rows = {self._id(of[row.version], row): row for row in group}
+            ids = list(rows)
+            for start in range(0, len(ids), READ):
+                read = partial(chroma_client.read, ids=ids[start : start + READ], half=_HALF in space)
+                for id, data in await self._chroma.work(self._chroma.name(space, dimension), read) or ():
+                    row = rows[id]
+                    if _mark(dimension, data) == row.data:
+                        found[row.version, row.part] = data
+        return found
+
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
+        """Return live entries without a row in the space, and those that have one whose vector is not in Chroma."""
+        found = await self.inner.missing(space, context=context, limit=limit, after=after)
+        if space == index_record.SPACE or limit == 0:
+            return found
+        by_context: dict[str, set[int]] = {}
+        for of, version in found:
+            by_context.setdefault(of, set()).add(version)
+        if context is not None:
+            by_context.setdefault(context, set()).update(await self._lost(space, context, after, limit))
+        else:
+            async for one in self._live():
+                own = await self._lost(space, one.id, max(after, one.fork or 0), limit)
+                by_context.setdefault(one.id, set()).update(own)
+        return [(of, version) for of, versions in by_context.items() for version in sorted(versions)][:limit]
+
+    async def _lost(self, space: str, context: str, after: int, limit: int) -> list[int]:
+        """Return the first versions of live entries some of whose vectors are not in Chroma."""
+        rows = [
+            row for row in await self.inner.derived(context, space) if row.version > after and _marked(row)
+        ]
+        rows.sort(key=lambda row: row.version)
+        lost: list[int] = []
+        for start in range(0, len(rows), READ):
+            some = rows[start : start + READ]
+            there = await self._there(context, space, some)
+            gone = {row.version for row in some if (row.version, row.part) not in there} - set(lost)
+            entries = await self._entries(context, gone, max(gone, default=0))
+            lost += [
+                version
+                for version, entry in sorted(entries.items())
+                if entry.state is State.LIVE and entry.content
+            ]
+            if len(lost) >= limit:
+                break
+        return lost[:limit]
+
+    async def _live(self) -> AsyncIterator[Context]:
+        after: str | None = None
+        while True:
+            page = await self.inner.contexts(ContextQuery(after=after, limit=READ))
+            for one in page.items:
+                yield one
+            after = page.next_after
+            if after is None:
+                return
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search words in the store inside and vectors in Chroma; without an answer from Chroma by words alone.
+
+        Chroma chooses the nearest vectors, approximately; their cosines are then computed as every store does.
+        """
+        best = {hit.id: hit for hit in await self.inner.search(query)}
+        if query.vector and query.space and query.limit > 0:
+            try:
+                near = await self._nearest(query, query.space, query.vector)
+            except VectorsUnavailableError:  # which is logged: words must do
+                near = []
+            for hit in near:
+                if hit.id not in best or hit.score > best[hit.id].score:
+                    best[hit.id] = hit
+        return sorted(best.values(), key=lambda hit: (-hit.score, hit.id))[: max(0, query.limit)]
+
+    async def _nearest(self, query: Search, space: str, vector: tuple[float, ...]) -> list[Hit]:
+        if not _comparable(np.asarray(vector, np.float64)):
+            return []
+        try:
+            namespace = name(query.namespace, "namespace")
+        except ValidationError:  # there can be none of that name
+            return []
+        collection, half = self._chroma.name(space, len(vector)), _HALF in space
+        hidden: list[str] = []
+        hits: list[Hit] = []
+        look = NEAREST
+        while True:
+            where: list[dict[str, Any]] = [
+                {"tenant": self.tenant},
+                {"namespace": namespace},
+                {"found": True},
+                *({"context": {"$ne": one}} for one in hidden),
+            ]
+            ask = partial(chroma_client.nearest, vector=vector, size=look, where={"$and": where}, half=half)
+            records = await self._chroma.work(collection, ask) or []
+            hits, more = await self._hits(vector, records, namespace)
+            if len(hits) >= query.limit or len(hidden) >= HIDDEN:
+                return hits
+            if more:  # deleted: asked again without them
+                hidden += more
+            elif len(records) == look and look < MOST:
+                look *= 4
+            else:
+                break
+        # An index by neighbours may miss some where there are few, or many alike: the first thousand are all compared.
+        some = partial(chroma_client.some, where={"$and": where}, half=half)
+        records = await self._chroma.work(collection, some) or []
+        beside, _ = await self._hits(vector, records, namespace)
+        return list({hit.id: hit for hit in (*hits, *beside)}.values())
+
+    async def _hits(
+        self, vector: Sequence[float], records: Sequence[Record], namespace: str
+    ) -> tuple[list[Hit], list[str]]:
+        """Score what Chroma found; without what the books say is gone, and with the contexts they say are hidden."""
+        scores: dict[str, float] = {}
+        query = Search(namespace=namespace, space="", vector=tuple(vector))
+        for (id, _), score in cosines(query, ((record.entry, 0, record.data) for record in records)):
+            scores[id] = max(scores.get(id, 0.0), score)
+        live: dict[str, bool] = {}
+        hits: list[Hit] = []
+        for entry in await self.inner.get(list(scores)):
+            if entry is None or entry.state is not State.LIVE:
+                continue
+            if entry.context not in live:
+                owner = await self.inner.context(entry.context)
+                live[entry.context] = owner.deleted_at is None and owner.namespace == namespace
+            if live[entry.context] and scores[entry.id] > 0 and _findable(entry):
+                hits.append(Hit(context=entry.context, id=entry.id, score=scores[entry.id]))
+        return hits, [context for context, alive in live.items() if not alive]
+
+    # ── erasing, moving, tidying up ─────────────────────────────────────────────────────────────────────────────────
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete content; of erased entries the vectors in Chroma too. A copy it could not delete is logged."""
+        changed = await self.inner.blank(context, versions, to=to, audit=audit)
+        if to is State.ERASED:
+            try:
+                await self._forget(context, versions)
+            except VectorsUnavailableError as error:
+                log(
+                    logging.ERROR,
+                    "vectors_not_erased",
+                    context=context,
+                    code=error.code,
+                    entries=len(versions),
+                )
+        return changed
+
+    async def _forget(self, context: str, versions: Iterable[int]) -> None:
+        for owner, own in await self._owned(context, versions):
+            for start in range(0, len(own), READ):
+                where = self._where(owner, own[start : start + READ])
+                for one in await self._chroma.names():
+                    await self._chroma.work(one, partial(chroma_client.delete, where=where))
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return where Chroma still has vectors of erased entries."""
+        del texts
+        places: dict[str, list[int]] = {}
+        for place in map(locate, ids):
+            if place is not None:
+                places.setdefault(place[0], []).append(place[1])
+        found: list[str] = []
+        try:
+            for owner, own in places.items():
+                for start in range(0, len(own), READ):
+                    where = self._where(owner, own[start : start + READ])
+                    for one in await self._chroma.names():
+                        left = await self._chroma.work(one, partial(chroma_client.count, where=where))
+                        if left:
+                            found.append(f"{owner}: {left} vectors in Chroma")
+        except VectorsUnavailableError:
+            found.append("Chroma did not answer, and may have vectors: acms reindex deletes them")
+        return found
+
+    async def adopt(self, context: str, space: str) -> int:
+        """Move the vectors of a log that still lie in the store inside to Chroma; return how many."""
+        rows = await self.inner.derived(context, space)
+        moving = [row for row in rows if _values(row) is not None]
+        for start in range(0, len(moving), WRITE):
+            await self.put_derived(context, moving[start : start + WRITE])
+        return len(moving)
+
+    async def prune(self) -> int:
+        """Delete vectors of this tenant whose entry is gone from the store inside; return how many.
+
+        Chroma has such when it did not answer while an entry was erased, or got a vector from a call given up before.
+        """
+        deleted = 0
+        for one in await self._chroma.names():
+            start = 0
+            while True:
+                page = partial(chroma_client.page, where={"tenant": self.tenant}, start=start)
+                records = await self._chroma.work(one, page) or []
+                entries = await self.inner.get([entry for _, entry in records])
+                gone = [
+                    id
+                    for (id, _), entry in zip(records, entries, strict=True)
+                    if entry is None or entry.state is State.ERASED
+                ]
+                if gone:
+                    await self._chroma.work(one, partial(chroma_client.delete, ids=gone))
+                    deleted += len(gone)
+                if len(records) < READ:
+                    break
+                start += len(records) - len(gone)
+        return deleted
+
+    async def aclose(self) -> None:
+        """Write what waits in the background and release everything."""
+        await self._drained()
+        await self._chroma.close()
+        await self.inner.aclose()
+
+    # ── the books ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _context(self, id: str) -> Context:
+        """Return a context; what is used of it never changes."""
+        found = self._contexts.get(id)
+        if found is None:
+            if len(self._contexts) >= KNOWN:
+                self._contexts.clear()
+            found = self._contexts[id] = await self.inner.context(id)
+        return found
+
+    async def _entries(self, context: str, versions: Iterable[int], last: int) -> dict[int, Entry]:
+        """Read entries by version, those that lie close together at once."""
+        wanted = sorted(version for version in set(versions) if 1 <= version <= last)
+        found: dict[int, Entry] = {}
+        start = 0
+        for place in range(1, len(wanted) + 1):
+            if place == len(wanted) or wanted[place] - wanted[place - 1] > 8:
+                low, high = wanted[start], wanted[place - 1]
+                for entry in await self.inner.read(context, after=low - 1, before=high + 1):
+                    found[entry.version] = entry
+                start = place
+        return {version: found[version] for version in wanted if version in found}
+
+    async def _owned(self, context: str, versions: Iterable[int]) -> list[tuple[str, list[int]]]:
+        """Return which context owns which of some versions."""
+        wanted = sorted({version for version in versions if 1 <= version < 2**32})
+        if not wanted:
+            return []
+        known = await self._context(context)
+        runs = lineages.segments(context, known.lineage, wanted[0], wanted[-1])
+        return [(owner, [n for n in wanted if low <= n <= high]) for owner, low, high in runs]
+
+    def _id(self, owner: str, row: Derived) -> str:
+        return f"{self.tenant}/{owner}/{row.version}/{row.part}"
+
+    def _where(self, owner: str, versions: Sequence[int]) -> dict[str, Any]:
+        return {"$and": [{"tenant": self.tenant}, {"context": owner}, {"version": {"$in": list(versions)}}]}
+
+
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _values(row: Derived) -> NDArray[np.float32] | None:
+    """Return the numbers of a vector; None for a row that stays inside: it is none, or Chroma could not compare it."""
+    half = _HALF in row.space
+    if row.space == index_record.SPACE or not row.data or len(row.data) % (2 if half else 4):
+        return None
+    values = np.frombuffer(row.data, "<f2" if half else "<f4")
+    return values.astype(np.float32) if _comparable(values) else None
+
+
+def _comparable(values: NDArray[np.floating]) -> bool:
+    """Return whether the square of a vector's length is a number that 32 bits hold, and not zero."""
+    if not np.isfinite(values).all():
+        return False
+    wide = values.astype(np.float64)
+    return bool(1e-30 < float(np.dot(wide, wide)) < 1e30)
+
+
+def _mark(dimension: int, data: bytes) -> bytes:
+    return _MARK.pack(_SIGN, dimension, blake2b(data, digest_size=13).digest())
+
+
+def _marked(row: Derived) -> bool:
+    return len(row.data) == _MARK.size and row.data.startswith(_SIGN)
+
+
+def _by_collection(vectors: Iterable[_Vector]) -> Iterable[tuple[tuple[str, int], list[_Vector]]]:
+    found: dict[tuple[str, int], list[_Vector]] = {}
+    for vector in vectors:
+        found.setdefault((vector.row.space, len(vector.values)), []).append(vector)
+    return found.items()
+
+
+def _findable(entry: Entry) -> bool:
+    """Return whether a search across contexts may find an entry."""
+    return entry.kind in (Kind.FACT, Kind.SUMMARY) or (entry.kind is Kind.MESSAGE and bool(entry.markers))

@@ -1,0 +1,285 @@
+"""Key-value memory: what its homes have in common, the home in memory, and `open_kv`.
+
+A home keeps the JSON text of a value as it was written: no digit, no name and no order is lost on any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+from urllib.parse import unquote
+
+from acms.errors import ConfigurationError, ConflictError, CorruptRecordError, HandleError, ValidationError
+from acms.log import validation
+from acms.log.entry_json import dump, load_mapping
+from acms.log.hash_chain import Entropy, micros, moment, token
+from acms.model import Json, KVEntry
+
+Clock = Callable[[], datetime]
+How = Literal["any", "new", "known"]
+"""Whatever is there, only when nothing is there, or only when it is still at a revision."""
+REVISION = 16
+"""Base-32 digits: 80 random bits, so that none comes back after a delete or with a restored backup."""
+
+
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+class KVHome(ABC):
+    """What every home does in front of its medium: check, write as JSON, read back."""
+
+    _clock: Clock
+    _entropy: Entropy
+
+    async def __aenter__(self) -> Self:
+        """Use the store in a block."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close it; a later call opens it again."""
+        await self.aclose()
+
+    async def get(self, key: str) -> KVEntry | None:
+        """Return what is stored under a key; None when nothing is."""
+        row = await self._get(validation.key(key))
+        return None if row is None else _read(key, *row)
+
+    async def set(self, key: str, data: Json, metadata: Mapping[str, Json] | None = None) -> KVEntry:
+        """Store a value, whatever was there; return it as stored.
+
+        Data and metadata are replaced whole: without `metadata` the entry has none afterwards. `created_at` stays.
+        """
+        return await self._store("any", key, data, metadata, None)
+
+    async def compare_and_set(
+        self, key: str, data: Json, *, expect: str | None, metadata: Mapping[str, Json] | None = None
+    ) -> KVEntry:
+        """Store a value if the key is still at the revision `expect`, or, for None, if there is no such key.
+
+        `ConflictError` when it is not, and nothing is stored: read it and decide again.
+        """
+        if expect is None:
+            return await self._store("new", key, data, metadata, None)
+        expect = validation.text(expect, "expect", limit=validation.NAME_CHARS)
+        return await self._store("known", key, data, metadata, expect)
+
+    async def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        return await self._delete(validation.key(key))
+
+    async def _store(
+        self, how: How, key: str, data: Json, metadata: Mapping[str, Json] | None, expect: str | None
+    ) -> KVEntry:
+        validation.key(key)
+        written = validation.document(data)
+        labels = validation.metadata(metadata)
+        values = {
+            "key": key,
+            "data": written,
+            "metadata": dump(labels) if labels else None,
+            "now": micros(self._clock()),
+            "revision": token(self._entropy, REVISION),
+            "expect": expect,
+        }
+        times = await self._put(how, values)
+        if times is None:
+            raise ConflictError(
+                f"{key!r} exists already" if expect is None else f"{key!r} was changed or deleted meanwhile",
+                options=("get it and decide again", "acms.kv.update_entry does so for you"),
+            )
+        return _read(key, written, values["metadata"], *times, values["revision"])
+
+    @abstractmethod
+    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+        """Return data, metadata, created_at, updated_at and revision."""
+
+    @abstractmethod
+    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """Store in one atomic step; return created_at and updated_at, None when it is not as expected."""
+
+    @abstractmethod
+    async def _delete(self, key: str) -> bool:
+        """Remove a row."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release everything; idempotent. A later call opens the store again."""
+
+
+def _read(key: str, data: Any, metadata: Any, created_at: Any, updated_at: Any, revision: Any) -> KVEntry:
+    try:
+        if type(data) is not str or type(revision) is not str:
+            raise TypeError("a column has the wrong type")
+        return KVEntry(
+            key=key,
+            data=json.loads(data),
+            metadata=load_mapping(metadata),
+            created_at=moment(created_at),
+            updated_at=moment(updated_at),
+            revision=revision,
+        )
+    except (TypeError, ValueError, OverflowError, RecursionError, CorruptRecordError) as error:
+        raise CorruptRecordError(
+            f"the value of {key!r} does not read back: {error}", options=("delete it and set it again",)
+        ) from error
+
+
+class InMemoryKV(KVHome):
+    """Key-value memory in this process: for tests, and for what need not survive.
+
+    Any thread and any event loop may use it.
+    """
+
+    def __init__(self, *, clock: Clock = utc_now, entropy: Entropy = os.urandom) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._rows: dict[str, tuple[str, str | None, int, int, str]] = {}
+        self._lock = threading.Lock()
+
+    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+        return self._rows.get(key)
+
+    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[int, int] | None:
+        with self._lock:
+            old = self._rows.get(values["key"])
+            if how == "new" and old is not None:
+                return None
+            if how == "known" and (old is None or old[4] != values["expect"]):
+                return None
+            created = values["now"] if old is None else old[2]
+            updated = values["now"] if old is None else max(old[3], values["now"])
+            self._rows[values["key"]] = (
+                values["data"], values["metadata"], created, updated, values["revision"],
+            )  # fmt: skip
+        return created, updated
+
+    async def _delete(self, key: str) -> bool:
+        return self._rows.pop(key, None) is not None
+
+    async def aclose(self) -> None:
+        """Do nothing: what is stored stays as long as the object."""
+
+
+class OneLoop:
+    """A handle on a server: its sockets belong to one event loop of one process."""
+
+    def __init__(self) -> None:
+        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
+        #: Two event loops run in two threads.
+        self._guard = threading.Lock()
+
+    def _own(self) -> bool:
+        """Return whether the handle is open here; if not, it belongs to the running event loop from now on.
+
+        What an event loop left open that ended is forgotten: nobody can close its sockets in order any more.
+        """
+        here = (os.getpid(), asyncio.get_running_loop())
+        with self._guard:
+            owner, self._owner = self._owner, here
+            if owner is not None and owner != here:
+                if owner[0] != here[0]:
+                    self._owner = owner
+                    raise HandleError(
+                        "this handle was opened before os.fork(): both processes would use the same sockets",
+                        options=("close it before os.fork() and open the store in the child process",),
+                    )
+                if not owner[1].is_closed():
+                    self._owner = owner
+                    raise HandleError(
+                        "this handle belongs to another event loop",
+                        options=("open one handle per event loop",),
+                    )
+            return owner == here
+
+    def _disown(self) -> bool:
+        """Let go of the handle; return whether there is something to close."""
+        owner = self._owner
+        if owner is None or owner[0] != os.getpid() or owner[1].is_closed():
+            self._owner = None
+            return False
+        self._own()  # refuses to close what belongs to another event loop
+        self._owner = None
+        return True
+
+
+def open_kv(url: str) -> KVHome:
+    """Return a handle on the key-value memory a URL names; it is opened by its first use.
+
+        memory://                                      gone with the object
+        sqlite:///pins.db                              a file; the file of a log store will do
+        sqlite:///pins.db?mode=ro&tenant=acme          as in `acms.open_storage`, also durability=relaxed
+        postgresql://user@host/database?tenant=acme    the database of a log store will do; extra `postgres`
+        redis://host:6379/0?prefix=acms:kv:            also rediss:// and unix://, ttl_seconds=3600; extra `redis`
+
+    `ConfigurationError` for anything else.
+    """
+    scheme, _, rest = url.partition("://")
+    try:
+        if scheme == "memory":
+            where, options = _options(rest, "tenant")
+            validation.name(options.get("tenant", "default"), "tenant")
+            if not where:
+                return InMemoryKV()
+        elif scheme == "sqlite":
+            from acms.storage.kv.sqlite import SQLiteKV
+
+            where, options = _options(rest, "tenant", "mode", "durability")
+            mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
+            known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
+            if known and where[:1] == "/" and where[1:]:
+                return SQLiteKV(
+                    unquote(where[1:]),
+                    tenant=options.get("tenant", "default"),
+                    durability="disk" if durability == "disk" else "relaxed",
+                    read_only=mode == "ro",
+                )
+        elif scheme in ("postgresql", "postgres"):
+            from acms.storage.kv.postgres import PostgresKV
+
+            where, options = _options(rest, "tenant")
+            return PostgresKV(f"{scheme}://{where}", tenant=options.get("tenant", "default"))
+        elif scheme in ("redis", "rediss", "unix"):
+            from acms.storage.kv.redis import RedisKV
+
+            where, options = _options(rest, "prefix", "ttl_seconds")
+            ttl = options.get("ttl_seconds")
+            return RedisKV(
+                f"{scheme}://{where}",
+                prefix=options.get("prefix", "acms:kv:"),
+                ttl_seconds=None if ttl is None else int(ttl),
+            )
+    except (ValidationError, ValueError) as error:
+        raise ConfigurationError(f"{_shown(url)} does not name a key-value memory: {error}") from error
+    raise ConfigurationError(
+        f"{_shown(url)} does not name a key-value memory",
+        options=("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0"),
+    )
+
+
+def _options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
+    """Take options of ours out of a URL; what is left goes to the driver, letter by letter."""
+    where, _, query = rest.partition("?")
+    found: dict[str, str] = {}
+    left: list[str] = []
+    for item in query.split("&") if query else ():
+        name, _, value = item.partition("=")
+        if name in names:
+            found[name] = unquote(value)
+        else:
+            left.append(item)
+    return (f"{where}?{'&'.join(left)}" if left else where), found
+
+
+def _shown(url: str) -> str:
+    """Return a URL without the password that may be in it."""
+    scheme, slashes, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return repr(f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}")

@@ -1,0 +1,85 @@
+"""Key-value memory in a PostgreSQL database: one statement per change, over the connections of a log store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from acms.errors import MissingExtraError, StorageUnavailableError
+from acms.log.hash_chain import Entropy
+from acms.log.validation import name, whole
+from acms.storage.kv.base import Clock, How, KVHome, utc_now
+from acms.storage.sql import queries
+
+if TYPE_CHECKING:
+    from acms.storage.postgres.pool import Pool
+
+
+class PostgresKV(KVHome):
+    """Key-value memory in the table `acms.kv` of a PostgreSQL database (extra `postgres`).
+
+    Values of one `tenant` are invisible to others: every query names it, and row-level security stands behind that. The
+    first handle on a database makes the schema, as that of a log store does. One call is one round trip, also through
+    PgBouncer in transaction mode. When the connection is lost, `get`, `set` and `compare_and_set` are tried again; a
+    call takes at most `timeout_seconds`. `PostgresStorage.kv()` returns one that shares its connections.
+    """
+
+    def __init__(
+        self,
+        dsn: str | Pool,
+        *,
+        tenant: str = "default",
+        connections: int = 4,
+        timeout_seconds: float = 10.0,
+        clock: Clock = utc_now,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        try:
+            from acms.storage.postgres.door import Door
+            from acms.storage.postgres.pool import Pool
+        except ImportError as missing:
+            raise MissingExtraError("postgres", missing.name or "psycopg") from missing
+        self.tenant = name(tenant, "tenant")
+        size = whole(connections, "connections", least=1)
+        self._pool = (
+            dsn
+            if isinstance(dsn, Pool)
+            else Pool(dsn, size=size, patience=timeout_seconds, statement_seconds=timeout_seconds)
+        )
+        self._door = Door(self._pool)
+        self._timeout = timeout_seconds
+        self._preamble = (self.tenant, str(max(1, int(timeout_seconds * 1000))), "")
+        self._clock = clock
+        self._entropy = entropy
+        self._sql = queries("kv_postgres")
+
+    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+        rows = await self._run("get", {"key": key})
+        return rows[0] if rows else None
+
+    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        query = "set" if how == "any" else "set_new" if how == "new" else "set_known"
+        rows = await self._run(query, values)
+        return rows[0] if rows else None
+
+    async def _delete(self, key: str) -> bool:
+        return bool(await self._run("delete", {"key": key}, again=False))
+
+    async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
+        asked = (self._sql[query], {"tenant": self.tenant, **values})
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._door.open()
+                (rows,) = await self._pool.ask(self._preamble, asked, again=again)
+        except TimeoutError:
+            raise StorageUnavailableError(
+                f"PostgreSQL did not answer within {self._timeout:g} seconds; what was sent may have arrived",
+                options=("repeat the call", "check that the server is running and reachable"),
+            ) from None
+        return rows
+
+    async def aclose(self) -> None:
+        """Let go of the connections, which the last handle closes; idempotent. A later call opens them again."""
+        await self._door.close()

@@ -1,0 +1,232 @@
+"""Key-value memory on a Redis server: one hash per key, changed by one script, so in one step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from acms.errors import (
+    ACMSError,
+    ConfigurationError,
+    CorruptRecordError,
+    MissingExtraError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+    StorageUnavailableError,
+)
+from acms.log.hash_chain import Entropy
+from acms.log.validation import text, whole
+from acms.storage.kv.base import Clock, How, KVHome, OneLoop, utc_now
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+T = TypeVar("T")
+
+_FIELDS = ("data", "metadata", "created_at", "updated_at", "revision")
+_PUT = """
+local old = redis.call('HMGET', KEYS[1], 'created_at', 'updated_at', 'revision')
+local how, expect, data, metadata, now, revision, ttl = unpack(ARGV)
+local found = old[3]
+if found ~= revision and ((how == 'new' and found) or (how == 'known' and found ~= expect)) then
+    return false
+end
+local created, updated = old[1] or now, now
+if old[2] and tonumber(old[2]) > tonumber(now) then
+    updated = old[2]
+end
+redis.call('HSET', KEYS[1], 'data', data, 'metadata', metadata, 'created_at', created, 'updated_at', updated,
+    'revision', revision)
+if ttl == '' then
+    redis.call('PERSIST', KEYS[1])
+else
+    redis.call('EXPIRE', KEYS[1], ttl)
+end
+return {created, updated}
+"""
+"""Answers created_at and updated_at, or nothing when the key is not as expected.
+
+A call whose answer was lost may be sent again: what it finds of itself is as expected.
+"""
+
+
+class RedisKV(KVHome, OneLoop):
+    """Key-value memory on a Redis server (extra `redis`).
+
+    The key `profile` is the hash `acms:kv:profile`; `prefix` keeps applications, and tenants, apart. With
+    `ttl_seconds` a value goes that long after it was last set. How much survives a crash of the server is the server's
+    choice (`appendonly`), and so is what it evicts when its memory is full.
+
+    A call takes at most `timeout_seconds`. When the connection is lost, `get`, `set` and `compare_and_set` are tried
+    once more.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "acms:kv:",
+        ttl_seconds: int | None = None,
+        *,
+        connections: int = 16,
+        timeout_seconds: float = 5.0,
+        clock: Clock = utc_now,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        OneLoop.__init__(self)
+        self.prefix = text(prefix, "prefix", limit=255)
+        self.ttl_seconds = (
+            None if ttl_seconds is None else whole(ttl_seconds, "ttl_seconds", least=1, most=2**31)
+        )
+        self._url = url
+        self._connections = whole(connections, "connections", least=1)
+        self._timeout = timeout_seconds
+        self._clock = clock
+        self._entropy = entropy
+        self._client: Redis | None = None
+        self._script: Any = None
+        self._connect()  # says at once what is wrong with the URL; nothing is connected before the first call
+
+    def _connect(self) -> Redis:
+        try:
+            from redis.asyncio import BlockingConnectionPool, Redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+        except ImportError as missing:
+            raise MissingExtraError("redis", "redis") from missing
+        try:
+            pool = BlockingConnectionPool.from_url(
+                self._url,
+                max_connections=self._connections,
+                timeout=self._timeout,
+                socket_timeout=self._timeout,
+                socket_connect_timeout=self._timeout,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+            )
+            pool.make_connection()
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the URL does not name a Redis server: {error}",
+                options=(
+                    "redis://host:6379/0",
+                    "rediss://user:password@host:6379/0",
+                    "unix:///run/redis.sock",
+                ),
+            ) from error
+        return Redis.from_pool(pool)
+
+    def _open(self) -> Redis:
+        if not self._own() or self._client is None:
+            self._client = self._connect()
+            self._script = self._client.register_script(_PUT)
+        return self._client
+
+    async def _ask(self, key: str, call: Callable[[Redis], Awaitable[T]], *, again: bool = True) -> T:
+        from redis.exceptions import ConnectionError
+
+        client = self._open()
+        async with _Asking(key, self._timeout):
+            try:
+                return await call(client)
+            except ConnectionError:
+                if not again:
+                    raise
+            # Where the server was started anew every idle connection is broken, and only using it shows that.
+            await client.connection_pool.disconnect(inuse_connections=False)
+            return await call(client)
+
+    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
+        async def read(client: Redis) -> tuple[Any, Any, Any, Any, Any] | None:
+            data, metadata, created_at, updated_at, revision = await client.hmget(self.prefix + key, _FIELDS)
+            if data is None:
+                return None
+            return data, metadata or None, int(created_at or ""), int(updated_at or ""), revision
+
+        return await self._ask(key, read)
+
+    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        given = (
+            how, values["expect"] or "", values["data"], values["metadata"] or "", values["now"], values["revision"],
+            "" if self.ttl_seconds is None else self.ttl_seconds,
+        )  # fmt: skip
+
+        async def write(client: Redis) -> tuple[Any, Any] | None:
+            times = await self._script(keys=[self.prefix + values["key"]], args=given, client=client)
+            return None if times is None else (int(times[0]), int(times[1]))
+
+        return await self._ask(values["key"], write)
+
+    async def _delete(self, key: str) -> bool:
+        async def remove(client: Redis) -> bool:
+            return await client.delete(self.prefix + key) > 0
+
+        return await self._ask(key, remove, again=False)
+
+    async def aclose(self) -> None:
+        """Close the connections; idempotent. A later call opens them again."""
+        client, open_here = self._client, self._disown()
+        self._client = self._script = None
+        if client is not None and open_here:
+            await client.aclose()
+
+
+_REPEAT = "repeat the call"
+_KINDS: Mapping[str, tuple[type[StorageError], str]] = {
+    "BUSY": (StorageBusyError, _REPEAT),
+    "ClusterDownError": (StorageUnavailableError, _REPEAT),
+    "MISCONF": (StorageReadOnlyError, "free some space where the server keeps its data"),
+    "MasterDownError": (StorageUnavailableError, _REPEAT),
+    "NOREPLICAS": (StorageReadOnlyError, "bring back the replicas"),
+    "NoPermissionError": (StorageError, "give the user of the URL @read, @write and @scripting"),
+    "OutOfMemoryError": (StorageFullError, "give the server more memory"),
+    "ReadOnlyError": (StorageReadOnlyError, "name a server that takes writes"),
+    "WRONGTYPE": (CorruptRecordError, "delete it and set it again"),
+}
+"""What the driver calls an answer that refuses, or the first word of one it has no name for → what it is here."""
+
+
+class _Asking:
+    """One call: ends in time, and with our errors instead of those of the driver and the server."""
+
+    def __init__(self, key: str, seconds: float) -> None:
+        self._key = key
+        self._seconds = seconds
+        self._deadline = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            error = late
+        if isinstance(error, Exception) and not isinstance(error, ACMSError):
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> None:
+        from redis import exceptions
+
+        if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+            raise StorageError(f"Redis: {error}", options=("check user and password in the URL",)) from error
+        if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
+            text = str(error) or f"nothing within {self._seconds} seconds"
+            raise StorageUnavailableError(
+                f"Redis does not answer: {text}", options=(_REPEAT, "check that the server runs")
+            ) from error
+        if isinstance(error, exceptions.RedisError):
+            word = str(error).partition(" ")[0]
+            kind, advice = _KINDS.get(type(error).__name__) or _KINDS.get(word) or (StorageError, "")
+            raise kind(f"Redis, {self._key!r}: {error}", options=(advice,) if advice else ()) from error
+        if isinstance(error, ValueError | TypeError):  # bytes that are no text, a time that is no number
+            raise CorruptRecordError(
+                f"the value of {self._key!r} does not read back: {error}",
+                options=("delete it and set it again",),
+            ) from error

@@ -1,0 +1,433 @@
+"""The reference store: plain Python, nothing survives the process. What it does is what every store must do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+
+from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
+from acms.log.hash_chain import Entropy, context_id, genesis, seal, verify
+from acms.log.validation import name
+from acms.model import (
+    EMPTY,
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Draft,
+    Durability,
+    Entry,
+    Head,
+    Hit,
+    Job,
+    Json,
+    Kind,
+    Page,
+    Receipt,
+    Search,
+    State,
+)
+from acms.storage import append_rules, handles, search
+from acms.storage.memory.erase import Log, MemoryErase
+from acms.storage.memory.jobs import MemoryJobs
+
+_DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
+
+
+class MemoryStorage(MemoryErase, MemoryJobs):
+    """A store in memory."""
+
+    durability: Durability = "memory"
+
+    def __init__(
+        self,
+        *,
+        tenant: str = "default",
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        self.tenant = name(tenant, "tenant")
+        self._clock = clock
+        self._entropy = entropy
+        self._logs: dict[str, Log] = {}
+        self._jobs: dict[str, Job] = {}
+        #: One record per erasure or expiry.
+        self.audit: list[Mapping[str, Json]] = []
+
+    async def __aenter__(self) -> MemoryStorage:
+        """Use the store in a block."""
+        handles.retain(self)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Leave the block; what is stored stays."""
+        await handles.release(self)
+
+    async def aclose(self) -> None:
+        """Do nothing: what is stored stays as long as the object."""
+
+    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _by_key(self, namespace: str, key: str) -> Context | None:
+        for found in self._logs.values():
+            context = found.context
+            if (context.namespace, context.key, context.deleted_at) == (namespace, key, None):
+                return context
+        return None
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+        if context.key is not None:
+            found = self._by_key(context.namespace, context.key)
+            if found is not None:
+                return found
+        id = context_id(self._entropy)
+        new = Context(
+            id=id,
+            namespace=name(context.namespace, "namespace"),
+            key=None if context.key is None else name(context.key, "key"),
+            root=id,
+            counter=context.counter,
+            settings=append_rules.kept(context.settings),
+            created_at=context.created_at,
+        )
+        head = Head(context=id, chain=genesis(id))
+        if context.parent is not None:
+            new, head = self._forked(new, context.parent, context.fork)
+            settings = append_rules.inherited(self._logs[context.parent].context.settings, context)
+            new = replace(new, settings=append_rules.kept(settings))
+        self._logs[id] = Log(new, head, start=head.chain)
+        return new
+
+    def _forked(
+        self, new: Context, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> tuple[Context, Head]:
+        source = self._log(parent, deleted=deleted)
+        at = source.head.version if fork is None else fork
+        if not 0 <= at <= source.head.version:
+            raise ValidationError(f"must be from 0 to {source.head.version}, was {at}", field="fork")
+        lineage = append_rules.inherit(parent, source.context.lineage, at)
+        inherited = self._select(source, 1, at)
+        said = [entry for entry in inherited if entry.kind is Kind.MESSAGE]
+        head = Head(
+            context=new.id,
+            version=at,
+            messages=said[-1].position or 0 if said else 0,
+            tokens=said[-1].total if said else 0,
+            last_message=said[-1].id if said else None,
+            rewrites=sum(1 for entry in inherited if entry.replaces),
+            chain=inherited[-1].chain if inherited else genesis(parent),
+        )
+        return replace(new, root=source.context.root, parent=parent, fork=at, lineage=lineage), head
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+        found = self._by_key(namespace, id_or_key)
+        if found is None and id_or_key in self._logs:
+            found = self._logs[id_or_key].context
+        if found is None:
+            raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+        return found
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        ids = list(self._logs)
+        if query.after is not None:
+            if query.after not in self._logs:
+                raise SessionNotFoundError(f"no context has the id {query.after!r}")
+            ids = ids[: ids.index(query.after)]
+        found = [
+            context
+            for context in (self._logs[id].context for id in reversed(ids))
+            if (query.namespace is None or context.namespace == query.namespace)
+            and (query.parent is None or context.parent == query.parent)
+            and (query.root is None or context.root == query.root)
+            and (query.deleted or context.deleted_at is None)
+        ]
+        more = len(found) > query.limit
+        found = found[: query.limit]
+        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        found = self._log(context, deleted=True)
+        old = found.context
+        if old.settings_rev != rev:
+            raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
+        deleted_at = old.deleted_at
+        if "deleted" in change:
+            deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
+        back = old.deleted_at is not None and deleted_at is None
+        if back and old.key is not None and self._by_key(old.namespace, old.key) is not None:
+            raise ConflictError(f"the session {old.key!r} exists again")
+        merged = {**old.settings, **{key: value for key, value in change.items() if key != "deleted"}}
+        found.context = replace(
+            old,
+            settings=append_rules.kept({key: value for key, value in merged.items() if value is not None}),
+            settings_rev=rev + 1,
+            deleted_at=deleted_at,
+        )
+        return found.context
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        return self._head(self._log(context))
+
+    def _head(self, found: Log) -> Head:
+        root = self._logs[found.context.root]
+        return replace(found.head, epoch=root.epoch, derived=root.seq)
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own."""
+        results: list[Receipt | ACMSError] = []
+        for op in ops:
+            try:
+                results.append(self._append(op))
+            except ACMSError as error:
+                results.append(error)
+            except Exception as error:  # of what the caller gave: it must not take its neighbours along
+                results.append(append_rules.unexpected(error))
+        return results
+
+    def _append(self, op: Append) -> Receipt:
+        found = self._log(op.context)
+        head = self._head(found)
+        keyed = [draft.key for draft in op.drafts if draft.key is not None]
+        if len(set(keyed)) != len(keyed):
+            raise ValidationError("is used twice in one append", field="key")
+        known = [
+            found.entries[found.keys[draft.key] - found.first] if draft.key in found.keys else None
+            for draft in op.drafts
+        ]
+        if keyed and append_rules.repeats(op, known):
+            return append_rules.repeated(
+                head, [entry for entry in known if entry is not None], self.durability
+            )
+        append_rules.check(op, head)
+        append_rules.check_cited(self._get(id) for id in append_rules.cited(op))
+        finished = self._finishing(op)
+        position, total, last = head.messages, head.tokens, head.last_message
+        added: list[Entry] = []
+        for draft, (id, salt, digest, chain) in zip(
+            op.drafts, seal(op.context, head.version + 1, head.chain, op.drafts, self._entropy), strict=True
+        ):
+            message = draft.kind is Kind.MESSAGE
+            if message:
+                position, total, last = position + 1, total + draft.tokens, id
+            added.append(
+                Entry(
+                    **{name: append_rules.kept(getattr(draft, name)) for name in _DRAFT_FIELDS},
+                    context=op.context,
+                    version=head.version + 1 + len(added),
+                    position=position if message else None,
+                    id=id,
+                    batch=head.version + 1,
+                    total=total,
+                    salt=salt,
+                    digest=digest,
+                    chain=chain,
+                )
+            )
+        found.entries.extend(added)
+        found.keys.update({entry.key: entry.version for entry in added if entry.key is not None})
+        found.head = replace(
+            head,
+            version=head.version + len(added),
+            messages=position,
+            tokens=total,
+            last_message=last,
+            rewrites=head.rewrites + append_rules.counts(op.drafts)[2],
+            chain=added[-1].chain if added else head.chain,
+            tail=head.tail if op.tail is None else append_rules.kept(op.tail),
+        )
+        if finished is not None:
+            self._jobs[finished.id] = finished
+        self._enqueue(op)
+        return append_rules.receipt(
+            found.head,
+            [(entry.version, entry.id, entry.position, entry.chain) for entry in added],
+            self.durability,
+        )
+
+    async def read(
+        self,
+        context: str,
+        *,
+        at: int | None = None,
+        after: int = 0,
+        before: int | None = None,
+        kinds: Sequence[Kind] | None = None,
+        replacing: bool = False,
+        newest: int | None = None,
+        limit: int | None = None,
+        deleted: bool = False,
+    ) -> list[Entry]:
+        """Read entries, ascending; inherited ones too."""
+        append_rules.check_read(newest, limit)
+        found = self._log(context, deleted=deleted)
+        last = found.head.version
+        if at is not None:
+            last = min(last, at)
+        if before is not None:
+            last = min(last, before - 1)
+        entries = [
+            entry
+            for entry in self._select(found, after + 1, last)
+            if (kinds is None or entry.kind in kinds) and (not replacing or entry.replaces)
+        ]
+        if newest is not None:
+            return entries[max(0, len(entries) - newest) :]
+        return entries[:limit]
+
+    def _select(self, found: Log, first: int, last: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for one, low, high in self._runs(found, first, last):
+            entries.extend(one.entries[low - one.first : high - one.first + 1])
+        return entries
+
+    def _runs(self, found: Log, first: int, last: int) -> list[tuple[Log, int, int]]:
+        """Split versions of a log into (owner, first, last) runs, ascending."""
+        runs = append_rules.segments(found.context.id, found.context.lineage, first, last)
+        return [(self._logs[owner], low, high) for owner, low, high in runs]
+
+    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist."""
+        return [self._get(id) for id in ids]
+
+    # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
+        """Store derived rows; those of blanked versions are dropped."""
+        found = self._log(context)
+        root = self._logs[found.context.root]
+        before = root.seq
+        for row in rows:
+            for one, low, _ in self._runs(found, row.version, min(row.version, found.head.version)):
+                if one.entries[low - one.first].state is State.LIVE:
+                    root.seq += 1
+                    one.derived[row.space, row.version, row.part] = replace(row, seq=root.seq)
+        return root.seq - before
+
+    async def derived(
+        self, context: str, space: str, *, after: int = 0, at: int | None = None
+    ) -> list[Derived]:
+        """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
+        found = self._log(context)
+        last = found.head.version if at is None else min(at, found.head.version)
+        rows = [
+            row
+            for one, low, high in self._runs(found, 1, last)
+            for row in one.derived.values()
+            if row.space == space and row.seq > after and low <= row.version <= high
+        ]
+        return sorted(rows, key=lambda row: row.seq)
+
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        return sorted({space for space, _, _ in self._log(context).derived})
+
+    async def missing(
+        self, space: str, *, context: str | None = None, limit: int, after: int = 0
+    ) -> list[tuple[str, int]]:
+        """Return live messages, facts and summaries that have no row in the space."""
+        append_rules.check_read(None, limit)
+        live = [one for one in self._logs.values() if one.context.deleted_at is None]
+        runs = [(one, one.first, one.head.version) for one in live]
+        if context is not None:
+            found = self._log(context)
+            runs = self._runs(found, 1, found.head.version)
+        return [
+            (context or one.context.id, entry.version)
+            for one, low, high in runs
+            for covered in ({version for of, version, _ in one.derived if of == space},)
+            for entry in one.entries[low - one.first : high - one.first + 1]
+            if entry.version > after
+            and entry.version not in covered
+            and entry.state is State.LIVE
+            and entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
+            and entry.content
+        ][:limit]
+
+    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim; resumes after the last stored version."""
+        found = self._restored(context)
+        async for entry in entries:
+            if entry.context != context.id or entry.version < found.first:
+                raise CorruptRecordError(f"version {entry.version} does not belong to {context.id}")
+            if entry.version <= found.head.version:
+                if entry.version == found.head.version and entry.chain != found.head.chain:
+                    raise ConflictError(f"{context.id} holds another log")
+                continue
+            same = [other for other in found.entries[-1000:] if other.batch == entry.batch]
+            before = found.entries[-len(same) - 1].chain if len(found.entries) > len(same) else found.start
+            for version, wrong in verify([*same, entry], head=before, version=entry.version - len(same) - 1):
+                raise CorruptRecordError(f"version {version} of {context.id}: {wrong}")
+            messages, tokens, rewrites = append_rules.counts([entry])
+            found.entries.append(entry)
+            if entry.key is not None:
+                found.keys[entry.key] = entry.version
+            found.head = replace(
+                found.head,
+                version=entry.version,
+                messages=found.head.messages + messages,
+                tokens=found.head.tokens + tokens,
+                last_message=entry.id if messages else found.head.last_message,
+                rewrites=found.head.rewrites + rewrites,
+                chain=entry.chain,
+                tail=EMPTY,
+            )
+            if entry.state is not State.LIVE:
+                root = self._logs[context.root]
+                root.epoch = max(root.epoch, 1)
+
+    def _restored(self, context: Context) -> Log:
+        found = self._logs.get(context.id)
+        if found is not None:
+            here = found.context
+            if (here.namespace, here.key, here.lineage, here.created_at) != (
+                context.namespace,
+                context.key,
+                context.lineage,
+                context.created_at,
+            ):
+                raise ConflictError(f"{context.id} is another context here")
+            return found
+        if (
+            context.key is not None
+            and context.deleted_at is None
+            and self._by_key(context.namespace, context.key)
+        ):
+            raise ConflictError(
+                f"the session {context.key!r} exists here with another id",
+                options=("restore into another store",),
+            )
+        head = Head(context=context.id, chain=genesis(context.id))
+        if context.parent is not None:
+            if context.parent not in self._logs:
+                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
+            _, head = self._forked(context, context.parent, context.fork, deleted=True)
+        found = self._logs[context.id] = Log(context, head, start=head.chain)
+        return found
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace."""
+        rows: list[tuple[str, int, str, str, str]] = []
+        vectors: list[tuple[str, int, bytes]] = []
+        for id, found in self._logs.items():
+            if found.context.namespace != query.namespace or found.context.deleted_at is not None:
+                continue
+            for entry in found.entries:
+                marked = entry.kind is Kind.MESSAGE and entry.markers
+                if entry.state is State.LIVE and (entry.kind in (Kind.FACT, Kind.SUMMARY) or marked):
+                    rows.append((id, entry.version, entry.kind.value, entry.id[-6:], entry.content))
+            vectors.extend(
+                (id, row.version, row.data) for row in found.derived.values() if row.space == query.space
+            )
+        return search.hits(query, rows, vectors)

@@ -1,0 +1,338 @@
+"""The schema of a PostgreSQL database: what it is at, and bringing it up to what this release knows."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import psycopg
+from psycopg import sql
+
+from acms.errors import ConfigurationError, SchemaVersionError, StorageError
+from acms.model import Migration
+from acms.observability.logging import log as tell
+from acms.storage.postgres.pool import ROLE, Connection, Pool, translate
+from acms.storage.sql import migrations
+
+OLDEST_VECTOR = (0, 8, 2)
+"""The oldest pgvector that is safe: an index build of an older one can leak what it reads (CVE-2026-3172)."""
+
+MAKING = 60.0
+"""Seconds the server may take for a statement while a handle that finds no schema makes it."""
+SEARCH_ROLE = "acms_search"
+"""The role of the one function that looks into the index of words, which row-level security would keep closed."""
+ROLES = (ROLE, SEARCH_ROLE)
+"""Roles of the server that the schema grants to; whoever migrates is a member of all, others of the first only."""
+PARTITIONS = 16
+MOST_PARTITIONS = 1024
+
+_LIST = (
+    "CREATE TABLE IF NOT EXISTS acms.migrations (version integer PRIMARY KEY, needs integer NOT NULL,"
+    " checksum text NOT NULL, partitions integer, applied_at timestamptz NOT NULL DEFAULT now())"
+)
+_WHO = """
+SELECT current_user, current_setting('is_superuser') = 'on',
+       (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'acms'),
+       (SELECT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'acms')
+"""
+# Since PostgreSQL 16 whoever made a role administers it, which is not to say that he may take it on.
+_MAY_BE = """
+SELECT pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+FROM pg_roles r WHERE r.rolname = %s
+"""
+_VECTOR = """
+SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector'),
+       (SELECT default_version FROM pg_available_extensions WHERE name = 'vector')
+"""
+_MADE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateSchema,
+)
+"""What it means that another migrator made it in this moment."""
+# Its size, since row-level security hides the rows: a migration that was interrupted is taken up by whoever comes next.
+_UNUSED = "SELECT pg_relation_size('acms.contexts') = 0"
+_FIND = "SELECT to_regclass('acms.migrations') IS NOT NULL"
+
+
+def known() -> list[tuple[int, int, str, str]]:
+    """Return (version, needs, checksum, script) of the migrations of this release."""
+    found: list[tuple[int, int, str, str]] = []
+    for version, checksum, script in migrations("postgres"):
+        needs = re.search(r"^-- needs: (\d+)$", script, re.MULTILINE)
+        found.append((version, int(needs[1]) if needs else version, checksum, script))
+    return found
+
+
+async def status(connection: Connection) -> list[Migration]:
+    """Return every migration this release knows, and whether it was applied.
+
+    `SchemaVersionError` when the database was migrated by a release that this one cannot work beside.
+    """
+    row = await (await connection.execute(_FIND)).fetchone()
+    applied: dict[int, tuple[int, str]] = {}
+    if row is not None and row[0]:
+        cursor = await connection.execute(
+            "SELECT version, needs, checksum FROM acms.migrations ORDER BY version"
+        )
+        applied = {version: (needs, checksum) for version, needs, checksum in await cursor.fetchall()}
+    release = known()
+    mine = len(release)
+    for version, (needs, _) in applied.items():
+        if version > mine and needs > mine:
+            raise SchemaVersionError(
+                f"the database has schema {version}, which needs a release that knows schema {needs};"
+                f" this one knows up to {mine}",
+                options=("upgrade acms-engine",),
+            )
+    found: list[Migration] = []
+    vectors = await _vectors(connection)
+    for version, needs, checksum, script in release:
+        if applied.get(version, (needs, checksum))[1] != checksum:
+            raise SchemaVersionError(
+                f"the database was migrated by a different release: its schema {version} is not the one this"
+                " release has; it was not touched",
+                options=("use the release that migrated it", "acms copy into a new database"),
+            )
+        found.append(
+            Migration(
+                version=version,
+                needs=needs,
+                checksum=checksum,
+                applied=version in applied,
+                script=script,
+                waits_for=vectors if _wants_vector(script) and version not in applied else None,
+            )
+        )
+    return found
+
+
+def _wants_vector(script: str) -> bool:
+    return re.search(r"^-- wants: vector$", script, re.MULTILINE) is not None
+
+
+def _version(written: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", written))
+
+
+async def _vectors(connection: Connection) -> str | None:
+    """Return what the server lacks for vectors; refuse a pgvector that is in use and too old."""
+    oldest = ".".join(map(str, OLDEST_VECTOR))
+    row = await (await connection.execute(_VECTOR)).fetchone()
+    installed, available = row or (None, None)
+    if installed is not None:
+        if _version(installed) < OLDEST_VECTOR:
+            raise ConfigurationError(
+                f"the database has pgvector {installed}, {oldest} is the oldest that is safe",
+                options=(
+                    "install a newer pgvector on the server, then run in this database:"
+                    " ALTER EXTENSION vector UPDATE",
+                ),
+            )
+        return None
+    if available is None or _version(available) < OLDEST_VECTOR:
+        return f"pgvector {oldest} or newer on the server" + (f" (it has {available})" if available else "")
+    return None
+
+
+async def plan(pool: Pool, *, partitions: int | None = None) -> list[Migration]:
+    """Return every migration with the whole of what it takes to run it by hand, and those of a newer release.
+
+    `ConfigurationError` for a number of partitions when there are some already.
+    """
+
+    async def work(connection: Connection) -> list[Migration]:
+        steps = await status(connection)
+        _check_partitions(partitions, steps)
+        found: list[Migration] = []
+        for step in steps:
+            script = f"BEGIN;\n{_LOCK};\n{_script(step, partitions or PARTITIONS)}COMMIT;\n"
+            if not step.applied and all(before.applied for before in found):
+                script = "".join(f"{line};\n" for line in await _lacking(connection)) + script
+            wanted = _wants_vector(step.script) and not step.applied
+            waits_for = step.waits_for or (pool.lacks_vectors if wanted else None)
+            found.append(replace(step, script=script, waits_for=waits_for))
+        if any(step.applied for step in steps):
+            cursor = await connection.execute(
+                "SELECT version, needs, checksum FROM acms.migrations WHERE version > %s ORDER BY version",
+                (len(steps),),
+            )
+            for version, needs, checksum in await cursor.fetchall():
+                found.append(
+                    Migration(version=version, needs=needs, checksum=checksum, applied=True, script="")
+                )
+        return found
+
+    return await pool.retry(work, again=True)
+
+
+async def migrate(
+    pool: Pool,
+    *,
+    partitions: int = PARTITIONS,
+    vectors: bool = True,
+    progress: Callable[[Migration], None] | None = None,
+    limit: float = math.inf,
+) -> list[Migration]:
+    """Apply what is missing, each migration in a transaction of its own; return those that were applied.
+
+    What the server lacks something for is left out, and with `vectors=False` all that wants pgvector.
+
+    One migrator at a time: a second one waits and finds the work done. It may be killed at any statement and started
+    again. A statement may take `limit` seconds. Needs the right to create a schema and roles where they are not there
+    yet; later, to own the schema.
+    """
+    _check_partitions(partitions, ())
+    done: list[Migration] = []
+
+    async def work(connection: Connection) -> list[Migration]:
+        steps = await status(connection)
+        if all(step.applied or step.waits_for for step in steps):
+            return done
+        await _prepare(connection)
+        for step in steps:
+            if step.applied or step.waits_for or (_wants_vector(step.script) and not vectors):
+                continue
+            try:
+                async with connection.transaction():
+                    await connection.execute(_LOCK)
+                    now = {one.version: one for one in await status(connection)}
+                    if now[step.version].applied:
+                        continue
+                    await _apply(connection, step, partitions)
+            except _ForbiddenError:
+                pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
+                tell(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
+                break
+            done.append(step)
+            if progress is not None:
+                progress(step)
+        return done
+
+    return await pool.retry(work, again=True, limit=limit)
+
+
+_LOCK = "LOCK TABLE acms.migrations IN EXCLUSIVE MODE"
+
+
+def _check_partitions(partitions: int | None, steps: Sequence[Migration]) -> None:
+    if partitions is None:
+        return
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigurationError(f"partitions must be from 1 to {MOST_PARTITIONS}, was {partitions}")
+    if any(step.applied for step in steps):
+        raise ConfigurationError(
+            "only an empty database can be given a number of partitions: this one has its tables",
+            options=("leave the number out", "acms copy into a new database that was made with it"),
+        )
+
+
+async def _who(connection: Connection) -> tuple[str, bool, str | None, bool]:
+    """Return who is connected, whether he is superuser, who owns the schema, and whether he may act for the owner."""
+    row = await (await connection.execute(_WHO)).fetchone()
+    user, superuser, owner, owns = row or ("", False, None, None)
+    return user, superuser, owner, bool(owns)
+
+
+async def _lacking(connection: Connection) -> list[str]:
+    """Return the statements without which no migration can run: roles, schema, the list of migrations."""
+    user, superuser, owner, _ = await _who(connection)
+    quoted = sql.Identifier(user).as_string(connection)
+    found: list[str] = []
+    for role in ROLES:
+        may = await (await connection.execute(_MAY_BE, (role,))).fetchone()
+        if may is None:
+            found.append(f"CREATE ROLE {role} NOLOGIN NOINHERIT")
+        if not superuser and (may is None or not may[0]):
+            # Whoever inherits from the role of the search sees, outside of our transactions, what it sees: all tenants.
+            alone = role == SEARCH_ROLE and connection.info.server_version >= 160000
+            found.append(f"GRANT {role} TO {quoted}" + (" WITH INHERIT FALSE, SET TRUE" if alone else ""))
+    if owner is None:
+        found.append(f"CREATE SCHEMA acms AUTHORIZATION {quoted}")
+    row = await (await connection.execute(_FIND)).fetchone()
+    if row is None or not row[0]:
+        found.append(_LIST)
+    return found
+
+
+async def _prepare(connection: Connection) -> None:
+    """Make sure of the roles, the schema and the list of migrations."""
+    user, _, owner, owns = await _who(connection)
+    if owner is not None and not owns:
+        raise ConfigurationError(
+            f"the schema acms belongs to {owner}, and the user {user} may not change it",
+            options=(f"run acms migrate as {owner}",),
+        )
+    left = await _lacking(connection)
+    while left:
+        try:
+            await connection.execute(left[0].encode())
+        except _MADE:
+            pass
+        except psycopg.errors.InsufficientPrivilege as error:
+            wanted = "; ".join(statement for statement in left if statement is not _LIST)
+            raise ConfigurationError(
+                f"the database is not prepared, and this user may not do it: {translate(error)}",
+                options=(f"let an administrator run in this database: {wanted}",),
+            ) from error
+        del left[0]
+
+
+def _script(step: Migration, partitions: int) -> str:
+    """Return what is done inside the transaction of one migration."""
+    script = step.script.rstrip().removesuffix(";").replace(":partitions", str(partitions))
+    made = str(partitions) if ":partitions" in step.script else "NULL"
+    return (
+        f"{script};\n\nINSERT INTO acms.migrations (version, needs, checksum, partitions)"
+        f" VALUES ({step.version}, {step.needs}, '{step.checksum}', {made});\n"
+    )
+
+
+async def _apply(connection: Connection, step: Migration, partitions: int) -> None:
+    try:
+        await connection.execute(_script(step, partitions).encode())
+    except psycopg.Error as error:
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "40", "57")):
+            raise
+        if error.sqlstate == "42501" and "extension" in str(error):
+            raise _ForbiddenError(str(error)) from error
+        raise StorageError(f"migration {step.version} failed: {translate(error)}") from error
+
+
+class _ForbiddenError(StorageError):
+    """This user may not create the extension that the server has."""
+
+
+async def check(pool: Pool) -> None:
+    """Refuse a database this release cannot work with; make the schema where there is none.
+
+    Tells the pool whether vectors are indexed. What waits for the server, or for nothing but a `migrate`, and only adds
+    speed, is no reason to refuse; where there is nothing to index yet, it is done at once.
+    """
+
+    async def look(connection: Connection) -> tuple[list[Migration], bool]:
+        steps = await status(connection)
+        if not any(step.applied for step in steps):
+            return steps, True
+        row = await (await connection.execute(_UNUSED)).fetchone()
+        return steps, bool(row and row[0])
+
+    steps, unused = await pool.retry(look, again=True)
+    fresh = not any(step.applied for step in steps)
+    if unused and not all(step.applied or step.waits_for for step in steps):
+        try:
+            await migrate(pool, limit=MAKING)
+        except ConfigurationError:
+            if fresh:
+                raise
+        steps, _ = await pool.retry(look, again=True)
+    if not all(step.applied or _wants_vector(step.script) for step in steps):
+        raise SchemaVersionError(
+            f"the database has schema {sum(step.applied for step in steps)}, this release needs {len(steps)}",
+            options=("run acms migrate",),
+        )
+    pool.vectors = all(step.applied for step in steps if _wants_vector(step.script))

@@ -1,0 +1,210 @@
+"""What is sent for an append: rows as JSON, each with its distance from the head, since no version is known yet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from acms.errors import ACMSError, ValidationError
+from acms.log.entry_json import dump
+from acms.log.hash_chain import Entropy, Stamp, locate, micros, stamp
+from acms.log.validation import name
+from acms.model import ANY, Append, Kind, Receipt
+from acms.storage import append_rules
+from acms.storage.sql import VERSION_MASK, draft_columns, write_parts
+
+COLUMNS = (
+    "origin", "privacy", "role", "actor", "markers", "detected", "episode", "closes", "grp", "covers", "replaces",
+    "sources", "data", "metadata",
+)  # fmt: skip
+"""The names of `draft_columns`."""
+
+
+class Waiting:
+    """One operation on its way."""
+
+    __slots__ = ("cited", "drafts", "future", "given", "jobs", "keys", "op", "size", "stamps")
+
+    def __init__(self, op: Append, entropy: Entropy, future: asyncio.Future[Receipt | ACMSError]) -> None:
+        self.op = op
+        self.future = future
+        self.stamps = [stamp(draft, entropy) for draft in op.drafts]
+        self.keys = [name(draft.key, "key") for draft in op.drafts if draft.key is not None]
+        if len(set(self.keys)) != len(self.keys):
+            raise ValidationError("is used twice in one append", field="key")
+        self.cited = append_rules.cited(op)
+        self.drafts, last, nonce, prefix = _drafts(op, self.stamps)
+        self.given = _given(op, last, nonce, prefix)
+        self.jobs = [
+            {
+                "kind": job.kind,
+                "dedupe": job.dedupe,
+                "payload": dump(dict(job.payload)) if job.payload else None,
+                "due": None if job.not_before is None else micros(job.not_before),
+            }
+            for job in op.jobs
+        ]
+        self.size = sum(len(draft.content) for draft in op.drafts)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it needs a transaction of several statements."""
+        return bool(self.cited) or self.op.finish is not None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sending it twice can write it only once."""
+        expect = self.op.expect
+        return (
+            self.op.finish is not None
+            or expect.version is not None
+            # What adds no message leaves the expected one the newest.
+            or (expect.last_message is not ANY and self.given["last"] is not None)
+            or (bool(self.keys) and len(self.keys) == len(self.op.drafts))
+        )
+
+
+def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
+    """Return the rows of an append without their place, and what the head gets from them."""
+    rows: list[dict[str, Any]] = []
+    position = total = 0
+    last: int | None = None
+    nonce: str | None = None
+    prefix = sha256()
+    for k, (draft, one) in enumerate(zip(op.drafts, stamps, strict=True), 1):
+        prefix.update(one.digest)
+        place: int | None = None
+        if draft.kind is Kind.MESSAGE:
+            position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
+            place = position
+        row: dict[str, Any] = {
+            "k": k,
+            "kind": draft.kind._value_,
+            "position": place,
+            "nonce": one.nonce,
+            "total": total,
+            "created_at": micros(draft.created_at),
+            "tokens": draft.tokens,
+            "salt": one.salt.hex(),
+            "digest": one.digest.hex(),
+            "prefix": prefix.hexdigest(),
+            "key": draft.key,
+            "content": draft.content,
+        }
+        if draft.parts:
+            row["parts"] = write_parts(draft.parts, draft.content)
+        for column, value in zip(COLUMNS, draft_columns(draft), strict=True):
+            if value is not None:
+                row[column] = value
+        rows.append(row)
+    return rows, last, nonce, prefix.hexdigest()
+
+
+def _given(op: Append, last: int | None, nonce: str | None, prefix: str) -> dict[str, Any]:
+    """Return what the statement is told of an append as a whole."""
+    messages, tokens, rewrites = append_rules.counts(op.drafts)
+    expect = op.expect
+    spans = [span for draft in op.drafts for span in draft.replaces]
+    if any(not 1 <= first <= upto for first, upto in spans):
+        reach = VERSION_MASK + 1  # refused, and `log.check` says why
+    else:
+        reach = max((upto for _, upto in spans), default=0)
+    given: dict[str, Any] = {
+        "context": op.context,
+        "n": len(op.drafts),
+        "said": messages,
+        "tokens": tokens,
+        "rewrites": rewrites,
+        "last": last,
+        "nonce": nonce,
+        "expect_last": expect.last_message is not ANY,
+        "expect_rewrites": expect.rewrites,
+        "expect_version": expect.version,
+        "reach": reach,
+        "keep": op.tail is None,
+        "tail": dump(op.tail) if op.tail else None,
+        "prefix": prefix,
+    }
+    if isinstance(expect.last_message, str):
+        place = locate(expect.last_message)
+        given["last_version"] = -1 if place is None else place[1]
+        given["last_nonce"] = expect.last_message.rpartition("_")[2]
+    return given
+
+
+@dataclass(slots=True)
+class Group:
+    """Operations on one context that go into one statement, in order."""
+
+    members: list[Waiting]
+    #: What they become behind the head this handle left; empty for a single one, which goes behind any head.
+    receipts: list[Receipt] = field(default_factory=list)
+    #: The chain they were computed for, and the count of rewrites, which moves without it.
+    chain: bytes | None = None
+    rewrites: int = 0
+
+    @property
+    def context(self) -> str:
+        """Whose log it is."""
+        return self.members[0].op.context
+
+    def given(self, number: int) -> dict[str, Any]:
+        """Return what the statement is told of the group as a whole."""
+        if self.chain is None:
+            return {"op": number, **self.members[0].given}
+        found: dict[str, Any] = {
+            "op": number,
+            "context": self.context,
+            "expect_last": False,
+            "reach": 0,
+            "keep": True,
+        }
+        n = said = tokens = rewrites = 0
+        for one in self.members:
+            given = one.given
+            if given["last"] is not None:
+                found.update(last=n + given["last"], nonce=given["nonce"])
+            if not given["keep"]:
+                found.update(keep=False, tail=given["tail"])
+            n, said, tokens = n + given["n"], said + given["said"], tokens + given["tokens"]
+            rewrites += given["rewrites"]
+        chain = self.receipts[-1].head.chain.hex()
+        found.update(n=n, said=said, tokens=tokens, rewrites=rewrites, chain=chain)
+        found.update(expect_chain=self.chain.hex(), expect_rewrites=self.rewrites)
+        return found
+
+    def drafts(self, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the group, each with its distance from the head."""
+        if self.chain is None:
+            for row in self.members[0].drafts:
+                yield {"op": number, "batch": 1, **row}
+            return
+        n = said = tokens = 0
+        for one, receipt in zip(self.members, self.receipts, strict=True):
+            for row, chain in zip(one.drafts, receipt.chains, strict=True):
+                place = row["position"]
+                yield {
+                    **row,
+                    "op": number,
+                    "batch": n + 1,
+                    "k": n + row["k"],
+                    "position": None if place is None else said + place,
+                    "total": tokens + row["total"],
+                    "chain": chain.hex(),
+                }
+            n, said, tokens = n + one.given["n"], said + one.given["said"], tokens + one.given["tokens"]
+
+
+def answer(one: Waiting, result: Receipt | ACMSError) -> None:
+    """Answer the caller, unless it gave up or was answered before."""
+    if not one.future.done():
+        one.future.set_result(result)
+
+
+def text(values: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows as JSON; text that UTF-8 cannot say is refused here."""
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,557 @@
+"""Connections to one PostgreSQL database: opened on demand, given back clean, tried again when the server goes away.
+
+Nothing of a session outlives a transaction (no `SET`, no temporary table), so a pooler in transaction mode may stand
+between. Statements are prepared only on a direct connection: behind a pooler a name may mean another client's
+statement (decision 0022).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import re
+import select
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, LiteralString, TypeVar, cast
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.waiting import wait_async
+
+from acms.errors import (
+    ACMSError,
+    ConfigurationError,
+    ConflictError,
+    CorruptRecordError,
+    HandleError,
+    SchemaVersionError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+    StorageUnavailableError,
+    ValidationError,
+)
+from acms.model import Durability
+from acms.observability.logging import log as tell
+from acms.storage.urls import shown
+
+T = TypeVar("T")
+Row = Sequence[Any]
+Connection = psycopg.AsyncConnection[Any]
+
+ROLE = "acms_app"
+"""The role every statement runs as: it owns nothing, so row-level security binds it."""
+FIRST_WAIT, MOST_WAIT = 0.05, 1.0
+"""Seconds between two tries, doubling, each drawn from half of it to all of it."""
+PREPARE_AFTER = 3
+"""Executions after which a statement is prepared on a direct connection."""
+SLACK = 1.0
+"""Seconds, and a tenth more, that an answer may take beyond the time the server gives a statement."""
+_CONNECT: Mapping[str, Any] = {
+    "connect_timeout": 5,  # a server that hangs must not eat the patience
+    # A host or a network that is gone says nothing: the kernel finds out within 20 seconds.
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "acms",
+}
+
+_LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
+"""The server is going down, coming up, or is no primary any more: another one may be found."""
+_AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
+"""Nothing was written, and a later try may succeed."""
+# What a server says before it lets anybody in has no code, only words.
+_REFUSED = re.compile(
+    r"FATAL: +(?:(?:database|role) .* does not exist|.* authentication failed for user|no pg_hba\.conf entry"
+    r"|permission denied for database|role .* is not permitted to log in)"
+)
+_MISTAKEN = re.compile(r"\binvalid \w+ value: ")
+_SECRET = re.compile(r"(?<=://)[^@/]*@|password=\S+", re.IGNORECASE)
+
+_LOOK = (
+    "SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+    " current_setting('fsync')"
+)
+
+
+class UnknownOutcomeError(StorageUnavailableError):
+    """The connection was lost, or given up, while an answer was due; or the wait for standbys was broken off."""
+
+    unknown = True
+
+
+class _UnconfirmedError(psycopg.OperationalError):
+    """The server committed, but did not wait until its standbys had it."""
+
+
+class Link(psycopg.AsyncConnection[Any]):
+    """A connection that is given up when an answer takes too long or nobody waits for it any more.
+
+    psycopg would ask the server to cancel, and wait up to ten seconds for a server that hangs.
+    """
+
+    #: Seconds an answer may take; None is for ever.
+    limit: float | None = None
+    #: Whether its user stopped waiting.
+    left = False
+    #: What the server said when it stopped waiting for its standbys.
+    unconfirmed: list[str]
+
+    async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait for an answer; without one the connection is closed."""
+        if self.left:  # only what cleans up behind a user who was cancelled gets here
+            raise asyncio.CancelledError
+        limit = self.limit if timeout is None else timeout
+        try:
+            return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=limit)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            self.left = True
+            self._give_up(gen)
+            raise
+        except psycopg.OperationalError as error:
+            if error.sqlstate is not None:
+                raise
+            silent = self.pgconn.status == ConnStatus.OK
+            self._give_up(gen)
+            if silent and timeout is None:
+                raise psycopg.OperationalError(f"no answer within {limit:g} seconds") from error
+            raise
+
+    def _give_up(self, gen: PQGen[T]) -> None:
+        self.pgconn.finish()
+        with suppress(psycopg.Error):  # what it would put in order is gone
+            gen.close()
+
+
+class Pool:
+    """At most `size` connections, bound to one event loop of one process.
+
+    A statement that fails because the server or the connection went away, or because of another transaction, is tried
+    again for up to `patience` seconds where that is safe. A server that says nothing is waited for a little longer than
+    it may take for a statement, then the connection is closed; that is tried again once even when patience ended.
+    """
+
+    def __init__(self, dsn: str, *, size: int, patience: float, statement_seconds: float) -> None:
+        try:
+            given = conninfo_to_dict(dsn)
+        except psycopg.Error as error:
+            raise ConfigurationError(
+                f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
+                options=("postgresql://user@host:5432/database",),
+            ) from None
+        if not re.fullmatch(r"\d*(,\d*)*", str(given.get("port") or "")):
+            raise ConfigurationError(
+                "the port of a PostgreSQL server must be a number",
+                options=("postgresql://user@host:5432/database",),
+            )
+        # On several hosts the one that takes writes is meant.
+        self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
+        primary = {"target_session_attrs": "read-write"} if self._several else {}
+        self._conninfo = make_conninfo("", **{**_CONNECT, **primary, **given})
+        #: Where it leads, without what is secret.
+        self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
+        self.size = size
+        self.patience = patience
+        self.statement_ms = str(max(1, int(statement_seconds * 1000)))  # 0 would be for ever
+        #: Seconds an answer may take.
+        self.limit = statement_seconds * 1.1 + SLACK
+        #: What a commit survives, as the server was set when the newest connection was made.
+        self.durability: Durability = "disk"
+        #: Whether a pooler stands between.
+        self.pooled = False
+        #: Whether the vectors of what is searched are indexed: known when a handle was opened.
+        self.vectors = False
+        #: What the last migration lacked for them, if that was only found out by trying.
+        self.lacks_vectors: str | None = None
+        #: Handles that use it.
+        self.users: set[object] = set()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: list[Link] = []
+        self._all: set[Link] = set()
+        self._free = asyncio.Semaphore(size)
+
+    # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bind(self) -> None:
+        """Refuse another process or event loop; start anew where the old loop is gone."""
+        if self.here():
+            return
+        if self._pid == os.getpid():
+            for connection in self._all:  # of a loop that ended without `aclose`
+                connection.pgconn.finish()
+        elif self._loop is not None and self._all:
+            raise HandleError(
+                "this handle was opened before os.fork(): two processes would talk on one connection",
+                options=("close it before os.fork() and open the store in the child process",),
+            )
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
+        self._idle, self._all, self._free = [], set(), asyncio.Semaphore(self.size)
+
+    def here(self) -> bool:
+        """Return whether it is bound to the running event loop; refuse one that is in use by another."""
+        if self._loop is None or self._pid != os.getpid() or self._loop.is_closed():
+            return False
+        if self._loop is not asyncio.get_running_loop():
+            raise HandleError(
+                "this handle belongs to another event loop", options=("open one handle per event loop",)
+            )
+        return True
+
+    async def _turn(self) -> asyncio.Semaphore:
+        """Wait for one of the connections to be free; return what to release."""
+        free = self._free
+        if not free.locked():
+            await free.acquire()  # at once
+            return free
+        try:
+            async with asyncio.timeout(self.limit):
+                await free.acquire()
+        except TimeoutError:
+            raise StorageBusyError(
+                f"none of {self.size} connections was free within {self.limit:g} seconds; nothing was sent",
+                options=("repeat the call", "a larger pool_size"),
+            ) from None
+        return free
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Link]:
+        """Borrow a connection; one that does not come back clean is closed."""
+        self.bind()
+        free = await self._turn()
+        try:
+            connection = self._rested() or await self._connect()
+            try:
+                yield connection
+            finally:
+                if connection.closed or connection.info.transaction_status is not TransactionStatus.IDLE:
+                    self._all.discard(connection)
+                    connection.pgconn.finish()
+                else:
+                    self._idle.append(connection)
+        finally:
+            free.release()
+
+    def _rested(self) -> Link | None:
+        """Return an idle connection to which nothing happened.
+
+        A server that goes away, or is no primary any more, says so or hangs up: noticed before anything is sent, it
+        leaves no doubt about an append.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            poll = select.poll()
+            poll.register(connection.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return connection
+            self._all.discard(connection)
+            connection.pgconn.finish()
+        return None
+
+    async def _connect(self) -> Link:
+        connection = await self.dedicated()
+        self._all.add(connection)
+        try:
+            connection.prepare_threshold = None
+            row = await (await connection.execute(_LOOK)).fetchone()
+            assert row is not None
+            pid, commit, standbys, fsync = row
+            # A pooler gives its clients a number of its own.
+            self.pooled = pid != connection.info.backend_pid
+            if not self.pooled:
+                connection.prepare_threshold = PREPARE_AFTER
+            self.durability = _durability(commit, standbys, fsync)
+        except BaseException:
+            self._all.discard(connection)
+            connection.pgconn.finish()
+            raise
+        return connection
+
+    async def dedicated(self) -> Link:
+        """Return a connection that is not of the pool; whoever asked closes it."""
+        connection = await Link.connect(self._conninfo, autocommit=True)
+        connection.limit = self.limit
+        connection.unconfirmed = []
+        # Not a method of the connection: it would hold itself.
+        connection.add_notice_handler(partial(_hear, connection.unconfirmed))
+        return connection
+
+    async def close(self) -> None:
+        """Close every connection; a later call opens new ones."""
+        if self._pid != os.getpid() or self._loop is None:
+            return
+        self.here()
+        closing, self._all, self._idle = self._all, set(), []
+        for connection in closing:
+            connection.pgconn.finish()
+        self._loop = None
+
+    # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def ask(
+        self, preamble: Sequence[Any], *queries: tuple[str, Any], again: bool = True
+    ) -> list[list[Row]]:
+        """Run queries in one transaction and one round trip; return the rows of each.
+
+        With `again` a lost connection is no reason to fail; without it the outcome of a write may be unknown.
+        """
+
+        async def work(connection: Connection) -> list[list[Row]]:
+            return (await _exchange(connection, preamble, queries))[1]
+
+        return await self.retry(work, again=again)
+
+    async def commit(
+        self, preamble: Sequence[Any], *queries: tuple[str, Any], again: bool = True
+    ) -> tuple[list[list[Row]], Durability]:
+        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
+
+        async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
+            told, rows = await _exchange(connection, preamble, queries)
+            return rows, await _met(connection, told)
+
+        return await self.retry(work, again=again)
+
+    async def within(
+        self, preamble: Sequence[Any], work: Callable[[Connection], Awaitable[T]], *, again: bool = True
+    ) -> tuple[T, Durability]:
+        """Run `work` in one transaction; return also what its commit survives. What it raises rolls it back."""
+
+        async def attempt(connection: Connection) -> tuple[T, Durability]:
+            async with connection.pipeline():
+                await connection.execute("BEGIN")
+                told = await connection.execute(PREAMBLE, preamble)
+            try:
+                result = await work(connection)
+            except ACMSError:
+                await connection.execute("ROLLBACK")
+                raise
+            except psycopg.Error:
+                if not connection.closed:
+                    await connection.execute("ROLLBACK")
+                raise
+            await connection.execute("COMMIT")
+            return result, await _met(connection, told)
+
+        return await self.retry(attempt, again=again)
+
+    async def retry(
+        self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
+    ) -> T:
+        """Call `work` with a connection, again after what passes by itself, until it succeeds or patience ends.
+
+        `limit` is how many seconds an answer may take; a little more than a statement when it is left out.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience
+        wait, tries = FIRST_WAIT, 0
+        while True:
+            link: Link | None = None
+            tries += 1
+            try:
+                async with self.connection() as connection:
+                    link, connection.limit = connection, self.limit if limit is None else limit
+                    connection.unconfirmed.clear()
+                    result = await work(connection)
+                    if connection.unconfirmed:
+                        raise _UnconfirmedError(connection.unconfirmed[0])
+                    return result
+            except (UnicodeEncodeError, OverflowError) as error:
+                raise ValidationError(f"{type(error).__name__}: {error}") from error
+            except psycopg.Error as error:
+                passing, known = _passing(error, link is not None)
+                if error.sqlstate == "25006" and link is not None and not self._several:
+                    # One that copies another may become the primary; one that was told to take no writes will not.
+                    passing = link.info.parameter_status("in_hot_standby") == "on"
+                left = deadline - loop.time()
+                if self.patience and left <= 0 and tries == 1 and error.sqlstate is None:  # silence ate it
+                    left = FIRST_WAIT
+                if not passing or left <= 0 or not (known or again):
+                    if error.sqlstate in _LOST:
+                        self._drop()
+                    raise translate(error, known=known or again) from error
+                if not known or error.sqlstate in _LOST:
+                    self._drop()
+                tell(
+                    logging.WARNING,
+                    "storage_retry",
+                    error=type(error).__name__,
+                    sqlstate=error.sqlstate or "",
+                )
+            await asyncio.sleep(min(left, wait * random.uniform(0.5, 1.0)))
+            wait = min(MOST_WAIT, wait * 2)
+
+    def _drop(self) -> None:
+        """Close the idle connections: they lead to a server that is gone, or is no primary any more."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            self._all.discard(connection)
+            connection.pgconn.finish()
+
+
+PREAMBLE = (
+    f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
+    " set_config('statement_timeout', %s, true),"
+    " set_config('client_min_messages', 'warning', true),"  # or a wait for standbys may end without a word
+    " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
+    " current_setting('synchronous_standby_names'), current_setting('fsync')"
+)
+_STANDBYS = "SELECT current_setting('synchronous_standby_names')"
+
+
+async def _exchange(
+    connection: Connection, preamble: Sequence[Any], queries: Sequence[tuple[str, Any]]
+) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
+    """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
+    cursors: list[psycopg.AsyncCursor[Any]] = []
+    async with connection.pipeline():
+        told = await connection.execute(PREAMBLE, preamble)
+        for query, parameters in queries:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(cast(LiteralString, query), parameters)
+            cursors.append(cursor)
+    return told, [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+    """Return what the commit that was just answered survives.
+
+    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
+    once more.
+    """
+    row = await told.fetchone()
+    assert row is not None
+    *_, commit, standbys, fsync = row
+    durability = _durability(commit, standbys, fsync)
+    if durability != "quorum":
+        return durability
+    try:
+        row = await (await connection.execute(_STANDBYS)).fetchone()
+    except psycopg.Error as error:  # whatever it is, the commit stands
+        raise _UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
+    assert row is not None
+    return _durability(commit, row[0], fsync)
+
+
+def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
+    """Note that a commit stopped waiting for standbys: only a warning says so.
+
+    The words may be in any language; the name of the function is not.
+    """
+    said = notice.message_primary or ""
+    if notice.source_function == "SyncRepWaitForLSN" or "synchronous replication" in said:
+        unconfirmed.append(said)
+
+
+def _durability(commit: str, standbys: str, fsync: str) -> Durability:
+    """Return what a commit survives on a server with these settings."""
+    if commit == "off" or fsync == "off":
+        return "relaxed"
+    return "quorum" if standbys.strip() and commit != "local" else "disk"
+
+
+def _passing(error: psycopg.Error, reached: bool) -> tuple[bool, bool]:
+    """Return whether it may pass by itself, and whether it is known that nothing was written."""
+    state = error.sqlstate
+    if state is None and not reached and _hopeless(error):
+        return False, True
+    if state is None:  # of the connection: refused, cut, or timed out; or what is not even sent
+        connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return connection, not (connection and reached)
+    if state in _AGAIN:
+        return True, True
+    if state in _LOST or state.startswith("08"):
+        return True, not reached or state in ("25006", "57P03")
+    return False, True
+
+
+def _hopeless(error: psycopg.Error) -> bool:
+    """Return whether every server that was asked refused this user or knows no such database, or none was asked."""
+    said = str(error)
+    if _MISTAKEN.search(said):
+        return True
+    return 0 < said.count(" failed: FATAL:") == len(_REFUSED.findall(said)) and " refused" not in said
+
+
+_ADVICE = (
+    ("database", "CREATE DATABASE there, or name another one in the URL"),
+    ("authentication", "check user and password of the URL, or of ~/.pgpass"),
+    ("pg_hba.conf", "let an administrator allow this user and host in pg_hba.conf"),
+    ("role", "CREATE ROLE there with LOGIN, or name another user in the URL"),
+    ("invalid", "correct the URL: postgresql://user@host:5432/database"),
+)
+"""Words in which a server refuses a connection, and what to do about it."""
+
+
+def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
+    """Return what an error of the server means to a caller."""
+    state = error.sqlstate or ""
+    first = _clean(str(error)).split("\n", 1)[0]
+    text = f"{type(error).__name__}: {first}"
+    if not known and isinstance(error, _UnconfirmedError):
+        return UnknownOutcomeError(
+            f"it was committed, but it is not known whether a standby has it ({first})",
+            options=("try again with the same idempotency key",),
+        )
+    if not known:
+        return UnknownOutcomeError(
+            f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
+            options=("try again with the same idempotency key",),
+        )
+    if not state and _hopeless(error):
+        return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
+    if state == "23505":
+        return ConflictError(f"another writer was first: {first}")
+    if state == "53100":
+        return StorageFullError(text)
+    if state in ("42P01", "3F000", "42703"):
+        return SchemaVersionError(text, options=("acms migrate",))
+    if state == "22023" and ROLE in first:
+        roles = f"CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
+        return ConfigurationError(
+            text,
+            options=(f"let an administrator run: {roles}", "then restore the dump again, which grants to it"),
+        )
+    if state in ("42501", "28000", "28P01", "3D000", "0LP01"):
+        return ConfigurationError(
+            text,
+            options=(
+                f"let an administrator run: GRANT {ROLE} TO USER",
+                "run acms migrate as the owner of the schema",
+            ),
+        )
+    if state == "25006":
+        return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
+    if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
+        return ValidationError(text)
+    if state in _AGAIN:
+        return StorageBusyError(text)
+    lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if lost or state in _LOST or state.startswith("08"):
+        return StorageUnavailableError(
+            text, options=("repeat the call", "check that the server is running and reachable")
+        )
+    if state in ("XX001", "XX002"):
+        return CorruptRecordError(text, options=("restore the database from a backup",))
+    return StorageError(text)
+
+
+def _without_secrets(error: psycopg.Error, dsn: str) -> str:
+    """Return a message of the parser, which may quote any part of the address, without what may not be shown of it."""
+    visible = shown(dsn)
+    return re.sub(
+        r'"([^"]*)"', lambda quoted: quoted[0] if quoted[1] in visible else '"…"', _clean(str(error))
+    )
+
+
+def _clean(text: str) -> str:
+    """Return a message without a user's name and password."""
+    return _SECRET.sub("", text)

@@ -1,0 +1,328 @@
+"""The append of an SQLite file: what can be computed before is computed beside the event loop's warm caches.
+
+Behind the head that this handle left an append is a few known rows. Several such appends, each to another log, are
+written together: two statements for all of them, without a savepoint each. Whatever does not fit, or turns out not to
+be there any more, is written on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import apsw
+
+from acms.errors import ACMSError, ConflictError, ValidationError
+from acms.log.entry_json import dump, dump_flat
+from acms.log.hash_chain import Entropy, Stamp, entry_id, links, micros, stamp
+from acms.model import Append, Entry, Head, Kind, Receipt, filling
+from acms.storage import append_rules
+from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
+from acms.storage.sqlite.contexts import SQLiteContexts
+
+HEADS = 4096
+"""Heads the writer remembers, so that an append need not read the one it left."""
+
+_FillingHead = filling(Head)
+_FillingReceipt = filling(Receipt)
+
+
+class _Plan(NamedTuple):
+    """One append behind one head: the rows and what the head becomes."""
+
+    known: tuple[int, Head]
+    head: Head
+    advance: tuple[Any, ...]
+    rows: list[tuple[Any, ...]]
+    receipt: Receipt
+
+
+class _Prepared:
+    """An append for the writer, and what it needs besides its place."""
+
+    __slots__ = ("cited", "columns", "keys", "op", "plan", "simple", "stamps", "store", "tail")
+
+    def __init__(self, store: SQLiteAppends, op: Append) -> None:
+        self.store = store
+        self.op = op
+        self.stamps: list[Stamp] = []
+        self.keys: list[str] = []
+        #: Ids of the entries it was made from.
+        self.cited: list[str] = []
+        #: Per draft: microseconds, the columns from `origin` to `metadata`, parts.
+        self.columns: list[tuple[int, tuple[Any, ...], str | None]] = []
+        self.tail: str | None = None
+        #: How it is to be written if the log still stands where it was left; None when that is not known.
+        self.plan: _Plan | None = None
+        #: Whether the plan is all there is to it, and allowed behind its head.
+        self.simple = False
+
+    def __call__(self, connection: apsw.Connection) -> Receipt:
+        """Append inside the writer's transaction."""
+        return self.store.write(connection, self)
+
+
+class SQLiteAppends(SQLiteContexts):
+    """An SQLite file to whose logs can be appended."""
+
+    _entropy: Entropy
+    #: Context → (ref, head) as this writer left it; only the writer thread changes it.
+    _heads: dict[str, tuple[int, Head]]
+
+    def _undone(self) -> None:
+        self._heads.clear()
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, all waiting ones share a commit."""
+        return await self._write_all([self._appending(op) for op in ops])
+
+    def _appending(self, op: Append) -> Callable[[apsw.Connection], Receipt]:
+        """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
+        try:
+            return self._prepare(op)
+        except Exception as error:
+            return partial(_refuse, append_rules.unexpected(error))
+
+    def _prepare(self, op: Append) -> _Prepared:
+        """Do what can be done on the caller's side, where the caches are warm and nobody holds a transaction."""
+        prepared = _Prepared(self, op)
+        for draft in op.drafts:
+            created_at = micros(draft.created_at)
+            prepared.stamps.append(stamp(draft, self._entropy, created_at))
+            if draft.key is not None:
+                prepared.keys.append(draft.key)
+            if draft.sources:
+                prepared.cited = append_rules.cited(op)
+            parts = write_parts(draft.parts, draft.content) if draft.parts else None
+            prepared.columns.append((created_at, draft_columns(draft), parts))
+        if op.tail is not None:
+            prepared.tail = dump_flat(op.tail) if op.tail else None
+            # A tail that is kept must be read: another handle may have changed it without a new version.
+            known = self._heads.get(op.context)
+            if known is not None:
+                prepared.plan = self._plan(op, prepared, known)
+                if not (prepared.keys or prepared.cited or op.jobs or op.finish):
+                    prepared.simple = _allowed(op, prepared.plan)
+        return prepared
+
+    def _plan(self, op: Append, prepared: _Prepared, known: tuple[int, Head]) -> _Plan:
+        ref, head = known
+        context = op.context
+        base, batch, position, total = ref << VERSION_BITS, head.version + 1, head.messages, head.tokens
+        rows: list[tuple[Any, ...]] = []
+        ids: list[str] = []
+        positions: list[int | None] = []
+        chains: list[bytes] = []
+        last, chain, version, rewrites = head.last_message, head.chain, head.version, head.rewrites
+        values = links(head.chain, prepared.stamps)
+        for draft, stamped, (created_at, columns, parts), chain in zip(
+            op.drafts, prepared.stamps, prepared.columns, values, strict=True
+        ):
+            version += 1
+            kind = draft.kind
+            id = entry_id(kind, context, version, stamped.nonce)
+            place: int | None = None
+            if kind is Kind.MESSAGE:
+                position += 1
+                place, last, total = position, id, total + draft.tokens
+            if draft.replaces:
+                rewrites += 1
+            row = (
+                base | version, kind._value_, place, stamped.nonce, batch, total, created_at, draft.tokens,
+                *columns, None, stamped.salt, stamped.digest, chain, draft.key, parts, draft.content,
+            )  # fmt: skip
+            rows.append(row)
+            ids.append(id)
+            positions.append(place)
+            chains.append(chain)
+        tail, written = op.tail, prepared.tail
+        if tail is None:
+            tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
+        after = _FillingHead()
+        after.context = context
+        after.version = version
+        after.messages = position
+        after.tokens = total
+        after.last_message = last
+        after.rewrites = rewrites
+        after.derived = head.derived
+        after.epoch = head.epoch
+        after.chain = chain
+        after.tail = tail
+        after.__class__ = Head
+        advance = (
+            version, position, total, last, rewrites, chain, written,
+            ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
+        )  # fmt: skip
+        receipt = _FillingReceipt()
+        receipt.head = after
+        receipt.versions = (batch, version)
+        receipt.ids = tuple(ids)
+        receipt.positions = tuple(positions)
+        receipt.chains = tuple(chains)
+        receipt.repeated = False
+        receipt.durability = self.durability
+        receipt.__class__ = Receipt
+        return _Plan(known, after, advance, rows, receipt)
+
+    # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────
+
+    def _together(
+        self, writer: apsw.Connection, functions: Sequence[Callable[[apsw.Connection], Any]], start: int
+    ) -> list[Any]:
+        """Write the simple appends that come next, at most one to each log, in two statements."""
+        taken: dict[str, _Prepared] = {}
+        plans: list[_Plan] = []
+        heads = self._heads
+        for function in functions[start:]:
+            if not isinstance(function, _Prepared) or not function.simple:
+                break
+            plan, context = function.plan, function.op.context
+            if plan is None or context in taken or heads.get(context) is not plan.known:
+                break
+            taken[context] = function
+            plans.append(plan)
+        if len(plans) < 2:
+            return []
+        writer.execute("SAVEPOINT op")
+        before = writer.total_changes()
+        written = False
+        try:
+            writer.executemany(self._sql["advance"], [plan.advance for plan in plans])
+            if writer.total_changes() - before == len(plans):
+                writer.executemany(self._sql["insert_entry"], [row for plan in plans for row in plan.rows])
+                written = True
+        except apsw.ConstraintError:
+            pass
+        except apsw.Error:  # of the medium: it spoils the whole commit
+            raise
+        except Exception:  # of what one caller gave
+            pass
+        if not written:  # which one it was is found out one by one
+            writer.execute("ROLLBACK TO op").fetchall()
+            for prepared in taken.values():
+                prepared.simple = False
+        writer.execute("RELEASE op").fetchall()
+        if not written:
+            return []
+        if len(heads) + len(plans) > HEADS:
+            heads.clear()
+        heads.update({plan.head.context: (plan.known[0], plan.head) for plan in plans})
+        return [plan.receipt for plan in plans]
+
+    def write(self, connection: apsw.Connection, prepared: _Prepared) -> Receipt:
+        """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
+        op = prepared.op
+        known = self._heads.get(op.context) if op.tail is not None else None
+        if known is not None:
+            try:
+                receipt = self._append_at(connection, op, prepared, known)
+            except ACMSError:
+                if op.context not in self._heads:
+                    raise  # the head was right: it was refused for what came after
+                receipt = None  # the head may have moved on: ask it before refusing
+            if receipt is not None:
+                return receipt
+        ref, head, _ = self._head(connection, op.context)
+        receipt = self._append_at(connection, op, prepared, (ref, head))
+        if receipt is None:
+            raise ConflictError("the head moved inside a transaction")
+        return receipt
+
+    def _append_at(
+        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
+    ) -> Receipt | None:
+        """Append behind a head; None when the log is not there any more."""
+        ref, head = known
+        keys = prepared.keys
+        if keys:
+            if len(set(keys)) != len(keys):
+                raise ValidationError("is used twice in one append", field="key")
+            stored = [
+                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
+                for draft in op.drafts
+            ]
+            if append_rules.repeats(op, stored):
+                head = self._head(connection, op.context)[1]
+                return append_rules.repeated(
+                    head, [entry for entry in stored if entry is not None], self.durability
+                )
+        plan = prepared.plan
+        if plan is None or plan.known is not known or not prepared.simple:
+            append_rules.check(op, head)
+            if prepared.cited:
+                append_rules.check_cited(self._found(connection, prepared.cited))
+            if plan is None or plan.known is not known:
+                plan = self._plan(op, prepared, known)
+            if plan.head.version > VERSION_MASK:
+                raise ValidationError("the log is full", field="drafts")
+        connection.execute(self._sql["advance"], plan.advance)
+        if not connection.changes():
+            return None
+        self._heads.pop(op.context, None)
+        if len(plan.rows) == 1:
+            connection.execute(self._sql["insert_entry"], plan.rows[0])
+        else:
+            connection.executemany(self._sql["insert_entry"], plan.rows)
+        if keys:
+            for offset, draft in enumerate(op.drafts, head.version + 1):
+                if draft.key is not None:
+                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
+        if op.jobs or op.finish is not None:
+            self._enqueue(connection, op)
+        if len(self._heads) >= HEADS:
+            self._heads.clear()
+        self._heads[op.context] = (ref, plan.head)
+        return plan.receipt
+
+    def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
+        row = self._row(connection, "key_version", (ref, key))
+        if row is None:
+            return None
+        found = self._row(connection, "entries_forward", span(ref, row[0], row[0], limit=1))
+        return None if found is None else read_entry(found, context)
+
+    def _enqueue(self, connection: apsw.Connection, op: Append) -> None:
+        now = micros(self._clock())
+        if op.finish is not None:  # first: a job may enqueue its successor under its own name
+            lease = op.finish
+            row = self._row(
+                connection,
+                "finish_job",
+                (now, self.tenant, append_rules.job_number(lease.job.id), lease.attempt),
+            )
+            if row is None:
+                raise self._lost(connection, lease)
+        for job in op.jobs:
+            due = now if job.not_before is None else micros(job.not_before)
+            payload = dump(dict(job.payload)) if job.payload else None
+            connection.execute(
+                self._sql["insert_job"],
+                (self.tenant, op.context, job.kind, job.dedupe, payload, due, now, now),
+            ).fetchall()
+
+
+def span(
+    ref: int, first: int, last: int, *, kinds: Sequence[Kind] | None = None, limit: int
+) -> dict[str, Any]:
+    """Return the parameters of a query for entries of one owner."""
+    base = ref << VERSION_BITS
+    return {
+        "first": base | first,
+        "last": base | last,
+        "kinds": None if kinds is None else dump([kind.value for kind in kinds]),
+        "limit": limit,
+    }
+
+
+def _allowed(op: Append, plan: _Plan) -> bool:
+    try:
+        append_rules.check(op, plan.known[1])
+    except ACMSError:
+        return False  # the head may have moved on: it is asked before refusing
+    return plan.head.version <= VERSION_MASK
+
+
+def _refuse(error: ACMSError, _connection: apsw.Connection) -> Receipt:
+    raise error

@@ -1,0 +1,132 @@
+"""The schema of an SQLite file: what it is at, and bringing it up to what this release knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from acms.errors import ConfigurationError, SchemaVersionError, StorageError
+from acms.log.hash_chain import micros
+from acms.model import Migration
+from acms.storage.sql import migrations
+from acms.storage.sqlite.guard import check_header, translated
+
+APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
+
+
+def check_partitions(partitions: int | None) -> None:
+    """Refuse to divide a file."""
+    if partitions is not None:
+        raise ConfigurationError("a file has no partitions", options=("leave them out",))
+
+
+def check(connection: apsw.Connection, path: Path, *, read_only: bool = False) -> Mapping[int, str]:
+    """Refuse a file of another application or of a newer release, before anything is written.
+
+    Returns the checksums of the steps that it has.
+    """
+    known = migrations("sqlite")
+    # One statement, so one snapshot: another process may be creating the file right now.
+    row: Any = connection.execute(
+        "SELECT (SELECT user_version FROM pragma_user_version),"
+        " (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
+    ).fetchall()[0]
+    version, application, tables = row
+    if application != APPLICATION_ID and (application or tables):
+        raise StorageError(
+            f"{path} is a database of another application; it was not touched",
+            options=("choose another path",),
+        )
+    if version > len(known):
+        raise SchemaVersionError(
+            f"{path} has schema {version}, this release knows up to {len(known)}; it was not touched",
+            options=("upgrade acms-engine",),
+        )
+    rows: Any = connection.execute("SELECT version, checksum FROM migrations") if version else ()
+    applied: dict[int, str] = dict(rows)
+    for number, checksum, _ in known:
+        if applied.get(number, checksum) != checksum:
+            raise SchemaVersionError(
+                f"{path} was migrated by a different release: its schema {number} is not the one this"
+                " release has; it was not touched",
+                options=("open it with the release that wrote it", "export there and restore here"),
+            )
+    if read_only and version < len(known):
+        raise SchemaVersionError(
+            f"{path} has schema {version}, this release reads {len(known)}",
+            options=("run acms migrate", "open it writable once"),
+        )
+    return applied
+
+
+def migrate(
+    writer: apsw.Connection, clock: Callable[[], datetime], told: Callable[[int], None] | None
+) -> None:
+    """Apply what is missing, each step in its own transaction; another process may win the race."""
+    known = migrations("sqlite")
+    if writer.pragma("user_version") == len(known):
+        return
+    for version, checksum, script in known:
+        mine = False
+        writer.execute("BEGIN IMMEDIATE").fetchall()
+        try:
+            if int(writer.pragma("user_version")) < version:
+                for _ in writer.execute(_script(version, checksum, script, str(micros(clock())))):
+                    pass
+                mine = True
+            writer.execute("COMMIT").fetchall()
+        except BaseException:
+            with suppress(apsw.Error):
+                writer.execute("ROLLBACK").fetchall()
+            raise
+        if mine and told is not None:
+            told(version)
+
+
+def _script(version: int, checksum: str, script: str, now: str) -> str:
+    """Return what is done inside the transaction of one step."""
+    return (
+        f"{script.rstrip()}\n\nINSERT INTO migrations VALUES ({version}, '{checksum}', {now});\n"
+        f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {version};\n"
+    )
+
+
+def steps(path: Path) -> list[Migration]:
+    """Return every step of the schema and whether a file has it; the file is not changed, and not created."""
+    with translated(path):
+        applied = _look(path)
+    now = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
+    found: list[Migration] = []
+    for version, checksum, script in migrations("sqlite"):
+        whole = f"BEGIN IMMEDIATE;\n{_script(version, checksum, script, now)}COMMIT;\n"
+        found.append(
+            Migration(
+                version=version,
+                needs=version,
+                checksum=checksum,
+                applied=version in applied,
+                script=whole if applied or found else f"PRAGMA journal_mode = wal;\n{whole}",
+            )
+        )
+    return found
+
+
+def _look(path: Path) -> Mapping[int, str]:
+    check_header(path)
+    if not path.exists():
+        return {}
+    wal = path.with_name(path.name + "-wal")
+    # Nobody has it open when there is no WAL, and then nothing may be put beside it.
+    alone = not (wal.exists() and wal.stat().st_size)
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        connection.set_busy_timeout(5000)
+        return check(connection, path)
+    finally:
+        connection.close()

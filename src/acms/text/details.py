@@ -1,0 +1,321 @@
+"""Details: the strings of a text that cannot be guessed again: paths, ids, numbers, dates, names, quotations.
+
+A sentence can be said in other words; `ORD-4312` cannot. Words are looked at one by one and remembered, so that plain
+chatter costs a look-up a word; every repetition in a pattern is possessive or bounded, so that time grows with the
+length of a text whatever is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from acms.text.tokenizer import term
+
+KINDS = ("url", "email", "path", "host", "id", "version", "date", "number", "code", "name", "quote")
+"""What a detail can be."""
+
+
+class Detail(NamedTuple):
+    """A string to be kept letter by letter, and where it stands in its text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+_EXTENSIONS = (
+    "bak bat bin c cc cfg class cnf conf config cpp crt cs css csv dat db dll doc docx dylib env exe gif go gz h hpp "
+    "htm html ico ini ipynb jar java jpeg jpg js json jsonl jsx key kt kts less lock log lua md mdx mjs mk mov mp3 mp4 "
+    "npy npz onnx orc out parquet patch pdf pem php pid pkl plist png pptx properties proto ps1 pt py pyc pyi r rar rb "
+    "rs rst sass scala scss service sh so sock sql sqlite sqlite3 svelte svg swift tar tex tf tfvars tgz tmp toml ts "
+    "tsv tsx txt vue wal war wasm wav webp whl xls xlsx xml yaml yml zip zst"
+).replace(" ", "|")
+_UNITS = (
+    "%|‰|°[CF]?|[kKMGTP]i?(?:B|bit)(?:/s|ps)?|[KMGT]bps|[kMGT]?Hz|B|bytes?|bits?|[mµun]?s|secs?|seconds?|milliseconds?|"
+    "microseconds?|mins?|minutes?|hrs?|hours?|h|d|days?|weeks?|months?|years?|tokens?|rows?|requests?|req/s|rps|qps|"
+    "[kcmµn]?m|km/h|mph|miles?|ft|feet|inch(?:es)?|[kmµ]?g|lbs?|oz|tons?|m?[lL]|[kMG]?Wh?|m?[AV]|mAh|K|C|F|px|pt|em|"
+    "dpi|fps|bps|rpm|percent|pct|points?|dollars?|euros?|cents?|pounds?|EUR|USD|GBP|CHF|JPY|CNY|INR|[$€£¥₹]|"
+    "k|M|bn|million|billion|thousand|x|Stunden?|Minuten?|Sekunden?|Tage?n?|Wochen?|Monate?n?|Jahre?n?|Prozent|Euro|"
+    "[万亿千百]?(?:元|美元|欧元|人|次|个|条|台|件|吨|公里|米|秒|分钟|小时|天|年|月|日|兆|字节)|毫秒|[万亿]"
+)
+_NUMBER = r"\d{1,3}(?:[,.'’\u202f]\d{3})++(?:[.,]\d{1,9}+)?+(?![\d])|\d{1,30}+(?:[.,]\d{1,15}+)?+"
+_A = "A-Za-z0-9_"
+
+#: What stands in one word, the first that fits. Boundaries are ASCII: Chinese has no spaces around an id.
+_GRAMMAR = re.compile(
+    rf"""
+      (?P<url>   (?<![{_A}]) (?:[A-Za-z][A-Za-z0-9+.-]{{1,15}}://|www\.) [!\#-&(-;=?-\[\]-_a-z\|~À-ɏ]{{2,2000}}+ )
+    | (?P<email> (?<![{_A}.+-]) [A-Za-z0-9._%+-]{{1,64}}+ @ [A-Za-z0-9-]{{1,63}}+ (?:\.[A-Za-z0-9-]{{1,63}}+){{1,5}}+ )
+    | (?P<stamp> (?<![{_A}]) \d{{4}}-\d\d-\d\d (?: [T_] \d\d:?\d\d (?: :?\d\d (?:[.,]\d{{1,9}}+)?+ )?+
+                 (?: Z | [+-]\d\d:?\d\d )?+ )?+ (?![{_A}-])
+               | (?<![{_A}./]) \d{{1,4}}+ (?P<sep>[./]) \d{{1,2}}+ (?P=sep) \d{{2,4}}+ (?![{_A}/]|\.\d)
+               | (?<![{_A}:]) [0-2]?\d : [0-5]\d (?: :[0-5]\d (?:[.,]\d{{1,9}}+)?+ )?+ (?:[ap]m|Z)?+ (?![{_A}:])
+               | \d{{2,4}}+年 (?:\d{{1,2}}+月 (?:\d{{1,2}}+[日号])?+ )?+ | \d{{1,2}}+月\d{{1,2}}+[日号] )
+    | (?P<path>  (?<![{_A}]) [A-Za-z]:\\ [^\s"'<>|*?:;,()]{{1,400}}+ (?: :\d{{1,6}}+ )?+
+               | (?<![{_A}\\]) \\\\ [\w.$-]{{1,64}}+ (?: \\{{1,2}} [\w.$ -]{{1,64}}+ ){{1,20}}+
+               | (?<![{_A}./~<)\]}}"'`]) (?:~|\.{{1,2}})?+ / (?=[\w.@-]) (?: [\w.@+%=,~-]{{1,120}}+ /?+ ){{1,30}}+
+                 (?: :\d{{1,6}}+ ){{0,2}}+
+               | (?<=["'`]) (?:~|\.{{1,2}})?+ / (?=[\w.@-]) (?: [\w.@+%=,~-]{{1,120}}+ /?+ ){{1,30}}+
+                 (?: :\d{{1,6}}+ ){{0,2}}+
+               | (?<![{_A}./-]) (?: [A-Za-z0-9_.@+-]{{1,120}}+ / ){{2,30}}+ (?:[A-Za-z0-9_.@+%=-]{{1,120}}+)?+
+                 (?: :\d{{1,6}}+ ){{0,2}}+
+               | (?<![{_A}./-]) (?: [A-Za-z0-9_.@+-]{{1,120}}+ / )?+ (?: [A-Za-z0-9_@+-]{{0,80}}+ \. ){{1,6}}
+                 (?<=[A-Za-z0-9_+/-]\.) (?:{_EXTENSIONS}) (?! [{_A}/(@] | \.[A-Za-z0-9] | -[A-Za-z] )
+                 (?: :\d{{1,6}}+ ){{0,2}}+ )
+    | (?P<host>  (?<![{_A}.]) \d{{1,3}} (?:\.\d{{1,3}}){{3}} (?: /\d{{1,2}} | :\d{{1,5}} )?+ (?![{_A}]|\.\d)
+               | (?<![{_A}:]) [0-9A-Fa-f]{{1,4}} (?: ::? [0-9A-Fa-f]{{1,4}} ){{3,7}} (?![{_A}:])
+               | (?<![{_A}.-]) [A-Za-z] [A-Za-z0-9.-]{{0,120}}+ :\d{{2,5}} (?![{_A}:]) )
+    | (?P<code>  (?<![{_A}-]) --[A-Za-z][A-Za-z0-9_-]{{0,80}}+ (?: =[^\s"'`,;()]{{1,120}}+ )?+
+               | (?<![{_A}]) @[a-z0-9-]{{1,60}}+/[a-z0-9._-]{{1,100}}+ )
+    | (?P<id>    (?<![{_A}-]) [0-9a-fA-F]{{8}} (?: -[0-9a-fA-F]{{4}} ){{3}} -[0-9a-fA-F]{{12}} (?![{_A}])
+               | (?<![{_A}]) 0x [0-9a-fA-F]{{1,64}}+ (?![{_A}])
+               | (?<![{_A}&]) \# \d{{1,12}}+ (?![{_A}]) )
+    | (?P<version> (?<![{_A}.-]) (?: v\d{{1,5}}+ (?:\.\d{{1,5}}+){{0,3}}+ | \d{{1,5}}+ (?:\.\d{{1,5}}+){{2,3}}+ )
+                 (?: [-+] [A-Za-z0-9] (?: \.?[A-Za-z0-9] ){{0,30}}+ | (?:rc|a|b|\.dev|\.post)\d{{1,4}}+ )?+ (?![{_A}]) )
+    | (?P<number> (?<![{_A}.,]) (?: [$€£¥₹] | US\$ )?+ (?: [-−+~≈<>]?+ (?: [$€£¥₹])?+ ) (?: {_NUMBER} )
+                 (?: (?: {_UNITS} ) (?![{_A}]) )?+ (?: /(?:s|min|h|day|month|year|mo|yr) (?![{_A}]) )?+
+                 (?! [{_A}] | -[A-Za-z0-9] | [:/]\d ) )
+    | (?P<word>  (?<![{_A}-]) (?: [@#$] (?=[A-Za-z]) )?+
+                 [{_A}]{{1,200}}+ (?: (?: - | \. | :: | -> ) (?=[{_A}]) [{_A}]{{1,200}}+ ){{0,40}}+ (?: \(\) )?+ )
+    """,
+    re.VERBOSE,
+)
+#: A quotation of several words, or anything in backticks; the key of a JSON object is none.
+_QUOTED = re.compile(
+    r"""["“„«「『《`'] (?: (?<=") [^"\n]{3,160}+ "(?!\s?:) | (?<=[“„]) [^“”„"\n]{2,160}+ [”“"] 
+    | (?<=«) [^«»\n]{2,160}+ »
+    | (?<=「) [^「」\n]{1,160}+ 」 | (?<=『) [^『』\n]{1,160}+ 』 | (?<=《) [^《》\n]{1,160}+ 》
+    | (?<=`) [^`\n]{2,160}+ ` | (?<=(?<!\w)') [^'\n]{3,160}+ '(?!\w) )""",
+    re.VERBOSE,
+)
+_QUOTES = re.compile("[\"“„«「『《`']")
+_UNIT = re.compile(rf"[ \u00a0\u202f](?:{_UNITS})(?![{_A}])(?:/(?:s|min|h|day|month|year))?")
+_MONTHS = (
+    "Jan(?:uary|uar)?|Feb(?:ruary|ruar)?|Mar(?:ch)?|März|Apr(?:il)?|May|Mai|June?|Juni|July?|Juli|Aug(?:ust)?|"
+    "Sept?(?:ember)?|Oct(?:ober)?|Oktober|Okt|Nov(?:ember)?|Dec(?:ember)?|Dezember|Dez"
+)
+_MONTH = re.compile(rf"(?:{_MONTHS})\.?,?")
+_DATE = re.compile(
+    rf"\b(?:(?P<day>\d{{1,2}}(?:st|nd|rd|th)?\.?(?: of)? ))?(?:{_MONTHS})\b\.?"
+    r"(?P<more>(?: \d{1,2}(?:st|nd|rd|th)?(?!\d|:|\.\d))?(?:,? \d{4}\b)?)"
+)
+_CLOCK = re.compile(r",? (?:at )?\d{1,2}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:[ap]m|Z|UTC|CET|GMT))?\b")
+_ZONE = re.compile(r" (?:[ap]m|AM|PM|UTC|GMT|CE?S?T|[EP][SD]?T|Uhr)\b")
+_ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)|[A-Za-z]-\d", re.ASCII)
+_HEX = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.ASCII)
+
+_EDGE = ".,;:!?()[]{}<>\"'“”„«»‘’…*_-—–|。，、；：！？（）【】"
+_STARTS = ".!?:;\n\"'“„«(-*•>#|…。！？—–"
+#: What may stand between two parts of a name.
+_JOINTS = frozenset(
+    (" ", " of ", " de ", " van ", " von ", " der ", " van der ", " von der ", " del ", " della ", " la ", " da ",
+     " di ", " dos ", " du ", " el ", " bin ", " ibn ", " & ", "-")
+)  # fmt: skip
+_TITLES = frozenset("Dr Mr Mrs Ms St Prof Sr Jr Mme Herr Frau".split())
+#: Capitals that say nothing: of English, of logs, and days without a date.
+_USUAL = frozenset(
+    """a ai am api ascii cet cli cpu css csv db debug done eof error fatal fyi gmt gpu ha hi hm hmm html http https i id
+    ids info io ip it json kb llm mb n/a na nb none null ok okay os pdf pm pr prs ps qa ram sdk sql ssh std tbd tcp tls
+    trace ui url urls usa utc utf ux warn warning xml yaml yes hello hey dear thanks thank please sure great good nice
+    right well also next then now maybe perhaps however meanwhile finally first second third last let note see still
+    today tomorrow yesterday true false new user assistant system tool agent step result output input""".split()
+)  # fmt: skip
+_GERMAN = frozenset(
+    "der die das und ist nicht ein eine einen mit für auf von zu wir ich es im den dem".split()
+)
+
+_MOST = 400
+"""Characters of a text whose words are remembered."""
+_CAP, _OPEN, _WRITTEN = "cap", "open", "month"
+
+
+def details(text: str) -> list[Detail]:
+    """Return the details of a text in order of appearance, each once; a quotation may hold others."""
+    found: list[tuple[int, int, str]] = []
+    caps: list[tuple[int, int]] = []
+    written = False
+    place = 0
+    said = text.split()
+    look = _shape if len(text) <= _MOST else _look  # only so long a word is remembered
+    for word, shape in zip(said, map(look, said), strict=True):
+        if shape is None:
+            continue
+        # No plain word holds what makes another one not plain, so the next place of the letters is the word's own.
+        place = text.index(word, place)
+        for kind, first, last in shape:
+            start, end = place + first, place + last
+            if kind == _CAP:
+                caps.append((start, end))
+            elif kind == _WRITTEN:
+                written = True
+            elif kind == _OPEN:
+                unit = _UNIT.match(text, end)
+                if unit:
+                    end = unit.end()
+                if unit or last - first > 1:
+                    found.append((start, end, "number"))
+            else:
+                if kind == "date" and (more := _CLOCK.match(text, end) or _ZONE.match(text, end)):
+                    end = more.end()
+                found.append((start, end, kind))
+        place += len(word)
+    if caps:
+        found += _names(text, caps, said)
+    if written:
+        for match in _DATE.finditer(text):
+            if match["day"] or match["more"]:
+                end = more.end() if (more := _CLOCK.match(text, match.end())) else match.end()
+                found.append((match.start(), end, "date"))
+    if _QUOTES.search(text):
+        for match in _QUOTED.finditer(text):
+            inside = match[0][1:-1]
+            if match[0][0] in "`「『《" or (" " in inside.strip()) or not inside.isascii():
+                found.append((match.start() + 1, match.end() - 1, "quote"))
+    if not found:
+        return []
+    if len(found) > 1:
+        found.sort(key=lambda one: (one[0], -one[1]))
+    kept: dict[str, Detail] = {}
+    over = -1
+    for start, end, kind in found:
+        if kind != "quote":
+            if start < over:  # inside of another one, such as the year of a date
+                continue
+            over = end
+        content = text[start:end]
+        if content not in kept:
+            kept[content] = Detail(kind, content, start, end)
+    return list(kept.values())
+
+
+def _look(word: str) -> tuple[tuple[str, int, int], ...] | None:
+    """Return (kind, start, end) of what stands in a word; None for one in plain small letters."""
+    core = word.strip(_EDGE)
+    if not core:
+        return None
+    if core.isalpha() or core.replace("'", "").replace("’", "").replace("-", "").isalpha():
+        if core.islower() and "--" not in word.rstrip(_EDGE) and "__" not in word:
+            return None
+        first = word.index(core)
+        if core[0].isupper() and (core.isascii() or core.lower() != core.upper()):
+            capital = _capital(word, core, first)
+            if capital is not None:
+                return capital
+        elif core.lower() == core.upper() or (not core.isascii() and not core[0].isascii()):
+            return ()  # a script without capitals
+    found: list[tuple[str, int, int]] = []
+    for match in _GRAMMAR.finditer(word):
+        kind = match.lastgroup or ""
+        start, end = match.span()
+        if kind == "sep":
+            kind = "stamp"
+        if kind == "word":
+            named = _named(match[0])
+            if named:
+                found.append((named, start, end))
+            continue
+        while end > start and word[end - 1] in ".,;:!?)]}'*" and kind in ("url", "path", "code"):
+            if word[end - 1] == ")" and "(" in word[start:end]:
+                break
+            end -= 1
+        if kind == "number":
+            number = match[0]
+            if number.isdigit():
+                # A number without a unit tells something from two digits on.
+                if end == len(word):
+                    found.append((_OPEN, start, end))
+                elif len(number) > 1:
+                    found.append(("number", start, end))
+                continue
+            if number[-1].isdigit() and end == len(word):
+                kind = _OPEN
+        elif kind == "stamp":
+            kind = "date"
+        found.append((kind, start, end))
+    return tuple(found)
+
+
+_shape = lru_cache(maxsize=65_536)(_look)
+
+
+def _capital(word: str, core: str, first: int) -> tuple[tuple[str, int, int], ...] | None:
+    """Return what a word with a capital letter may be; None for one with capitals inside."""
+    for tail in ("'s", "’s"):
+        core = core.removesuffix(tail)
+    if _MONTH.fullmatch(core):
+        return ((_WRITTEN, first, first + len(core)),)
+    shouted = core.isupper()
+    if shouted and (len(core) == 1 and first + 1 < len(word) and word[first + 1] == "."):
+        return ((_CAP, first, first + 1),)  # an initial
+    if term(core.lower()) == 0 or core.lower() in _USUAL or "'" in core[-3:] or "’" in core[-3:]:
+        return ()
+    if shouted:
+        return ((_CAP, first, first + len(core)),) if 2 <= len(core) <= 6 else ()
+    parts = re.split(r"['’-]", core)
+    if any(part[1:] != part[1:].lower() for part in parts) and not core.startswith(("Mc", "Mac")):
+        return None
+    return ((_CAP, first, first + len(core)),)
+
+
+def _named(word: str) -> str | None:
+    """Return the kind of a word of letters, digits and signs that join them; None for a plain one."""
+    bare = word.lstrip("@#$")
+    digits = any(letter.isdigit() for letter in bare)
+    if digits:
+        if bare.isdigit() or _ORDINAL.fullmatch(bare):
+            return None
+        if _HEX.fullmatch(bare) or (
+            "." not in bare and "::" not in bare and "->" not in bare and "()" not in bare
+        ):
+            return "id"
+        return "host" if "-" in bare else "code"
+    if word != bare:
+        return "code" if len(bare) > 1 else None
+    if "_" in bare or "::" in bare or "->" in bare or bare.endswith("()"):
+        return "code" if len(bare.strip("_")) > 1 else None
+    if "." in bare:
+        parts = bare.split(".")
+        if any(len(part) < 2 for part in parts) or (parts[-1][0].isupper() and parts[0].islower()):
+            return None
+        return "host" if "-" in bare or len(parts) > 3 else "code"
+    if "-" in bare:
+        return "id" if bare.isupper() and len(bare) > 4 else None
+    inner = bare[1:]
+    return "code" if inner != inner.lower() and inner != inner.upper() else None
+
+
+def _names(text: str, caps: list[tuple[int, int]], said: list[str]) -> list[tuple[int, int, str]]:
+    """Return names: runs of capitalised words, without a first word that only starts a sentence."""
+    runs: list[list[tuple[int, int]]] = []
+    for start, end in caps:
+        if runs:
+            last = runs[-1][-1]
+            gap = text[last[1] : start] if start - last[1] < 12 else ""
+            before = text[last[0] : last[1]]
+            if gap in _JOINTS or (gap == ". " and (len(before) == 1 or before in _TITLES)):
+                runs[-1].append((start, end))
+                continue
+        runs.append([(start, end)])
+    found: list[tuple[int, int, str]] = []
+    for run in runs:
+        if _starts(text, run[0][0]):
+            first = text[run[0][0] : run[0][1]]
+            if len(run) == 1 or first.lower() in _GERMAN or first.endswith(("ing", "ed")):
+                run = run[1:]
+        if run and run[-1][1] - run[0][0] > 1:
+            found.append((run[0][0], run[-1][1], "name"))
+    single = [one for one in found if " " not in text[one[0] : one[1]]]
+    if len(single) > 1 and len(_GERMAN.intersection(said)) > 1:  # all nouns have capitals there
+        return [one for one in found if one not in single]
+    return found
+
+
+def _starts(text: str, place: int) -> bool:
+    """Return whether a sentence or a line starts here."""
+    place -= 1
+    while place >= 0 and text[place] in " \t":
+        place -= 1
+    return place < 0 or text[place] in _STARTS

@@ -1,0 +1,176 @@
+"""Cards: what the index keeps of an entry, packed, stored beside the log as a derived row.
+
+A card holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
+ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
+fact is also found by its subject and attribute, and the place of its tool group names its address where that holds one
+value at a time. A blocked entry has no terms: it is shown where it stands, and never found by what it says.
+
+    header      see `HEADER`, 29 bytes
+    label       kind, role, speaker and markers, NUL-separated UTF-8: few different ones in a log
+    group       tool group id, NUL, number of calls (u16), CRC-32 of each call id, then of each answered one; of a fact
+                its address
+    terms       those that do not occur once first, each part ascending, 3 bytes each
+    counts      of those that do not occur once, 1 byte each, 255 for more; 0 under which it is found only as a name
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+from zlib import crc32
+
+from acms.log.facts import address, has_address
+from acms.log.hash_chain import micros
+from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
+from acms.text.tokenizer import CHANGES_BY, OURS_BY, TOLD_BY, changes, found_by, names, tally, terms, words
+
+SPACE = "cards2"
+"""Derived space of the cards; another recipe is another space."""
+
+#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
+#: label and group in bytes, of all terms and of the repeated ones.
+HEADER = struct.Struct("<iII6sBHHHHH")
+REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED, OURS, TOLD = 1, 2, 4, 8, 16, 32, 64, 128
+"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
+of the one spoken to than of the speaker; it names a time; it speaks of "us"; it tells of others."""
+
+ONE, MANY = "1", "*"
+"""What the name of a fact's address begins with: how many facts may be in force there."""
+
+_MOST = 65_535
+_MINUTE = 60_000_000
+#: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
+_LISTING = 12
+#: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
+#: opposites that are no terms one is enough.
+_EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
+_SPEAKER = frozenset("i me my mine myself we us our ours ourselves".split())
+_HEARER = frozenset("you your yours yourself yourselves u ur".split())
+_TIMES = frozenset(
+    """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
+    weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
+)
+#: All words that one of the flags or the signature asks for: few words of a text, so they are looked for at once.
+_TELLING = _EXACT | _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
+
+
+class Label(NamedTuple):
+    """What many cards of a log share."""
+
+    kind: Kind
+    role: Role | None
+    actor: str | None
+    markers: tuple[str, ...]
+
+
+def write(draft: Draft, nonce: str) -> bytes:
+    """Write the card of an entry; `nonce` is the random end of its id."""
+    label = _label(draft.kind, draft.role, draft.actor, draft.markers)
+    fact = draft.kind is Kind.FACT
+    group = _address(draft) if fact else b"" if draft.group is None else _group(draft)
+    content = "" if draft.privacy is Privacy.BLOCK else draft.content
+    said = words(content)
+    counts = tally(said)
+    if fact and draft.privacy is not Privacy.BLOCK:
+        for number in terms(words(named(draft))):
+            counts.setdefault(number, 1)
+        for number in found_by(named(draft)):
+            counts.setdefault(number, 0)
+    named_in = names(content)
+    listing = len(named_in) > _LISTING and sum(1 for name in named_in if name.parts) > _LISTING
+    for name in named_in:
+        for number in name.also:
+            if not listing or number not in name.parts:
+                counts.setdefault(number, 0)
+    if len(counts) > _MOST:
+        counts = dict(Counter(counts).most_common(_MOST))
+    repeated = sorted([number for number, count in counts.items() if count != 1])
+    single = sorted([number for number, count in counts.items() if count == 1])
+    once = set(said)
+    telling = once & _TELLING
+    exact = telling & _EXACT
+    if not "".join(once).isalpha():
+        exact.update([word for word in once if not word.isalpha()])
+    flags = (
+        (REPLACES if draft.replaces else 0)
+        | (QUESTION if content.rstrip().endswith("?") else 0)
+        | (0 if draft.content else EMPTY)
+        | (CHANGES if changes(telling) else 0)
+        | (0 if OURS_BY.isdisjoint(telling) else OURS)
+        | (0 if TOLD_BY.isdisjoint(telling) else TOLD)
+        | (ADDRESSED if _often(telling & _HEARER, said) > _often(telling & _SPEAKER, said) else 0)
+        | (0 if _TIMES.isdisjoint(telling) else TIMED)
+    )
+    header = HEADER.pack(
+        min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
+        min(draft.tokens, 0xFFFFFFFF),
+        draft.episode,
+        nonce.encode(),
+        flags,
+        crc32(" ".join(sorted(exact)).encode()) & 0xFFFF if exact else 0,
+        len(label),
+        len(group),
+        len(counts),
+        len(repeated),
+    )
+    packed = bytearray(struct.pack(f"<{len(counts)}I", *repeated, *single))
+    del packed[3::4]  # terms have 24 bits
+    often = [counts[number] for number in repeated]
+    if often and max(often) > 255:
+        often = [min(count, 255) for count in often]
+    return header + label + group + packed + bytes(often)
+
+
+def _often(of: Iterable[str], said: Sequence[str]) -> int:
+    return sum([said.count(word) for word in of])
+
+
+@lru_cache(maxsize=1024)
+def _label(kind: Kind, role: Role | None, actor: str | None, markers: tuple[str, ...]) -> bytes:
+    return "\0".join((kind.value, role.value if role else "", actor or "", *markers)).encode()
+
+
+def _group(draft: Draft) -> bytes:
+    calls = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolCall)]
+    answers = [_call(part.call_id) for part in draft.parts if isinstance(part, ToolResult)]
+    return (
+        (draft.group or "").encode()
+        + b"\0"
+        + struct.pack(f"<H{len(calls) + len(answers)}I", len(calls), *calls, *answers)
+    )
+
+
+def named(draft: Draft) -> str:
+    """Return the subject and attribute of a fact as text; "" where it has none."""
+    return " ".join(str(draft.data[key]) for key in ("subject", "attribute") if draft.data.get(key))
+
+
+def _address(draft: Draft) -> bytes:
+    """Return the name of a fact's address in the place of a group: whether it holds one value at a time, and which."""
+    key = address(str(draft.data.get("subject", "")), str(draft.data.get("attribute", "")))
+    if not has_address(key):
+        return b""
+    alone = ONE if draft.data.get("cardinality") == "one" else MANY
+    name = alone + sha256("\x1f".join(key).encode()).hexdigest()[:16]
+    return name.encode() + b"\0" + struct.pack("<H", 0)
+
+
+def _call(id: str) -> int:
+    return crc32(id.encode())
+
+
+def read_label(data: bytes) -> Label:
+    """Read a label."""
+    kind, role, actor, *markers = data.decode().split("\0")
+    return Label(Kind(kind), Role(role) if role else None, actor or None, tuple(markers))
+
+
+def read_group(data: bytes) -> tuple[str, Sequence[int], Sequence[int]]:
+    """Read a tool group: its id, the calls made and the calls answered."""
+    name, _, links = data.partition(b"\0")
+    numbers = struct.unpack(f"<H{(len(links) - 2) // 4}I", links)
+    return name.decode(), numbers[1 : 1 + numbers[0]], numbers[1 + numbers[0] :]

@@ -1,0 +1,1 @@
+"""Writing: the write queue of a log, episodes, edits and retractions."""

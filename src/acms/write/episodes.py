@@ -1,0 +1,250 @@
+"""Episodes: where one ends, and why (rules of seed 004; order of closing from decision 0010).
+
+An episode closes *after* the message that triggers it (tool results all in, a closing phrase, enough turns) and
+*before* a message that comes after a long silence. The end is a field of the message that ends it, so the log needs no
+extra entry; a silence is seen from the next message, so there the field stays empty and the reason is derived.
+A closed episode stays the current one until the next message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from acms.log.hash_chain import episode_id, micros
+from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult, filling
+from acms.results import Episode
+
+MAX_TURNS = "max_turns"
+TIME_GAP = "time_gap"
+TOOL_RESULT = "tool_result"
+PATTERN = "pattern"
+
+#: A whole message that does nothing but close: "done", "OK, that's finished.", "Thanks, that fixed it!".
+#: Not "that is not done yet", "give me the complete list", "thanks, but it still fails" (gleanr's probe 5).
+CLOSING_PATTERNS: tuple[str, ...] = (
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
+    r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]{1,4}){0,3}"
+    r"(?:done|finished|completed?)(?: (?:now|here|then|for (?:now|today)))?\W{0,9}\Z",
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|many)[\s,.!]{1,4}){0,2}(?:thanks|thank you|thx)\b"
+    r"(?![^\n]*\b(?:but|not|still|however|now|next|also|please|can|could|would|will|what|how|why)\b)"
+    r"[^?\n]{0,80}\Z",
+)
+
+_OPEN_CALLS = 256
+"""How many unanswered calls a tail remembers; older ones count as abandoned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When an episode ends."""
+
+    max_turns: int = 6
+    max_time_gap_seconds: float = 1800
+    close_on_tool_result: bool = True
+    close_on_patterns: tuple[str, ...] = CLOSING_PATTERNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """What must be known about the end of a log to place the next message."""
+
+    #: Ordinal of the current episode, 0 before the first message; messages in it.
+    episode: int = 0
+    turns: int = 0
+    #: Microseconds since 1970 of the newest message.
+    last: int = 0
+    #: Why the current episode was closed; None while it is open.
+    closed: str | None = None
+    #: Tool group whose answers are waited for, from its calls until they are answered or somebody else speaks.
+    pending: str | None = None
+    #: Unanswered calls: call id → tool group, oldest first.
+    calls: Mapping[str, str] = field(default_factory=dict)
+    #: `Head.tokens` when a compaction was last asked for.
+    asked: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """Write the tail as a store keeps it: only what is not the default."""
+        written: dict[str, Json] = {"episode": self.episode, "turns": self.turns, "last": self.last}
+        if self.closed is not None:
+            written["closed"] = self.closed
+        if self.pending is not None:
+            written["pending"] = self.pending
+        if self.calls:
+            written["calls"] = dict(self.calls)
+        if self.asked:
+            written["asked"] = self.asked
+        return written
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Json]) -> Tail:
+        """Read a tail back."""
+        return cls(**written)
+
+
+_FillingTail = filling(Tail)
+
+_CLOSING_CHARS = 200
+"""No longer text can match the default patterns."""
+
+
+def _closing(content: str, patterns: tuple[str, ...]) -> bool:
+    if patterns is CLOSING_PATTERNS and len(content) > _CLOSING_CHARS:
+        return False
+    return any(pattern.search(content) for pattern in _compiled(patterns))
+
+
+@lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern) for pattern in patterns)
+
+
+class Place(NamedTuple):
+    """Where a message goes: its episode, why it ends it, its tool group; and the tail after it."""
+
+    episode: int
+    closes: str | None
+    group: str | None
+    tail: Tail
+
+
+def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
+    """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
+    now = micros(draft.created_at)
+    calls: Sequence[str] = ()
+    answered: Sequence[str] = ()
+    if draft.parts:
+        calls = [part.call_id for part in draft.parts if isinstance(part, ToolCall)]
+        answered = [
+            part.call_id
+            for part in draft.parts
+            if isinstance(part, ToolResult) and part.call_id in tail.calls
+        ]
+    gap = now - tail.last > rules.max_time_gap_seconds * 1_000_000
+    new = tail.episode == 0 or tail.closed is not None or (gap and not answered)
+    episode = tail.episode + 1 if new else tail.episode
+    turns = 1 if new else tail.turns + 1
+
+    open_calls = tail.calls
+    member: str | None = None
+    if answered:
+        member = tail.calls[answered[0]]
+        open_calls = {
+            call_id: of for call_id, of in tail.calls.items() if call_id not in answered or of != member
+        }
+    if calls:
+        member = group
+        kept = {call_id: of for call_id, of in tail.calls.items() if call_id not in calls}
+        kept.update(dict.fromkeys(calls, group))
+        open_calls = dict(list(kept.items())[-_OPEN_CALLS:])
+    pending = group if calls else _still_pending(tail, draft.role, open_calls)
+
+    closes: str | None = None
+    if pending is None:
+        if rules.close_on_tool_result and draft.role is Role.TOOL:
+            closes = TOOL_RESULT
+        elif draft.role in (Role.USER, Role.ASSISTANT) and _closing(draft.content, rules.close_on_patterns):
+            closes = PATTERN
+        elif turns >= rules.max_turns:
+            closes = MAX_TURNS
+    after = _FillingTail()
+    after.episode = episode
+    after.turns = turns
+    after.last = now
+    after.closed = closes
+    after.pending = pending
+    after.calls = open_calls
+    after.asked = tail.asked
+    after.__class__ = Tail
+    return Place(episode, closes, member, after)
+
+
+def _still_pending(tail: Tail, role: Role | None, open_calls: Mapping[str, str]) -> str | None:
+    """Return the group that is still waited for; a stray or late result of another call ends no waiting."""
+    return tail.pending if role is Role.TOOL and tail.pending in open_calls.values() else None
+
+
+def tail_of(newest: Sequence[Entry]) -> Tail:
+    """Rebuild the tail from the newest entries of a log, ascending: at least the whole last episode.
+
+    Needed after a restore only; open calls older than these entries count as abandoned.
+    """
+    tail = Tail()
+    for entry in newest:
+        if entry.kind is Kind.EPISODE:
+            tail = replace(tail, closed=str(entry.data.get("reason", "manual")))
+        if entry.kind is not Kind.MESSAGE or entry.replaces:
+            continue
+        calls = dict(tail.calls)
+        opened = [part.call_id for part in entry.parts if isinstance(part, ToolCall)]
+        if entry.group is not None:
+            for part in entry.parts:
+                if isinstance(part, ToolCall):
+                    calls.pop(part.call_id, None)
+                    calls[part.call_id] = entry.group
+                elif isinstance(part, ToolResult) and calls.get(part.call_id) == entry.group:
+                    del calls[part.call_id]
+        tail = Tail(
+            episode=entry.episode,
+            turns=tail.turns + 1 if entry.episode == tail.episode else 1,
+            last=micros(entry.created_at),
+            closed=entry.closes,
+            pending=entry.group if opened else _still_pending(tail, entry.role, calls),
+            calls=calls,
+        )
+    return tail
+
+
+def is_mark(entry: Entry) -> bool:
+    """Whether an entry says that an episode was reflected on, and sums it up: a summary that stands for nothing.
+
+    Its ordinal and what it covers outlive its content; a summary that a compaction wrote replaces something.
+    """
+    return entry.kind is Kind.SUMMARY and not entry.replaces
+
+
+def episodes(context: str, entries: Sequence[Entry]) -> list[Episode]:
+    """List the episodes of a log from its messages, manual closes and the marks of reflections, ascending."""
+    found: list[Episode] = []
+    summaries: dict[int, str] = {}
+    for entry in entries:
+        if is_mark(entry) and entry.content:
+            summaries[entry.episode] = entry.content
+        if entry.kind is Kind.EPISODE and found:
+            found[-1] = replace(found[-1], status="closed", reason=str(entry.data.get("reason", "manual")))
+        if entry.kind is not Kind.MESSAGE or entry.replaces:
+            continue
+        if found and found[-1].ordinal == entry.episode:
+            last = found[-1]
+            found[-1] = replace(
+                last,
+                last=entry.version,
+                messages=last.messages + 1,
+                tokens=last.tokens + entry.tokens,
+                ended_at=entry.created_at,
+                status="closed" if entry.closes else "open",
+                reason=entry.closes,
+            )
+            continue
+        if found and found[-1].status == "open":
+            found[-1] = replace(found[-1], status="closed", reason=TIME_GAP)
+        found.append(
+            Episode(
+                id=episode_id(context, entry.episode),
+                ordinal=entry.episode,
+                status="closed" if entry.closes else "open",
+                first=entry.version,
+                last=entry.version,
+                messages=1,
+                tokens=entry.tokens,
+                reason=entry.closes,
+                started_at=entry.created_at,
+                ended_at=entry.created_at,
+            )
+        )
+    if summaries:
+        found = [replace(one, summary=summaries.get(one.ordinal)) for one in found]
+    return found

@@ -1,0 +1,415 @@
+"""One queue of writes per context and process: what is waiting is decided together and appended as one operation.
+
+Placing a message (episode, tool group) needs the end of the log. The mailbox remembers it from its last append and
+names the newest message it has seen as a precondition; when another process was first, the store refuses, the head is
+read again and the same messages are placed again (rule 1.3). Callers that are cancelled before their messages were
+taken leave no trace; after that the messages may still be stored, and repeating them with their keys is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import NamedTuple
+
+from acms.compaction.span import due, requested
+from acms.config import RetryConfig
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    IdempotencyMismatchError,
+    PreconditionError,
+    StorageUnavailableError,
+    ValidationError,
+)
+from acms.jobs.requests import requested as asked_for
+from acms.log import policy_levels
+from acms.log.hash_chain import Entropy, token
+from acms.log.policy import CompactionPolicy
+from acms.log.read import active
+from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall, filling
+from acms.observability.logging import log
+from acms.ports import StorageBackend
+from acms.recall import pipeline
+from acms.storage.handles import shared
+from acms.write.episodes import Place, Rules, Tail, place, tail_of
+
+MERGE = 512
+"""Messages one append may hold when callers are merged."""
+POLICY_SECONDS = 5.0
+"""How long a policy is remembered: another process may change it."""
+
+
+_FillingExpect = filling(Expect)
+_FillingAppend = filling(Append)
+
+
+class Watch(NamedTuple):
+    """How an append asks for a compaction when the log in force has grown too long."""
+
+    namespace: str
+    #: The service's level of the policy.
+    service: CompactionPolicy
+    #: Kind of the job.
+    kind: str
+
+
+@dataclass(slots=True)
+class Letter:
+    """What one caller wants appended."""
+
+    drafts: Sequence[Draft]
+    rules: Rules
+    retry: RetryConfig
+    #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
+    rewrite: bool = False
+    #: `Head.rewrites` under which the targets of a rewrite were found to be in force.
+    rewrites: int | None = None
+    #: Version at which a rewrite was decided: with a fact that came since it has to be decided again.
+    decided: int | None = None
+    #: Id of the newest message its writer has seen, None for an empty log.
+    seen: Seen = ANY
+    #: Close the current episode for this reason instead of appending drafts.
+    close: str | None = None
+    #: How compaction is asked for; None when an append asks for none.
+    watch: Watch | None = None
+    #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
+    reflect: str | None = None
+    #: Where the answer goes when the caller waits in the queue.
+    answer: asyncio.Future[Delivered | None] | None = None
+
+
+class Overtaken(ConflictError):
+    """Something was replaced or retracted since the targets were looked at: look again."""
+
+
+class Delivered(NamedTuple):
+    """The drafts as they were placed, and their part of the receipt."""
+
+    drafts: Sequence[Draft]
+    receipt: Receipt
+    #: Where they start within the receipt.
+    start: int
+    #: Ordinals of the episodes that a long silence before a message has ended.
+    gaps: tuple[int, ...] = ()
+    #: Whether the append asked for a job that a worker must be woken for.
+    asked: bool = False
+    #: Whether it ended an episode that is to be reflected on.
+    reflects: bool = False
+
+
+class Mailbox:
+    """The writes of one context, in the order of arrival."""
+
+    def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
+        self._storage = storage
+        self._shared = shared(storage)
+        self._context = context
+        self._entropy = entropy
+        self._waiting: deque[Letter] = deque()
+        self._head: Head | None = None
+        self._tail = Tail()
+        #: Kept, because the event loop alone does not keep a task alive.
+        self._task: asyncio.Task[None] | None = None
+        #: True while somebody delivers: then letters queue up.
+        self._busy = False
+        #: Who waits for that to end.
+        self._idlers: list[asyncio.Future[None]] = []
+        #: The policy in force, and when it is asked for again.
+        self._policy: CompactionPolicy | None = None
+        self._policy_until = 0.0
+        #: (rewrites, epoch) of a head, and how many tokens its log has out of force, those of summaries taken off.
+        self._hidden = (-1, -1, 0)
+
+    async def post(self, letter: Letter) -> Delivered | None:
+        """Deliver a letter; None when there was no open episode to close."""
+        if self._busy:
+            letter.answer = asyncio.get_running_loop().create_future()
+            self._waiting.append(letter)
+            return await letter.answer
+        # Nobody is waiting: deliver it right here, without a task and a future.
+        self._busy = True
+        try:
+            (delivered,) = await self._append([letter])
+            return delivered
+        except BaseException:
+            self._head = None  # it may or may not have been stored
+            raise
+        finally:
+            if self._waiting:
+                self._task = asyncio.get_running_loop().create_task(self._deliver())
+            else:
+                self._rest()
+
+    async def idle(self) -> None:
+        """Wait until everything that was posted is delivered."""
+        while self._busy:
+            idler = asyncio.get_running_loop().create_future()
+            self._idlers.append(idler)
+            await idler
+
+    def _rest(self) -> None:
+        self._busy = False
+        while self._idlers:
+            idler = self._idlers.pop()
+            if not idler.done():
+                idler.set_result(None)
+
+    async def _deliver(self) -> None:
+        """Deliver what is waiting until nothing is."""
+        try:
+            while self._waiting:
+                letters = self._take()
+                try:
+                    if letters:
+                        self._answer(letters, await self._append(letters))
+                except (IdempotencyMismatchError, ValidationError) as error:
+                    # Nothing was stored, and one letter spoils it for all: each on its own.
+                    if len(letters) == 1:
+                        _fail(letters, error)
+                    for letter in letters if len(letters) > 1 else ():
+                        try:
+                            self._answer([letter], await self._append([letter]))
+                        except Exception as own:
+                            self._head = None
+                            _fail([letter], own)
+                except Exception as error:
+                    self._head = None
+                    _fail(letters, error)
+                except BaseException as error:  # the loop is being torn down: nobody may wait for ever
+                    self._head = None
+                    _fail([*letters, *self._waiting], error)
+                    self._waiting.clear()
+                    raise
+        finally:
+            self._rest()
+
+    def _answer(self, letters: Sequence[Letter], delivered: Sequence[Delivered | None]) -> None:
+        for letter, one in zip(letters, delivered, strict=True):
+            if letter.answer is not None and not letter.answer.done():
+                letter.answer.set_result(one)
+
+    def _take(self) -> list[Letter]:
+        """Take what can share one append: plain messages without a key twice; other letters go alone."""
+        taken: list[Letter] = []
+        keys: set[str] = set()
+        size = 0
+        while self._waiting:
+            letter = self._waiting[0]
+            if letter.answer is not None and letter.answer.cancelled():
+                self._waiting.popleft()
+                continue
+            alone = letter.rewrite or letter.close is not None or letter.seen is not ANY
+            own = {draft.key for draft in letter.drafts if draft.key is not None}
+            if taken and (alone or own & keys or size + len(letter.drafts) > MERGE):
+                break
+            taken.append(self._waiting.popleft())
+            keys |= own
+            size += len(letter.drafts)
+            if alone:
+                break
+        return taken
+
+    async def _append(self, letters: Sequence[Letter]) -> list[Delivered | None]:
+        attempt = conflicts = 0
+        while True:
+            try:
+                return await self._try(letters)
+            except IdempotencyMismatchError:
+                raise
+            except ConflictError:
+                seen, self._head = self._head, None
+                log(logging.DEBUG, "append_conflict", context=self._context, letters=len(letters))
+                try:
+                    head, _ = await self._end_of_log()
+                except ACMSError as error:
+                    if not error.retryable:
+                        raise
+                    continue
+                if letters[0].rewrites not in (None, head.rewrites):
+                    raise Overtaken from None
+                if letters[0].seen not in (ANY, head.last_message):
+                    raise PreconditionError(
+                        f"the newest message is {head.last_message}, not {letters[0].seen}",
+                        options=("read what came since, and decide again",),
+                    ) from None
+                conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
+                if conflicts > 1:  # nobody else has written: the store would refuse this for ever
+                    raise
+            except ACMSError as error:
+                attempt += 1
+                retry = letters[0].retry
+                # The next try goes behind a head that may hold this one: without keys nobody would know it again.
+                unknown = isinstance(error, StorageUnavailableError) and error.unknown
+                keyed = all(draft.key is not None for letter in letters for draft in letter.drafts)
+                if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
+                    raise
+                self._head = None
+                log(logging.WARNING, "append_retry", context=self._context, code=error.code, attempt=attempt)
+                await asyncio.sleep(retry.delay(attempt, random.random()))
+
+    async def _try(self, letters: Sequence[Letter]) -> list[Delivered | None]:
+        known = letters[0].close is None  # what is open to be closed is asked, not remembered
+        head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
+        gaps: list[int] = []
+        reflects: str | None = None
+        placed: list[Sequence[Draft]] = []
+        for letter in letters:
+            if letter.close is not None:
+                if tail.episode == 0 or tail.closed is not None:
+                    return [None]
+                placed.append([await self._closing(letter.drafts[0], tail)])
+                tail = replace(tail, closed=letter.close)
+                reflects = letter.reflect
+            elif letter.rewrite:
+                if letter.decided not in (None, head.version) and await self._storage.read(
+                    self._context, after=letter.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+                ):
+                    raise Overtaken
+                placed.append(letter.drafts)
+            else:
+                for draft in letter.drafts:
+                    calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
+                    found = place(tail, draft, letter.rules, f"g_{token(self._entropy, 10)}" if calls else "")
+                    _put(draft, found)
+                    if tail.closed is None and 0 < tail.episode < found.episode:
+                        gaps.append(tail.episode)
+                        reflects = reflects or letter.reflect
+                    if found.closes is not None:
+                        reflects = reflects or letter.reflect
+                    tail = found.tail
+                placed.append(letter.drafts)
+        jobs: tuple[JobDraft, ...] = ()
+        watch = letters[-1].watch
+        if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
+            jobs = await self._asks(watch, head, tail, placed)
+            if jobs:
+                tail = replace(tail, asked=head.tokens + _tokens(placed))
+        if reflects is not None:
+            jobs = (*jobs, asked_for(self._context, reflects))
+        expect = _FillingExpect()
+        seen = letters[0].seen
+        expect.last_message = head.last_message if seen is ANY else seen
+        expect.version = head.version
+        expect.rewrites = letters[0].rewrites
+        expect.__class__ = Expect
+        op = _FillingAppend()
+        op.context = self._context
+        op.drafts = tuple([draft for drafts in placed for draft in drafts])
+        op.expect = expect
+        op.tail = tail.to_json()
+        op.jobs = jobs
+        op.finish = None
+        op.__class__ = Append
+        self._shared.appended = monotonic()
+        (result,) = await self._storage.append([op])
+        if isinstance(result, ACMSError):
+            raise result
+        self._head = result.head
+        self._tail = Tail.from_json(result.head.tail) if result.repeated else tail
+        delivered: list[Delivered | None] = []
+        start = 0
+        for drafts in placed:
+            silent = gaps if drafts is placed[0] else ()
+            silences = () if result.repeated else tuple(silent)
+            asked = bool(jobs) and not result.repeated
+            ended = asked and reflects is not None
+            if ended and len(jobs) == 1 and self._context in self._shared.reflecting:
+                asked = False  # whoever reflects on this log in this process sees it
+            delivered.append(Delivered(drafts, result, start, silences, asked, ended))
+            start += len(drafts)
+        return delivered
+
+    def forget_policy(self) -> None:
+        """Ask for the policy again with the next append."""
+        self._policy = None
+
+    def _asks_again(self) -> bool:
+        return monotonic() > self._policy_until
+
+    async def _asks(
+        self, watch: Watch, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
+    ) -> tuple[JobDraft, ...]:
+        """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
+        if self._policy is None or self._asks_again():
+            known = await policy_levels.resolve(
+                self._storage, self._context, namespace=watch.namespace, service=watch.service
+            )
+            self._policy, self._policy_until = known.policy, monotonic() + POLICY_SECONDS
+        policy = self._policy
+        if not policy.budget:
+            return ()
+        total = head.tokens + _tokens(placed)
+        if not due(policy, total, total - tail.asked):
+            return ()
+        if self._hidden[:2] != (head.rewrites, head.epoch):
+            cover = await pipeline.cover_at(self._storage, self._context, head, head.version)
+            _, tokens = await active(self._storage, self._context, head, head.version, cover)
+            self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
+        if not due(policy, total - self._hidden[2], total - tail.asked):
+            return ()
+        return (requested(self._context, watch.kind, policy, force=False),)
+
+    async def _end_of_log(self) -> tuple[Head, Tail]:
+        head = await self._storage.head(self._context)
+        tail = Tail.from_json(head.tail) if head.tail else Tail()
+        if not head.tail and head.messages:
+            tail = await self._rebuild(head)
+        self._head, self._tail = head, tail
+        return head, tail
+
+    async def _rebuild(self, head: Head) -> Tail:
+        """Read back to the start of the last episode: after a restore the head has no tail."""
+        size = 64
+        while True:
+            entries = await self._storage.read(
+                self._context, at=head.version, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=size
+            )
+            turns = [entry.episode for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
+            if len(entries) < size or (turns and turns[0] != turns[-1]):
+                return tail_of(entries)
+            size *= 2
+
+    async def _closing(self, draft: Draft, tail: Tail) -> Draft:
+        """Fill in what a manual close covers."""
+        size = max(16, 2 * tail.turns)
+        while True:
+            entries = await self._storage.read(self._context, kinds=(Kind.MESSAGE,), newest=size)
+            turns = [entry for entry in entries if not entry.replaces]
+            own = [entry.version for entry in turns if entry.episode == tail.episode]
+            if len(own) >= tail.turns or len(entries) < size:
+                return replace(draft, covers=(own[0], own[-1]), episode=tail.episode)
+            size *= 2
+
+
+def _tokens(placed: Sequence[Sequence[Draft]]) -> int:
+    return sum([draft.tokens for drafts in placed for draft in drafts if draft.kind is Kind.MESSAGE])
+
+
+def _put(draft: Draft, place: Place) -> None:
+    """Write a place into a draft: nobody else has seen it yet, and copying 24 fields costs more than all this."""
+    object.__setattr__(draft, "episode", place.episode)
+    if draft.closes is not place.closes:
+        object.__setattr__(draft, "closes", place.closes)
+    if draft.group is not place.group:
+        object.__setattr__(draft, "group", place.group)
+
+
+def _fail(letters: Sequence[Letter], error: BaseException) -> None:
+    for letter in letters:
+        if letter.answer is not None and not letter.answer.done():
+            letter.answer.set_exception(error)
+
+
+def mailbox(storage: StorageBackend, context: str, entropy: Entropy) -> Mailbox:
+    """Return the mailbox of a context, the same for every session of this process on this handle."""
+    boxes = shared(storage).mailboxes
+    box = boxes.get(context)
+    if box is None:
+        box = boxes[context] = Mailbox(storage, context, entropy)
+    return box

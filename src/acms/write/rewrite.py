@@ -1,0 +1,305 @@
+"""Writing: what every verb that appends does afterwards, and the verbs that put something out of force.
+
+An edit and a retraction are entries like any other: history keeps what they replace, and retracting one undoes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from acms.errors import GoneError, ValidationError
+from acms.log import validation
+from acms.log.in_force import Cover, group_spans
+from acms.model import Draft, Embedded, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
+from acms.privacy.modes import stored_mode
+from acms.recall.planner import media_tokens
+from acms.session_state import SharedSession
+from acms.text.markers import detect
+from acms.view import View
+from acms.write.queue import Delivered, Letter, Mailbox, Overtaken, mailbox
+
+DETECTED = (Origin.USER, Origin.ASSISTANT)
+"""Whose texts are searched for markers."""
+UNDO = "undo"
+"""Reason of the retraction of a rewrite."""
+
+
+class Writer:
+    """Appends to one session's log and tells the indexes and the embedder."""
+
+    def __init__(self, shared: SharedSession) -> None:
+        self._shared = shared
+        self._mailbox: Mailbox | None = None
+
+    def post(self, context: str, letter: Letter) -> Coroutine[Any, Any, Delivered | None]:
+        """Deliver a letter; None when there was no open episode to close."""
+        if self._mailbox is None:
+            self._mailbox = mailbox(self._shared.handle, context, os.urandom)
+        return self._mailbox.post(letter)
+
+    def forget_policy(self, context: str) -> None:
+        """Let the next append ask for the policy again."""
+        mailbox(self._shared.handle, context, os.urandom).forget_policy()
+
+    async def idle(self) -> None:
+        """Wait until everything that was posted is delivered."""
+        if self._mailbox is not None:
+            await self._mailbox.idle()
+            self._mailbox = None
+
+    def note(self, context: str, delivered: Delivered) -> bool:
+        """Hand new entries to the index; return whether there is more to do that takes time."""
+        shared, receipt = self._shared, delivered.receipt
+        if receipt.repeated:
+            return False
+        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
+        for offset, draft in enumerate(delivered.drafts, start):
+            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
+        return indexes.due or shared.embedding is not None
+
+    async def index(self, context: str, delivered: Delivered) -> Embedded:
+        """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
+        shared, receipt = self._shared, delivered.receipt
+        if shared.indexes.due:
+            await shared.indexes.flush(everything=False)
+        first = receipt.versions[0] + delivered.start
+        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
+        if shared.embedding is None or not said:
+            return "stored"
+        embedded, rows = await shared.embedding.entries(context, said)
+        shared.indexes.learn(context, receipt.head.epoch, rows)
+        return embedded
+
+    async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
+        """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
+        shared = self._shared
+        letter = Letter(
+            drafts,
+            shared.rules,
+            shared.config.retry,
+            rewrite=True,
+            rewrites=head.rewrites,
+            decided=head.version,
+        )
+        try:
+            delivered = await self.post(context, letter)
+        except Overtaken:
+            return None
+        if delivered is not None and self.note(context, delivered):
+            await self.index(context, delivered)
+        return delivered
+
+
+async def retract(
+    view: View, shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
+) -> int:
+    """Put an entry out of force, a tool group whole; return the version of the retraction."""
+    from acms.facts import profile  # the first rewrite loads it
+
+    reason = validation.name(reason, "reason")
+    while True:
+        context, target, replacing, head = await _target(view, shared, id)
+        # What a summary stands for can still be found and come back: that too must end.
+        cover = Cover(replacing, searchable=True)
+        edit = cover.edit_of(target)
+        by = cover.by(target.version)
+        members = [target]
+        if target.group is not None and not alone and not target.replaces:
+            members = await shared.storage.read(context, kinds=(Kind.MESSAGE,))
+        spans = group_spans(target, members)
+        targets = [one for one in members if (one.version, one.version) in spans]
+        if edit is not None:
+            spans, targets = (*spans, *edit.replaces, (edit.version, edit.version)), [*targets, edit]
+        if by is not None and edit is None:
+            # Whoever was cut short behind the first commit completes it by doing it again.
+            first = next(one for one in replacing if one.version == by)
+            edits = [one for one in replacing if (one.version, one.version) in first.replaces]
+            gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
+            again = profile.Rewrite((), gone, target.id)
+            await profile.follow(shared.storage, shared.namespace, again, first.id)
+            return by
+        if target.kind is Kind.FACT:
+            made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
+            spans = profile.ended(target, made, replacing)
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=spans,
+            sources=(target.id,),
+            data={"reason": reason},
+        )
+        receipt = await _rewrite(
+            shared,
+            writer,
+            context,
+            draft,
+            replacing,
+            head,
+            target.id,
+            reason,
+            gone=targets,
+            undone=target if edit is None else None,
+        )
+        if receipt is not None:
+            return receipt.versions[0]
+
+
+async def take_back(
+    shared: SharedSession, writer: Writer, context: str, entry: Entry, replacing: Sequence[Entry], head: Head
+) -> Receipt | None:
+    """Append the retraction of a rewrite; None when something came first: decide again."""
+    draft = Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=((entry.version, entry.version),),
+        sources=(entry.id,),
+        data={"reason": UNDO},
+    )
+    return await _rewrite(
+        shared, writer, context, draft, replacing, head, entry.id, UNDO, gone=[entry], undone=entry
+    )
+
+
+async def taken_back(shared: SharedSession, entry: Entry, by: Entry) -> bool:
+    """Whether one entry is the undoing of another; if so, what was cut short behind its commit is completed."""
+    from acms.facts import profile
+
+    if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
+        return False
+    gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
+    await profile.follow(shared.storage, shared.namespace, profile.Rewrite((), gone, entry.id), by.id)
+    return True
+
+
+async def _rewrite(
+    shared: SharedSession,
+    writer: Writer,
+    context: str,
+    draft: Draft,
+    replacing: Sequence[Entry],
+    head: Head,
+    id: str,
+    reason: str,
+    *,
+    gone: Sequence[Entry],
+    undone: Entry | None = None,
+) -> Receipt | None:
+    """Append a rewrite with what it does to facts; None when something came first: decide again."""
+    from acms.facts import profile
+
+    done = await profile.rewrite(
+        shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
+    )
+    delivered = await writer.rewrite(context, done.drafts, head)
+    if delivered is None:
+        return None
+    receipt = delivered.receipt
+    await profile.follow(shared.storage, shared.namespace, done, receipt.ids[0])
+    shared.rewritten(context, receipt.versions[0], id, reason)
+    return receipt
+
+
+async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
+    """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
+    from acms.facts import profile
+
+    reason = validation.name(reason, "reason")
+    while True:
+        context = await shared.find()
+        head = None if context is None else await shared.storage.head(context)
+        if context is None or head is None or head.version == 0:
+            return 0
+        draft = Draft(
+            kind=Kind.RETRACTION,
+            created_at=datetime.now(UTC),
+            origin=Origin.DERIVED,
+            replaces=((1, head.version),),
+            data={"reason": reason},
+        )
+        delivered = await writer.rewrite(context, [draft], head)
+        if delivered is not None:
+            receipt = delivered.receipt
+            await profile.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])
+            return receipt.versions[0]
+
+
+async def replace(view: View, shared: SharedSession, writer: Writer, id: str, content: str) -> str:
+    """Correct the text of a message and return the id of the new entry."""
+    content = validation.text(content, "content")
+    while True:
+        context, target, replacing, head = await _target(view, shared, id)
+        cover = Cover(replacing)
+        said = (target.version, target.version)
+        before = [target, *(one for one in replacing if one.kind is Kind.MESSAGE and said in one.replaces)]
+        target = cover.edit_of(target) or target
+        if target.kind is not Kind.MESSAGE or target.role is None:
+            raise ValidationError(
+                f"is a {target.kind.value}, only messages can be replaced", field="message_id"
+            )
+        if target.state is not State.LIVE or cover.by(target.version) is not None:
+            raise GoneError(f"{id} is out of force or its content is gone")
+        parts, text = _edited(target, content)
+        if shared.config.privacy.redact_before_persist:
+            from acms.privacy.redact_entry import redacted  # the rules come with it
+
+            mode = stored_mode(shared.config.privacy.mode, target.privacy)
+            text, parts, _ = redacted(text, parts, mode)
+        detects = shared.config.auto_detect_markers and target.origin in DETECTED
+        kept = target.markers if not target.detected else ()
+        found = detect(text, shared.patterns) if detects and not kept else ()
+        draft = Draft(
+            content=text,
+            created_at=datetime.now(UTC),
+            tokens=shared.counter.count(text) + media_tokens(parts),
+            origin=target.origin,
+            privacy=target.privacy,
+            role=target.role,
+            actor=target.actor,
+            parts=parts,
+            markers=kept or found,
+            detected=bool(found) and not kept,
+            episode=target.episode,
+            group=target.group,
+            replaces=(*target.replaces, (target.version, target.version)),
+            sources=(target.id,),
+            metadata=target.metadata,
+        )
+        receipt = await _rewrite(
+            shared, writer, context, draft, replacing, head, target.id, "replaced", gone=before
+        )
+        if receipt is not None:
+            return receipt.ids[0]
+
+
+async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
+    target = await view.get(id)
+    context = await shared.ensure()
+    head = await shared.storage.head(context)
+    replacing = await shared.storage.read(context, at=head.version, replacing=True)
+    return context, target, replacing, head
+
+
+def _edited(target: Entry, content: str) -> tuple[tuple[Part, ...], str]:
+    """Return the parts and text of an edit: the first text or the only result changes, calls and media stay."""
+    assert target.role is not None
+    if not target.parts:
+        return validation.parts(target.role, content, None, None, None)
+    parts: list[Part] = []
+    done = False
+    for part in target.parts:
+        if not done and isinstance(part, Text):
+            parts.append(Text(content))
+            done = True
+        elif not done and isinstance(part, ToolResult):
+            parts.append(ToolResult(part.call_id, content, part.is_error))
+            done = True
+        elif not isinstance(part, Text):
+            parts.append(part)
+    if not done:
+        parts.insert(0, Text(content))
+    return tuple(parts), validation.text(validation.canonical_text(parts), "content")

@@ -1,0 +1,309 @@
+"""Whole logs move verbatim, and whatever is wrong with one is found and named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from acms import ACMS, Kind, State, StorageBackend, open_storage
+from acms.branches.export import PAGE, Problem, export, restore, verify
+from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError
+from acms.log.entry_json import entry_to_json
+from acms.model import Append, Context, ContextDraft, Draft
+from acms.ports import Handle
+from acms.storage import MemoryStorage
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Handle]:
+    async with open_storage(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[Handle]:
+    """A second store of the same kind."""
+    async with open_storage(beside(url)) as opened:
+        yield opened
+
+
+def beside(url: str) -> str:
+    """Return the URL of another empty store: another tenant, or another file."""
+    return f"{url}-beside" if "tenant=" in url else f"{url}.beside"
+
+
+async def eventful(store: StorageBackend, name: str = "s") -> Context:
+    """Write a session with everything in it: tools, an edit, a retraction, a manual close, an erased message."""
+    async with ACMS(name, store) as session:
+        ids = [
+            await session.ingest("user", f"message {n}", markers=["goal"], metadata={"n": n})
+            for n in range(4)
+        ]
+        await session.ingest("assistant", "", tool_calls=[{"id": "c1", "name": "disk", "arguments": "{}"}])
+        await session.ingest("tool", "61 %", tool_call_id="c1")
+        many = [{"role": "user", "content": f"batch {n}", "key": f"k{n}"} for n in range(PAGE + 300)]
+        receipts = await session.ingest_many(many)
+        await session.replace(ids[0], "message zero")
+        await session.retract(ids[1])
+        await session.close_episode("manual")
+        await session.ingest("user", "the end")
+        context = await store.context(name)
+        gone = [(await session.get(ids[2])).version, receipts[7].version]
+        await store.blank(context.id, gone, to=State.ERASED, audit={"by": "test"})
+    return context
+
+
+async def lines_of(store: StorageBackend, name: str = "s") -> list[str]:
+    return [line async for line in export(store, name)]
+
+
+async def entries_of(store: StorageBackend, context: str) -> list[dict[str, Any]]:
+    return [entry_to_json(entry) for entry in await store.read(context)]
+
+
+async def test_round_trip_is_verbatim(store: Handle, other: Handle) -> None:
+    context = await eventful(store)
+    written = await lines_of(store)
+    head = await store.head(context.id)
+    assert len(written) == head.version + 1
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in written)
+    assert await restore(other, written) == context
+    assert await entries_of(other, context.id) == await entries_of(store, context.id)
+    there = await other.head(context.id)
+    assert (there.version, there.chain, there.messages, there.tokens) == (
+        head.version, head.chain, head.messages, head.tokens,
+    )  # fmt: skip
+    assert await lines_of(other) == written
+    assert await verify(other, context) == []
+    async with ACMS("s", store) as here, ACMS("s", other) as moved:
+        assert (await moved.window(200)).text() == (await here.window(200)).text()
+        assert await moved.episodes() == await here.episodes()
+        again = await moved.ingest_many([{"role": "user", "content": "batch 0", "key": "k0"}])
+        assert again[0].repeated
+        await moved.ingest("user", "goes on")
+    assert await verify(other, context) == []
+
+
+async def test_memory_and_others_exchange_logs(store: Handle) -> None:
+    memory = MemoryStorage()
+    context = await eventful(memory)
+    await restore(store, await lines_of(memory))
+    assert await verify(store, context) == []
+    assert await verify(memory, context) == []
+
+
+async def test_restore_resumes_and_repeats(store: Handle, other: Handle) -> None:
+    context = await eventful(store)
+    written = await lines_of(store)
+    with pytest.raises(CorruptRecordError, match="ends at version 300 of"):
+        await restore(other, written[:301])
+    assert (await other.head(context.id)).version == 6, "a cut batch is not stored: its hashes need all of it"
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        await restore(other, written, progress=lambda done, total: told.append((done, total)))
+        assert await lines_of(other) == written
+    assert told[-1] == (len(written) - 1, len(written) - 1)
+    assert all(done <= total for done, total in told)
+
+
+async def test_async_lines(store: Handle, other: Handle) -> None:
+    context = await eventful(store)
+    await restore(other, export(store, "s"))
+    assert (await other.head(context.id)).version == (await store.head(context.id)).version
+
+
+async def test_forks_move_parents_first(store: Handle, other: Handle) -> None:
+    parent = await eventful(store)
+    draft = ContextDraft(
+        key="fork", counter=parent.counter, created_at=parent.created_at, parent=parent.id, fork=10
+    )
+    fork = await store.create(draft)
+    empty = await store.create(
+        ContextDraft(
+            key="empty", counter=parent.counter, created_at=parent.created_at, parent=parent.id, fork=0
+        )
+    )
+    grandchild = await store.create(
+        ContextDraft(
+            key="grand", counter=parent.counter, created_at=parent.created_at, parent=empty.id, fork=0
+        )
+    )
+    async with ACMS("fork", store) as session:
+        await session.ingest("user", "only here")
+    async with ACMS("grand", store) as session:
+        await session.ingest_many([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+    written = {name: await lines_of(store, name) for name in ("s", "fork", "empty", "grand")}
+    assert len(written["fork"]) == 2
+    with pytest.raises(ConflictError, match="parent"):
+        await restore(other, written["fork"])
+    for name in written:
+        await restore(other, written[name])
+        assert await lines_of(other, name) == written[name]
+    for context in (parent, fork, empty, grandchild):
+        assert await verify(store, context) == []
+        assert await verify(other, context) == []
+
+
+async def test_export_of_an_empty_and_an_unknown_session(store: Handle, other: Handle) -> None:
+    context = await store.create(
+        ContextDraft(key="empty", counter="c", created_at=(await eventful(store)).created_at)
+    )
+    written = await lines_of(store, "empty")
+    assert len(written) == 1
+    assert await restore(other, written) == context
+    assert await verify(other, context) == []
+    with pytest.raises(SessionNotFoundError):
+        await lines_of(store, "nobody")
+
+
+async def test_broken_exports_are_refused(store: Handle, other: Handle) -> None:
+    context = await eventful(store)
+    written = await lines_of(store)
+
+    def changed(number: int, **fields: object) -> list[str]:
+        entry = json.loads(written[number]) | fields
+        return [*written[:number], json.dumps(entry) + "\n", *written[number + 1 :]]
+
+    broken: list[tuple[list[str], str]] = [
+        ([], "empty"),
+        (["nothing\n"], "line 1 .* not JSON"),
+        (["[]\n"], "not a JSON object"),
+        (['{"acms": 99}\n'], "format 99"),
+        ([*written[:5], "{\n"], "line 6"),
+        ([*written[:5], "{}\n"], "not an exported entry"),
+        (changed(4, content="forged"), "digest"),
+        (changed(3, content="forged"), "is erased and still has content"),
+        (changed(3, position=9), "version 3: has position 9"),
+        (changed(3, total=1), "running total"),
+        ([*written[:3], *written[4:]], "version 4"),
+        (written[:-1], "ends at version"),
+        (changed(0, end="soon"), "not an exported context"),
+    ]
+    for lines, what in broken:
+        with pytest.raises(CorruptRecordError, match=what):
+            await restore(other, lines)
+    await restore(other, written)
+    assert await verify(other, context) == []
+
+
+async def test_another_log_under_the_same_name(store: Handle, other: Handle) -> None:
+    await eventful(store)
+    await eventful(other)
+    with pytest.raises(ConflictError):
+        await restore(other, await lines_of(store))
+
+
+# ── verify ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ROW = "row = (SELECT min(ref) << 32 FROM contexts) | ?"
+PLACE = (
+    "context_id = (SELECT context_id FROM acms.contexts WHERE @mine ORDER BY number LIMIT 1) AND version = %s"
+)
+
+
+def edit(url: str, statement: str, version: int | None = None) -> None:
+    """Change what is stored behind the store's back; @row is the row of a version."""
+    values = () if version is None else (version,)
+    if url.startswith("sqlite"):
+        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute(statement.replace("@row", ROW), values).fetchall()
+        return
+    home, _, tenant = url.partition("?tenant=")
+    statement = statement.replace("zeroblob(32)", "decode(repeat('00', 32), 'hex')")
+    statement = statement.replace("x'6dff73' AS TEXT", "'m' || chr(255) || 's' AS TEXT")
+    statement = statement.replace("last_message = 'm_x'", "last_nonce = 'x'")
+    statement = re.sub("(UPDATE|FROM) (entries|contexts)", r"\1 acms.\2", statement)
+    statement = statement.replace("@row", f"@mine AND {PLACE}")
+    statement += "" if "@mine" in statement else " WHERE @mine"
+    with psycopg.connect(home, autocommit=True) as connection:  # as the superuser, whom no policy binds
+        changed = connection.execute(statement.replace("@mine", f"tenant_id = '{tenant}'"), values)  # type: ignore[arg-type]
+        assert changed.rowcount == 1
+
+
+async def problems(store: Handle, context: Context) -> list[tuple[int, str]]:
+    found = await verify(store, context)
+    assert all(isinstance(problem, Problem) and problem.context == context.id for problem in found)
+    return [(problem.version, problem.what) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("statement", "version", "what"),
+    [
+        ("UPDATE entries SET content = 'message 3!' WHERE @row", 4, "digest"),
+        ("UPDATE entries SET digest = zeroblob(32) WHERE @row", 4, "digest"),
+        ("UPDATE entries SET chain = zeroblob(32) WHERE @row", 4, "chain"),
+        ("UPDATE entries SET salt = NULL WHERE @row", 4, "salt"),
+        ("UPDATE entries SET created_at = created_at + 1 WHERE @row", 600, "digest"),
+        ("UPDATE entries SET position = 99 WHERE @row", 4, "position 99"),
+        ("UPDATE entries SET total = 0 WHERE @row", 4, "running total"),
+        ("DELETE FROM entries WHERE @row", 4, "missing"),
+        ("DELETE FROM entries WHERE @row", 810, "missing"),
+        ("UPDATE entries SET metadata = '{' WHERE @row", 4, "cannot be read"),
+        ('UPDATE entries SET parts = \'[{"type": "virus"}]\' WHERE @row', 4, "cannot be read"),
+        ("UPDATE entries SET content = 'forged' WHERE @row", 3, "is erased and still has content"),
+        ("UPDATE contexts SET messages = messages + 1", 810, "number of messages"),
+        ("UPDATE contexts SET tokens = 0", 810, "number of tokens"),
+        ("UPDATE contexts SET chain = zeroblob(32)", 810, "chain hash"),
+        ("UPDATE contexts SET last_message = 'm_x'", 810, "last message"),
+        ("UPDATE contexts SET rewrites = 0", 810, "rewrites"),
+    ],
+)
+async def test_verify_names_what_is_wrong(
+    store: Handle, url: str, statement: str, version: int, what: str
+) -> None:
+    context = await eventful(store)
+    assert (await store.head(context.id)).version == 810
+    assert await problems(store, context) == []
+    edit(url, statement, version if "@row" in statement else None)
+    found = await problems(store, context)
+    assert found
+    assert found[0][0] == version
+    assert what in found[0][1]
+
+
+async def test_one_unreadable_entry_does_not_hide_the_rest(store: Handle, url: str) -> None:
+    context = await eventful(store)
+    edit(url, "UPDATE entries SET metadata = '{' WHERE @row", 4)
+    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 100)
+    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 809)
+    assert [version for version, _ in await problems(store, context)] == [4, 100, 809]
+
+
+async def test_t45_one_flipped_byte_of_a_text_is_named(store: Handle, url: str) -> None:
+    context = await eventful(store)
+    edit(url, "UPDATE entries SET content = CAST(x'6dff73' AS TEXT) WHERE @row", 4)
+    assert [version for version, _ in await problems(store, context)] == [4]
+
+
+async def test_what_a_fork_inherited_is_verified(store: Handle, url: str) -> None:
+    parent = await eventful(store)
+    fork = await store.create(
+        ContextDraft(
+            key="fork", counter=parent.counter, created_at=parent.created_at, parent=parent.id, fork=10
+        )
+    )
+    (result,) = await store.append(
+        [Append(context=fork.id, drafts=(Draft(kind=Kind.FACT, content="x", created_at=parent.created_at),))]
+    )
+    assert not isinstance(result, Exception)
+    told: list[tuple[int, int]] = []
+    assert await verify(store, fork, progress=lambda done, total: told.append((done, total))) == []
+    assert told == [(11, 11)]
+    edit(url, "UPDATE entries SET content = 'forged' WHERE @row", 4)
+    assert [version for version, _ in await problems(store, fork)] == [4]
+
+
+async def test_url_of_the_restored_store_opens(url: str, store: Handle) -> None:
+    await eventful(store)
+    copy = open_storage(beside(url))
+    async with copy:
+        await restore(copy, await lines_of(store))
+        assert (await copy.context("s")).key == "s"

@@ -1,0 +1,291 @@
+"""Chat files become messages: the formats, the keys, the errors."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acms import ACMS, Kind, Media, open_storage
+from acms.branches.importers import Turn, read_chat
+from acms.errors import ValidationError
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "disk", "arguments": '{"host": "db1"}'}}
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "developer", "content": "Use metric units."},
+    {
+        "role": "user",
+        "name": "maya",
+        "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
+    },
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": ""},
+    {"role": "assistant", "content": "Fine.", "created_at": "2026-03-02T10:00:00+01:00"},
+]
+
+
+def write(folder: Path, text: str, name: str = "chat.json") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(folder: Path, value: Any, name: str = "chat.json") -> list[Turn]:
+    return list(read_chat(write(folder, value if isinstance(value, str) else json.dumps(value), name)))
+
+
+def lines(values: list[Any]) -> str:
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def test_list_of_messages(tmp_path: Path) -> None:
+    turns = read(tmp_path, CHAT)
+    assert [turn["role"] for turn in turns] == [
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert turns[2]["content"] == "one\ntwo"
+    assert turns[2]["actor_id"] == "maya"
+    assert turns[3]["tool_calls"] == [CALL]
+    assert turns[4]["tool_call_id"] == "c1"
+    assert turns[5]["created_at"] == datetime(2026, 3, 2, 9, tzinfo=UTC)
+    assert "created_at" not in turns[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (json.dumps(CHAT, indent=1), "chat.json"),
+        (json.dumps({"messages": CHAT}), "chat.json"),
+        (json.dumps({"messages": CHAT}, indent=2), "chat.txt"),
+        (lines(CHAT), "chat.jsonl"),
+        (lines(CHAT), "chat.json"),
+        ("\n" + lines(CHAT).replace("\n", "\n\n"), "chat.ndjson"),
+        (lines([{"messages": CHAT[:3]}, {"messages": CHAT[3:]}]), "chat.jsonl"),
+        (json.dumps([{"messages": CHAT[:3]}, {"messages": CHAT[3:]}]), "chat.json"),
+        ("\ufeff" + json.dumps(CHAT), "chat.json"),
+    ],
+)
+def test_every_wrapping_says_the_same(tmp_path: Path, text: str, name: str) -> None:
+    assert read(tmp_path, text, name) == read(tmp_path, CHAT)
+
+
+def test_keys_are_stable_and_tell_messages_apart(tmp_path: Path) -> None:
+    twice = [{"role": "user", "content": "yes"}, {"role": "user", "content": "yes"}]
+    first, second = (turn["key"] for turn in read(tmp_path, twice))
+    assert first != second
+    assert first.startswith("0-")
+    longer = [turn["key"] for turn in read(tmp_path, [*twice, {"role": "user", "content": "no"}])]
+    assert longer[:2] == [first, second]
+    assert [turn["key"] for turn in read(tmp_path, [{"role": "user", "content": "no"}])] != [first]
+
+
+def test_what_says_nothing_is_passed_over(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        [{"role": "assistant", "content": ""}, {"role": "assistant"}, {"role": "user", "content": "a"}],
+    )
+    assert [turn["content"] for turn in found] == ["a"]
+    assert found[0]["key"].startswith("2-")
+
+
+def test_images_are_references(tmp_path: Path) -> None:
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+    ]
+    (turn,) = read(tmp_path, [{"role": "user", "content": parts}])
+    assert turn["content"] == "look"
+    first, second = turn["parts"]
+    assert first == Media("image/*", "https://example.org/a.png")
+    assert second.mime == "image/png"
+    assert second.ref == f"sha256:{second.sha256}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("2026-03-02T10:00:00Z", datetime(2026, 3, 2, 10, tzinfo=UTC)),
+        ("2026-03-02 10:00:00", datetime(2026, 3, 2, 10, tzinfo=UTC)),
+        (1772445600, datetime(2026, 3, 2, 10, tzinfo=UTC)),
+        (1772445600.5, datetime(2026, 3, 2, 10, 0, 0, 500_000, tzinfo=UTC)),
+        (1772445600000, datetime(2026, 3, 2, 10, tzinfo=UTC)),
+    ],
+)
+def test_times(tmp_path: Path, said: object, expected: datetime) -> None:
+    for name in ("created_at", "timestamp", "create_time"):
+        (turn,) = read(tmp_path, [{"role": "user", "content": "a", name: said}])
+        assert turn["created_at"] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "field", "what"),
+    [
+        ("", "chat.json", "chat.json", "is empty"),
+        (" \n\n", "chat.jsonl", "chat.jsonl", "is empty"),
+        ("not a chat", "chat.txt", "chat.txt:1", "not JSON"),
+        ('[\n{"role": "user", "content": "a"},\n{]', "chat.json", "chat.json:3", "not JSON"),
+        ('{"role": "user", "content": "a"}\n\n{"role": "us', "chat.jsonl", "chat.jsonl:3", "not JSON"),
+        (
+            '{"role": "user", "content": "a"}\n[]\n',
+            "chat.jsonl",
+            "chat.jsonl:2",
+            "no chat message|not a chat message",
+        ),
+        ('{"role": "robot", "content": "a"}\n', "chat.jsonl", "chat.jsonl:1", "robot"),
+        ('[{"role": "user", "content": "a"}, {"content": "b"}]', "c.json", "c.json: messages[1]", "role"),
+        (
+            '{"messages": [{"role": "user", "content": 3}]}',
+            "c.json",
+            "c.json:1: messages[0]",
+            "list of parts",
+        ),
+        (
+            '[{"role": "user", "content": [{"type": "hologram"}]}]',
+            "c.json",
+            "c.json: messages[0]",
+            "hologram",
+        ),
+        ('[{"role": "user", "content": "a\\u0000"}]', "c.json", "c.json: messages[0]", "NUL"),
+        (
+            '[{"role": "user", "content": "a", "tool_calls": [{}]}]',
+            "c.json",
+            "c.json: messages[0]",
+            "tool_calls",
+        ),
+        ('[{"role": "user", "content": "a", "created_at": "soon"}]', "c.json", "c.json: messages[0]", "time"),
+        ('{"some": "thing"}', "c.json", "c.json:1", "chat message"),
+        ("42", "c.json", "c.json", "chat message"),
+        ("[" * 100_000, "c.json", "c.json:1", "JSON"),
+        (
+            '[{"conversation": {"speaker_a": "A"}}, {"conversation": {"speaker_a": "B"}}]',
+            "c.json",
+            "c.json",
+            "holds 2",
+        ),
+        (
+            '[{"conversation": {"speaker_a": "A", "session_1": [{}]}}]',
+            "c.json",
+            "c.json",
+            "session_1_date_time",
+        ),
+    ],
+)
+def test_errors_name_the_place_and_what_was_expected(
+    tmp_path: Path, text: str, name: str, field: str, what: str
+) -> None:
+    with pytest.raises(ValidationError, match=what) as caught:
+        read(tmp_path, text, name)
+    assert caught.value.field == field
+
+
+def test_not_utf8_and_not_there(tmp_path: Path) -> None:
+    (tmp_path / "chat.jsonl").write_bytes(b'{"role": "user", "content": "\xff"}')
+    with pytest.raises(ValidationError, match="UTF-8"):
+        list(read_chat(tmp_path / "chat.jsonl"))
+    with pytest.raises(ValidationError, match="cannot be read"):
+        list(read_chat(tmp_path / "absent.json"))
+
+
+def test_unknown_format_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        read(tmp_path, {"some": "thing"})
+    assert any("LoCoMo" in option for option in caught.value.options)
+
+
+LOCOMO = [
+    {
+        "conversation": {
+            "speaker_a": "Ann",
+            "speaker_b": "Ben",
+            "session_10_date_time": "12:05 am on 9 June, 2023",
+            "session_10": [{"speaker": "Ben", "dia_id": "D10:1", "text": "later"}],
+            "session_2_date_time": "1:56 pm on 8 May, 2023",
+            "session_2": [
+                {"speaker": "Ann", "dia_id": "D2:1", "text": "Hi"},
+                {"speaker": "Ben", "dia_id": "D2:2", "text": "Look", "blip_caption": "a dog"},
+            ],
+            "session_3_date_time": "1:00 am on 1 July, 2023",
+        },
+        "qa": [],
+    }
+]
+
+
+def test_locomo(tmp_path: Path) -> None:
+    first, second, third = read(tmp_path, LOCOMO)
+    assert first == {
+        "role": "user",
+        "content": "Hi",
+        "actor_id": "Ann",
+        "metadata": {"dia_id": "D2:1"},
+        "created_at": datetime(2023, 5, 8, 13, 56, 1, tzinfo=UTC),
+        "key": "D2:1",
+    }
+    assert (second["role"], second["content"]) == ("assistant", "Look [shares: a dog]")
+    assert third["created_at"] == datetime(2023, 6, 9, 0, 5, 1, tzinfo=UTC)
+
+
+def test_realtalk_and_beam(tmp_path: Path) -> None:
+    said = {"clean_text": "Hey", "speaker": "Ann", "date_time": "29.12.2023, 22:42:04", "dia_id": "D1:1"}
+    talk = {"name": {"speaker_1": "Ann", "speaker_2": "ben"}, "session_1": [said, {**said, "speaker": "ben"}]}
+    for text in (json.dumps(talk), json.dumps(talk, indent=2)):
+        one, two = read(tmp_path, text)
+        assert (one["role"], one["actor_id"], two["role"]) == ("user", "Ann", "assistant")
+        assert one["created_at"] == datetime(2023, 12, 29, 22, 42, 4, tzinfo=UTC)
+    ask = {"role": "user", "id": 0, "time_anchor": "March-15-2024", "content": "Plan?"}
+    beam = [{"batch_number": 1, "turns": [[ask, {"role": "assistant", "id": 1, "content": "Yes."}]]}]
+    one, two = read(tmp_path, beam)
+    assert (one["key"], two["key"]) == ("0", "1")
+    assert two["created_at"] == datetime(2024, 3, 15, 0, 0, 2, tzinfo=UTC)
+
+
+async def test_imported_messages_can_be_ingested_again(tmp_path: Path) -> None:
+    turns = read(tmp_path, CHAT)
+    async with ACMS("s", open_storage("memory://")) as session:
+        first = await session.ingest_many(turns)
+        again = await session.ingest_many(read(tmp_path, CHAT))
+        assert [one.message_id for one in again] == [one.message_id for one in first]
+        assert all(one.repeated for one in again)
+        call, result = [await session.get(receipt.message_id) for receipt in first[3:5]]
+        assert call.group == result.group is not None
+
+
+async def test_real_locomo_file(data_dir: Path) -> None:
+    file = data_dir / "locomo-dev" / "conv-26.json"
+    if not file.is_file():
+        pytest.skip(f"{file.name} is not in {file.parent}")
+    turns = list(read_chat(file))
+    source = json.loads(file.read_text(encoding="utf-8"))[0]["conversation"]
+    ids = [turn["dia_id"] for name, said in source.items() if isinstance(said, list) for turn in said]
+    assert [turn["key"] for turn in turns] == ids
+    assert {turn["actor_id"] for turn in turns if turn["role"] == "user"} == {source["speaker_a"]}
+    assert turns == sorted(turns, key=lambda turn: turn["created_at"])
+    async with ACMS("s", open_storage("memory://")) as session:
+        await session.ingest_many(turns)
+        page = await session.history(limit=1)
+        assert page.entries[0].kind is Kind.MESSAGE
+        assert (await session.get_session_stats()).messages == len(ids) == 419
+
+
+def test_every_real_file_is_read(data_dir: Path) -> None:
+    files = [
+        *data_dir.glob("locomo-dev/*.json"),
+        *data_dir.glob("realtalk-dev/*.json"),
+        *data_dir.glob("*/*/chat.json"),
+    ]
+    if not files:
+        pytest.skip(f"no conversations in {data_dir}")
+    for file in files:
+        turns = list(read_chat(file))
+        assert len(turns) > 100, file
+        assert len({turn["key"] for turn in turns}) == len(turns), file

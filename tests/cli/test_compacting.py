@@ -1,0 +1,127 @@
+"""The commands that shorten a log: what they print, as JSON, and with which exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from acms import ACMS, open_storage
+from acms.cli.commands import app
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    for name in ("ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ACMS_DB", url)
+
+
+@pytest.fixture(autouse=True)
+def talk(_clean_environment: None) -> None:
+    """Forty messages of user_123."""
+
+    async def do() -> None:
+        async with ACMS("user_123", open_storage(os.environ["ACMS_DB"])) as session:
+            for n in range(40):
+                await session.ingest(
+                    "user", f"Step {n}: I copied /srv/orders/part-{n}.csv and then went for lunch."
+                )
+
+    asyncio.run(do())
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def call(*arguments: str) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def refused(*arguments: str) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=1).stderr)["error"]
+
+
+def test_compact_asks_and_a_worker_does_it() -> None:
+    asked = call("compact", "user_123")
+    assert asked["compaction"] is None
+    assert call("compact", "user_123")["job"] == asked["job"]
+    run("worker", "--once")
+    (done,) = call("compactions", "user_123")["compactions"]
+    assert done["replaces"] == [1, 30]
+    assert done["summarizer"] == "extractive1"
+
+
+def test_compact_and_wait_shows_what_was_done() -> None:
+    done = call("compact", "user_123", "--wait", "--recent", "5", "--tokens", "200")["compaction"]
+    assert done["replaces"] == [1, 35]
+    assert done["tokens_after"] < done["tokens_before"]
+    assert "part-" in run("compactions", "user_123", "--full").stdout
+    shown = call("window", "user_123", "--budget", "4000")["items"]
+    assert [item["version"] for item in shown] == [41, *range(36, 41)]
+    assert call("compact", "user_123", "--wait", "--recent", "5")["compaction"] is None
+    assert "nothing to compact" in run("compact", "user_123", "--wait", "--recent", "5").stdout
+
+
+def test_expand_and_undo() -> None:
+    done = call("compact", "user_123", "--wait")["compaction"]
+    entries = call("expand", "user_123", str(done["version"]))["entries"]
+    assert [entry["version"] for entry in entries] == list(range(1, 31))
+    assert "part-7.csv" in run("expand", "user_123", str(done["version"])).stdout
+    assert call("undo", "user_123", str(done["version"])) == {
+        "session": "user_123",
+        "version": 42,
+        "undone": 41,
+    }
+    assert [one["in_force"] for one in call("compactions", "user_123")["compactions"]] == [False]
+    assert call("undo", "user_123", "41")["version"] == 42  # done once, however often it is asked for
+    assert refused("undo", "user_123", "3")["field"] == "version"
+    assert refused("expand", "user_123", "3")["code"] == "ENTRY_NOT_FOUND"
+
+
+def test_a_policy_is_shown_with_its_levels_and_changed_field_by_field() -> None:
+    found = call("policy", "get", "user_123")
+    assert found["policy"]["threshold"] == 0.8
+    assert set(found["levels"].values()) == {"service"}
+    found = call("policy", "set", "user_123", "--threshold", "0.7", "--budget", "8000", "--disabled")
+    assert (found["policy"]["threshold"], found["policy"]["enabled"]) == (0.7, False)
+    assert found["levels"]["budget"] == "context"
+    found = call("policy", "set", "user_123", "--for-namespace", "--recent", "3", "--reset", "budget")
+    assert (found["policy"]["preserve_recent_count"], found["levels"]["preserve_recent_count"]) == (
+        3,
+        "namespace",
+    )
+    found = call("policy", "set", "user_123", "--reset", "threshold")
+    assert (found["policy"]["threshold"], found["levels"]["threshold"]) == (0.8, "service")
+    assert "namespace" in run("policy", "get", "user_123").stdout
+
+
+def test_a_wrong_policy_is_refused() -> None:
+    assert refused("policy", "set", "user_123", "--threshold", "2")["field"] == "threshold"
+    assert refused("policy", "set", "user_123", "--reset", "nonsense")["field"] == "nonsense"
+    assert refused("policy", "set", "user_123")["field"] == "policy"
+    assert refused("policy", "set", "user_123", "--hold")["field"] == "retention"
+    assert call("policy", "get", "user_123")["policy"]["threshold"] == 0.8
+
+
+def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
+    from acms.log import policy_levels
+
+    run("policy", "set", "user_123", "--for-namespace", "--hold", "--retention", "60")
+
+    async def read() -> Any:
+        async with open_storage(os.environ["ACMS_DB"]) as storage:
+            return dict(await policy_levels.namespace_settings(storage, "default"))
+
+    assert asyncio.run(read()) == {policy_levels.RETENTION: 60, policy_levels.HOLD: True}
+    assert [one["session"] for one in call("sessions")["sessions"]] == ["user_123"]
+    run("policy", "set", "user_123", "--for-namespace", "--no-hold")
+    assert policy_levels.HOLD not in asyncio.run(read())

@@ -1,0 +1,185 @@
+"""`acms erase`: what it asks, what it takes, what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from typer.testing import CliRunner, Result
+
+from acms import ACMS, open_storage
+from acms.cli.commands import app
+from acms.log import policy_levels
+from acms.testing.logs import noted, put, summed_up
+
+SECRET = "the vault code is seven-four-one-nine"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ACMS_DB", "ACMS_DEBUG", "NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def db(url: str) -> str:
+    return url
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    return result
+
+
+def call(*arguments: str, code: int = 0) -> dict[str, Any]:
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def ids(db: str) -> dict[str, str]:
+    """Two people in two sessions of two namespaces; the ids of what they said."""
+
+    async def work() -> dict[str, str]:
+        found: dict[str, str] = {}
+        async with open_storage(db) as storage:
+            for namespace, name in (("default", "user_123"), ("work", "user_456")):
+                async with ACMS(name, storage, namespace=namespace) as session:
+                    for who, text in (("Ana", SECRET), ("Bob", f"hello {namespace}"), ("Ana", "bye then")):
+                        found[text] = await session.ingest("user", text, actor_id=who)
+            context = await storage.context("user_123")
+            found["secret"] = (await storage.read(context.id, limit=1))[0].id
+            await put(storage, context, summed_up(1, 2), noted(SECRET, sources=(found["secret"],)))
+        return found
+
+    return asyncio.run(work())
+
+
+def said(db: str, session: str = "user_123", namespace: str = "default") -> list[str]:
+    found = call("history", session, "--namespace", namespace, "--db", db)
+    return [entry["preview"] for entry in found["entries"]]
+
+
+def test_a_message_goes_with_what_was_made_from_it_and_the_file_is_searched(
+    db: str, ids: dict[str, str], tmp_path: Path
+) -> None:
+    found = call("erase", "user_123", "--message", ids["secret"], "--verify", "--yes", "--db", db)
+    assert (len(found["ids"]), len(found["cascaded"]), found["verified"], found["residue"]) == (
+        3,
+        2,
+        True,
+        [],
+    )
+    assert said(db) == ["", "hello default", "bye then", "", ""]
+    again = run("erase", "user_123", "--message", ids["secret"], "--verify", "--yes", "--db", db).stdout
+    assert again.startswith(
+        "1 entries of user_123: 3 entries of 1 sessions are erased, 2 of them summaries and facts made from others\n"
+        "nothing of it is left in the store\n"
+        "not reached: pinned values and stored summaries of prompts"
+    )
+    assert len(found["unreached"]) == 3
+    assert call("verify", "--db", db)["ok"]
+
+
+def test_a_session_a_person_and_a_namespace(db: str, ids: dict[str, str], tmp_path: Path) -> None:
+    assert len(call("erase", "--actor", "Ana", "--namespace", "work", "--yes", "--db", db)["ids"]) == 2
+    assert said(db, "user_456", "work") == ["", "hello work", ""]
+    assert said(db)[0] == SECRET
+    assert len(call("erase", "--actor", "Ana", "--yes", "--verify", "--db", db)["ids"]) == 4
+    assert said(db) == ["", "hello default", "", "", ""]
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("log.db*"))
+    assert len(call("erase", "--namespace-all", "work", "--yes", "--db", db)["ids"]) == 3
+    assert said(db, "user_456", "work") == ["", "", ""]
+    run("erase", "user_123", "--all", "--yes", "--db", db)
+    assert said(db) == [""] * 5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("user_123",),
+        ("user_123", "--all", "--message", "m"),
+        ("user_123", "--actor", "Ana"),
+        ("--actor", "Ana", "--namespace-all", "work"),
+        ("--actor", "Ana", "--all"),
+        ("--namespace-all", "work", "--message", "m"),
+        ("--namespace-all", "work", "--namespace", "default"),
+    ],
+)
+def test_what_is_not_one_clear_wish_is_wrong_usage(
+    db: str, ids: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    assert run("erase", *arguments, "--yes", "--db", db, code=2).stdout == ""
+    assert said(db)[0] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "field"),
+    [
+        (("--actor", "*"), "VALIDATION", "actor"),
+        (("--actor", ""), "VALIDATION", "actor"),
+        (("--namespace-all", " "), "VALIDATION", "namespace"),
+        (("user_123", "--message", ""), "VALIDATION", "ids"),
+        (("user_123", "--message", "m_0000000000000000_1_000000"), "ENTRY_NOT_FOUND", None),
+        (("nobody", "--all"), "SESSION_NOT_FOUND", None),
+    ],
+)
+def test_t39_what_names_nobody_erases_nothing(
+    db: str, ids: dict[str, str], arguments: tuple[str, ...], code: str, field: str | None
+) -> None:
+    before = run("export", "user_123", "--db", db).stdout
+    error = json.loads(run("erase", *arguments, "--yes", "--json", "--db", db, code=1).stderr)["error"]
+    assert (error["code"], error.get("field")) == (code, field)
+    assert run("export", "user_123", "--db", db).stdout == before
+
+
+def test_a_hold_is_told(db: str, ids: dict[str, str]) -> None:
+    async def hold() -> None:
+        async with open_storage(db) as storage:
+            await policy_levels.set_hold(storage, "default", True)
+
+    asyncio.run(hold())
+    error = json.loads(run("erase", "user_123", "--all", "--yes", "--json", "--db", db, code=1).stderr)[
+        "error"
+    ]
+    assert error["code"] == "LEGAL_HOLD"
+    assert said(db)[0] == SECRET
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # about the file
+def test_what_is_left_is_told_with_exit_code_1(db: str, ids: dict[str, str], tmp_path: Path) -> None:
+    reader = apsw.Connection(str(tmp_path / "log.db"))
+    reader.execute("BEGIN; SELECT content FROM entries").fetchall()
+    found = call("erase", "user_123", "--all", "--verify", "--yes", "--db", db, code=1)
+    assert found["verified"]
+    assert all("log.db" in what for what in found["residue"])
+    assert found["residue"]
+    reader.close()
+    assert said(db) == [""] * 5
+
+
+def test_a_pipe_must_say_yes_and_a_terminal_is_asked(db: str, ids: dict[str, str]) -> None:
+    assert "--yes" in run("erase", "user_123", "--all", "--db", db, code=2).stderr
+    for answer, left in ((b"n\n", SECRET), (b"y\n", "")):
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", "acms.cli", "erase", "user_123", "--all", "--db", db],
+            stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) as process:  # fmt: skip
+            os.write(ours, answer)
+            output, _ = process.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert b"There is no way back" in output
+        assert said(db)[0] == left

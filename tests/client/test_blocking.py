@@ -1,0 +1,196 @@
+"""The blocking door has the same verbs as the async one, and one loop behind all of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from acms import ACMS as AsyncACMS
+from acms import HandleError, ValidationError, View, client, open_storage, sync
+from acms.codecs import OpenAIChat
+from acms.pins import KVPinRegistry, create_pin_registry
+from acms.prompt import Prompt as AsyncPrompt
+from acms.storage.kv.base import KVHome
+
+
+def verbs(of: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(member)
+        for name, member in inspect.getmembers(of, callable)
+        if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (sync.ACMS, AsyncACMS),
+        (sync.View, View),
+        (sync.PinRegistry, KVPinRegistry),
+        (sync.RemoteSession, client.RemoteSession),
+        (sync.RemoteView, client.RemoteView),
+    ],
+)
+def test_every_verb_has_its_blocking_twin_with_the_same_signature(ours: type, theirs: type) -> None:
+    blocking, awaited = verbs(ours), verbs(theirs)
+    assert set(blocking) == set(awaited)
+    for name, signature in awaited.items():
+        assert list(blocking[name].parameters.values())[1:] == list(signature.parameters.values())[1:], name
+        assert inspect.getdoc(getattr(ours, name)), name
+
+
+def test_every_step_of_a_prompt_has_its_blocking_twin_with_the_same_signature() -> None:
+    blocking, awaited = verbs(sync.Prompt), verbs(AsyncPrompt)
+    assert set(blocking) - {"of"} == set(awaited)
+    for name, signature in awaited.items():
+        assert list(blocking[name].parameters.values())[1:] == list(signature.parameters.values())[1:], name
+    assert inspect.signature(sync.Prompt) == inspect.signature(AsyncPrompt)
+
+
+def test_a_prompt_without_await(url: str) -> None:
+    heard: list[object] = []
+    with sync.ACMS("s", open_storage(url)) as session:
+        session.ingest("user", "We chose PostgreSQL for the orders service.")
+        session.ingest("assistant", "Noted.")
+        prompt = (
+            sync.Prompt(OpenAIChat("gpt-4o"), on_event=heard.append)
+            .system("Be brief.")
+            .section("log", lambda empty: empty.last(session, n=1), ceiling=100)
+            .when(True, lambda so_far: so_far.truncate([session.at(1), "and now?"], tokens=50))
+            .recall(session, "orders", tokens=100)
+        )
+        rendered = prompt.render(budget=500)
+    said = [message.text for message in rendered.messages]
+    assert said[:3] == ["Be brief.", "Noted.", "We chose PostgreSQL for the orders service."]
+    assert "and now?" in said[3]
+    assert rendered.tokens.upper_bound <= 500
+    assert heard
+
+
+def test_doors_are_not_mixed(url: str) -> None:
+    with sync.ACMS("s", open_storage(url)) as session:
+        for build in (
+            lambda: AsyncPrompt().recall(session, "q"),  # type: ignore[arg-type]
+            lambda: AsyncPrompt().history(session),  # type: ignore[arg-type]
+            lambda: AsyncPrompt().omit(sync.Prompt().user("U")),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ValidationError) as caught:
+                build()
+            assert caught.value.options == ("from acms.sync import Prompt",)
+
+
+def test_constructors_take_the_same_arguments() -> None:
+    assert inspect.signature(sync.ACMS) == inspect.signature(AsyncACMS)
+    blocking, awaited = (
+        inspect.signature(make).parameters for make in (sync.create_pin_registry, create_pin_registry)
+    )
+    assert list(blocking) == list(awaited)
+    assert list(blocking.values())[1:] == list(awaited.values())[1:]
+
+
+def test_the_client_has_its_blocking_twin_with_the_same_signatures() -> None:
+    blocking, awaited = verbs(sync.Client), verbs(client.Client)
+    assert {"close" if name == "aclose" else name for name in awaited} == set(blocking)
+    for name in set(blocking) - {"close"}:
+        ours, theirs = (list(of[name].parameters.values())[1:] for of in (blocking, awaited))
+        assert [(one.name, one.kind, one.default) for one in ours] == [
+            (one.name, one.kind, one.default) for one in theirs
+        ], name
+    assert inspect.signature(sync.Client) == inspect.signature(client.Client)
+
+
+def test_values_under_keys_have_the_same_verbs() -> None:
+    blocking, awaited = verbs(sync.KV), verbs(KVHome)
+    assert {"close" if name == "aclose" else name for name in awaited} == set(blocking)
+    for name in set(blocking) - {"close"}:
+        assert list(blocking[name].parameters)[1:] == list(awaited[name].parameters)[1:]
+
+
+def test_pins_without_await(url: str) -> None:
+    with sync.ACMS("user_123", open_storage(url)) as session, sync.open_kv(url) as kv:
+        session.ingest("user", "hello")
+        kv.set("style", "Answer in German.")
+        registry = sync.create_pin_registry(kv, namespace="user:123")
+        registry.pin("style", label="Style", priority=1)
+        threads = [threading.Thread(target=registry.pin, args=(f"k{n}",)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert registry.unpin("k0")
+        assert registry.list()[0].key == "style"
+        assert len(registry.list()) == 8
+        for given in ({}, {"registry": registry}):
+            prompt = sync.Prompt(OpenAIChat("gpt-4o")).pinned_kv(store=kv, namespace="user:123", **given)
+            assert prompt.render().messages[0].text == "Pinned context:\n- style (Style)\n  Answer in German."
+        entry = kv.get("style")
+        assert entry is not None
+        assert kv.compare_and_set("style", "Be brief.", expect=entry.revision).data == "Be brief."
+        assert kv.delete("style")
+    kv.close()
+    assert len(sync.create_pin_registry(kv.inner, namespace="user:123").list()) == 8, "opened again"
+    kv.close()
+
+
+def test_a_session_without_await(url: str) -> None:
+    storage = open_storage(url)
+    with sync.ACMS("user_123", storage) as session, sync.ACMS("other", storage) as other:
+        id = session.ingest("user", "We chose PostgreSQL for the orders service.")
+        other.ingest("user", "hello")
+        assert session.last_receipt is not None
+        assert session.last_receipt.message_id == id
+        assert [item.id for item in session.recall("orders database", token_budget=200)] == [id]
+        session.ingest("assistant", "Noted.")
+        assert session.at(1).get_session_stats().messages == 1
+        assert session.get_session_stats().messages == 2
+    with sync.ACMS("user_123", storage) as session:
+        assert session.get(id).content.startswith("We chose")
+
+
+def test_errors_arrive_typed() -> None:
+    with sync.ACMS("s", open_storage("memory://")) as session, pytest.raises(ValidationError):
+        session.ingest("user", "")
+
+
+def test_many_threads_share_one_session(url: str) -> None:
+    with sync.ACMS("s", open_storage(url)) as session:
+        threads = [
+            threading.Thread(target=lambda n=n: [session.ingest("user", f"{n} {i}") for i in range(20)])
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stats = session.get_session_stats()
+        assert (stats.version, stats.messages) == (160, 160)
+
+
+async def test_refuses_to_block_a_running_event_loop() -> None:
+    session = sync.ACMS("s", open_storage("memory://"))
+    with pytest.raises(HandleError):
+        session.ingest("user", "hello")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_gets_a_portal_of_its_own(url: str) -> None:
+    script = f"""
+import os, sys
+from acms import open_storage
+from acms.sync import ACMS
+with ACMS("parent", open_storage({url!r})) as session:
+    session.ingest("user", "before")
+child = os.fork()
+with ACMS("child" if child == 0 else "parent", open_storage({url!r})) as session:
+    session.ingest("user", "after")
+if child == 0:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()

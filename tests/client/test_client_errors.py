@@ -1,0 +1,113 @@
+"""What a session refuses, a session over HTTP refuses too: with the same error, the same field, the same advice."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from acms import ACMSError, ToolCall, open_storage
+from acms.client import Client
+from tests.server.serving import Service
+from tests.support.talk import session_on
+
+REFUSED: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "nobody's role": lambda s: s.ingest("bot", "x"),
+    "no text": lambda s: s.ingest("user", ""),
+    "NUL": lambda s: s.ingest("user", "a\0b"),
+    "half a character": lambda s: s.ingest("user", "a\ud800"),
+    "a text that is none": lambda s: s.ingest("user", 7),
+    "NUL in metadata": lambda s: s.ingest("user", "x", metadata={"a": {"b": "\0"}}),
+    "deep metadata": lambda s: s.ingest("user", "x", metadata={"a": [[[[[[[[[[1]]]]]]]]]]}),
+    "no number in metadata": lambda s: s.ingest("user", "x", metadata={"a": float("nan")}),
+    "no JSON in metadata": lambda s: s.ingest("user", "x", metadata={"a": {1}}),
+    "metadata that is a list": lambda s: s.ingest("user", "x", metadata=[1]),
+    "an unknown marker": lambda s: s.ingest("user", "x", markers=["nope"]),
+    "a marker for markers": lambda s: s.ingest("user", "x", markers="goal"),
+    "a time without a zone": lambda s: s.ingest("user", "x", created_at=datetime(2026, 1, 1)),
+    "a time that is none": lambda s: s.ingest("user", "x", created_at="yesterday"),
+    "an unknown origin": lambda s: s.ingest("user", "x", origin="space"),
+    "an unknown privacy": lambda s: s.ingest("user", "x", privacy="x"),
+    "a user who calls tools": lambda s: s.ingest("user", "", tool_calls=[{"id": "1", "name": "n"}]),
+    "a call without a name": lambda s: s.ingest("assistant", "", tool_calls=[{"id": "1"}]),
+    "a user's part that is a call": lambda s: s.ingest("user", "", parts=[ToolCall("1", "n")]),
+    "a part that is none": lambda s: s.ingest("user", "", parts=["x"]),
+    "an empty key": lambda s: s.ingest("user", "x", idempotency_key=""),
+    "an empty actor": lambda s: s.ingest("user", "x", actor_id=""),
+    "one bad message of two": lambda s: s.ingest_many(
+        [{"role": "user", "content": "a"}, {"role": "user", "content": "\0"}]
+    ),
+    "a message that is a text": lambda s: s.ingest_many(["a"]),
+    "a text for messages": lambda s: s.ingest_many("abc"),
+    "an empty key of many": lambda s: s.ingest_many([{"role": "user", "content": "a"}], idempotency_key=""),
+    "another newest message": lambda s: s.ingest_many(
+        [{"role": "user", "content": "a"}], last_message="m_nobody"
+    ),
+    "a log that is not empty": lambda s: s.ingest_many([{"role": "user", "content": "a"}], last_message=None),
+    "retracting nothing": lambda s: s.retract("m_x"),
+    "replacing nothing": lambda s: s.replace("m_x", "y"),
+    "erasing nothing": lambda s: s.erase("m_x"),
+    "undoing nothing": lambda s: s.undo(77),
+    "undoing a message": lambda s: s.undo(1),
+    "a tag that is a number": lambda s: s.tag("7"),
+    "a tag that is taken": lambda s: s.tag("first", 2),
+    "no such tag": lambda s: s.untag("nope"),
+    "a fork of what is to come": lambda s: s.fork(at=1000),
+    "a fork of nowhere": lambda s: s.fork(at="nope"),
+    "a fork by a name that is taken": lambda s: s.fork(at=1, session_id="taken"),
+    "a policy with an unknown field": lambda s: s.set_policy(thresh=1),
+    "a policy out of bounds": lambda s: s.set_policy(threshold=2),
+    "a compaction out of bounds": lambda s: s.compact(keep=3),
+    "an episode without a reason": lambda s: s.close_episode(""),
+    "a place that is none": lambda s: s.at(-1).window(10),
+}
+UNKNOWN = (
+    "retracting nothing",
+    "replacing nothing",
+    "erasing nothing",
+    "undoing nothing",
+    "no such tag",
+    "a fork of nowhere",
+    "a compaction out of bounds",
+)
+"""What a session that does not exist yet refuses too."""
+
+
+async def refusal(call: Callable[[Any], Awaitable[Any]], session: Any) -> Any:
+    with pytest.raises(ACMSError) as caught:
+        await call(session)
+    error = caught.value
+    return type(error), error.code, error.retryable, getattr(error, "field", None)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_a_session_refuses(sqlite_service: Service, name: str) -> None:
+    async with Client(sqlite_service.url) as client, open_storage("memory://") as storage:
+        told: list[Any] = []
+        for open_session in (client.session, partial(session_on, storage)):
+            session, taken = open_session(name), open_session("taken")
+            await taken.ingest("user", "a")
+            for content in ("We decided on PostgreSQL.", "Noted."):
+                await session.ingest("user", content)
+            await session.tag("first", 1)
+            told.append(await refusal(REFUSED[name], session))
+            assert (await session.get_session_stats()).version == 2
+        assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+async def test_what_a_session_that_does_not_exist_yet_refuses(sqlite_service: Service, name: str) -> None:
+    async with Client(sqlite_service.url) as client, open_storage("memory://") as storage:
+        over_http = await refusal(REFUSED[name], client.session(f"no {name}"))
+        assert over_http == await refusal(REFUSED[name], session_on(storage, f"no {name}"))
+        assert [one.key async for one in client.contexts() if one.key == f"no {name}"] == []
+
+
+async def test_a_message_of_a_tool_names_its_call_over_http(sqlite_service: Service) -> None:
+    async with Client(sqlite_service.url) as client:
+        with pytest.raises(ACMSError) as caught:
+            await client.session("tools").ingest("tool", "40% used")
+        assert (caught.value.code, getattr(caught.value, "field", "")) == ("VALIDATION", "tool_call_id")

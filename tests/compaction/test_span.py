@@ -1,0 +1,388 @@
+"""What a summary may stand for: whole units, older than what stays, and exactly as long as is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.compaction import span
+from acms.compaction.span import Stretch, choose, due, worth
+from acms.errors import ValidationError
+from acms.log.in_force import Cover, Units, effective, units
+from acms.log.policy import CompactionPolicy, changed, resolved
+from acms.model import Entry, Kind, Privacy, Role
+from acms.ports import Turn
+from tests.support.logs import Log, entry
+
+
+class Words:
+    """Counts words."""
+
+    name = "words"
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def folded(log: Log) -> Units:
+    return units(effective(log.entries, log.cover()), whole=True)
+
+
+def talk(count: int, words: int = 20, marked: Sequence[int] = ()) -> Log:
+    log = Log(Words().count)
+    for n in range(1, count + 1):
+        role = ("assistant", "user")[n % 2]
+        log.say(role, " ".join([f"word{n}"] * words), markers=("decision",) if n in marked else ())
+    return log
+
+
+def chosen(log: Log, **policy: object) -> Stretch:
+    found = choose(folded(log), CompactionPolicy(**policy))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def versions(found: Stretch) -> list[int]:
+    return [one.version for one in found.entries]
+
+
+# ── policy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_policy_has_the_defaults_of_the_seed() -> None:
+    policy = CompactionPolicy()
+    assert (policy.threshold, policy.preserve_recent_count, policy.enabled) == (0.8, 10, True)
+    partial = CompactionPolicy(threshold=0.5)
+    assert (partial.threshold, partial.preserve_recent_count, partial.enabled) == (0.5, 10, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("threshold", 1.1),
+        ("threshold", -0.1),
+        ("threshold", "0.5"),
+        ("threshold", True),
+        ("preserve_recent_count", -1),
+        ("preserve_recent_count", 1.5),
+        ("enabled", 1),
+        ("budget", -5),
+        ("budget", float("nan")),
+        ("keep", 2),
+        ("summary_tokens", 0),
+    ],
+)
+def test_a_policy_out_of_bounds_is_refused_with_the_field(field: str, value: object) -> None:
+    with pytest.raises(ValidationError) as refused:
+        CompactionPolicy(**{field: value})  # type: ignore[arg-type]
+    assert refused.value.field == field
+    with pytest.raises(ValidationError):
+        changed({}, {field: value})
+
+
+def test_the_nearest_level_that_says_something_wins() -> None:
+    service = CompactionPolicy(threshold=0.9, budget=1000)
+    found = resolved(service, {"threshold": 0.7, "keep": 0.1}, {"keep": 0.2})
+    assert (found.policy.threshold, found.policy.keep, found.policy.budget) == (0.7, 0.2, 1000)
+    assert (found.levels["threshold"], found.levels["keep"], found.levels["budget"]) == (
+        "namespace",
+        "context",
+        "service",
+    )
+
+
+def test_a_partial_change_keeps_the_rest_and_none_goes_back_to_the_level_above() -> None:
+    stored = changed({"threshold": 0.5}, {"budget": 100})
+    assert stored == {"threshold": 0.5, "budget": 100}
+    assert changed(stored, {"threshold": None}) == {"budget": 100}
+    with pytest.raises(ValidationError, match="no field of a policy"):
+        changed(stored, {"treshold": 0.5})
+
+
+# ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("policy", "active", "grown", "wanted"),
+    [
+        ({"budget": 100}, 80, 80, True),
+        ({"budget": 100}, 79, 79, False),
+        (
+            {"budget": 100},
+            500,
+            9,
+            False,
+        ),  # asked for a moment ago: a log that cannot shrink does not ask for ever
+        ({"budget": 100}, 500, 10, True),
+        ({"budget": 100, "enabled": False}, 500, 500, False),
+        ({"budget": None}, 10**9, 10**9, False),
+        ({"budget": 0}, 10, 10, False),
+    ],
+)
+def test_an_append_asks_when_the_threshold_is_reached_and_the_log_has_grown(
+    policy: dict[str, object], active: int, grown: int, wanted: bool
+) -> None:
+    assert due(CompactionPolicy(**policy), active, grown) is wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted"), [(1000, True), (1500, True), (1501, False), (2100, False), (None, False)]
+)
+def test_what_an_append_asked_for_is_done_when_the_log_is_too_long_and_it_frees_enough(
+    budget: int | None, wanted: bool
+) -> None:
+    found = chosen(talk(60), budget=1000, summary_tokens=400)
+    assert (found.before, found.tokens - found.limit) == (1200, 600)
+    assert worth(CompactionPolicy(budget=budget), found, said=1200) is wanted
+    assert not worth(CompactionPolicy(budget=budget, enabled=False), found, said=1200)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [(1200, False), (3 * 448 - 1, True), (3 * 448, False), (1231, False), (1232, True)]
+)
+def test_less_is_enough_in_the_last_quarter_of_an_epoch(said: int, wanted: bool) -> None:
+    found = chosen(talk(60), budget=1000, summary_tokens=700)
+    assert found.tokens - found.limit == 300
+    assert worth(CompactionPolicy(budget=1000), found, said) is wanted
+
+
+def test_marked_messages_stay_only_where_half_of_the_budget_is_left_after_them() -> None:
+    log = talk(60, marked=range(1, 50))
+    few, many = chosen(log, budget=1000), chosen(log, budget=1000, preserve_recent_count=22)
+    assert few.preserved == 10 + 12  # a quarter of the budget, 20 tokens each
+    assert many.preserved == 22 + 3
+
+
+# ── what ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_but_the_newest_messages_is_summarised() -> None:
+    found = chosen(talk(30))
+    assert versions(found) == list(range(1, 21))
+    assert found.spans == ((1, 20),)
+    assert found.covers == (1, 20)
+    assert (found.before, found.tokens, found.preserved, found.level) == (600, 400, 10, 1)
+    assert found.limit == 80
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 11])
+def test_a_short_log_is_left_alone(count: int) -> None:
+    assert choose(folded(talk(count)), CompactionPolicy()) is None
+
+
+def test_leading_instructions_are_never_summarised() -> None:
+    log = Log(Words().count)
+    log.say("system", "you are the orders team's assistant " * 5)
+    log.say("developer", "never drop a table " * 5)
+    for n in range(30):
+        log.say("user", f"message {n} " * 8)
+    assert versions(chosen(log))[0] == 3
+
+
+def test_marked_messages_stay_while_they_are_few() -> None:
+    found = chosen(talk(40, marked=(3, 9)))
+    assert 3 not in versions(found)
+    assert 9 not in versions(found)
+    assert found.spans == ((1, 2), (4, 8), (10, 30))
+
+
+def test_of_many_marked_messages_the_oldest_are_summarised() -> None:
+    found = chosen(talk(40, marked=range(1, 31)))
+    assert versions(found) == list(range(1, 21))  # a quarter of 800 tokens stays: the ten newest of them
+
+
+def test_a_share_of_the_log_can_be_kept_verbatim() -> None:
+    """T25 on the pure side: of a hundred equal messages fifteen go when 85 % stay."""
+    found = chosen(talk(100), keep=0.85)
+    assert versions(found) == list(range(1, 16))
+
+
+def test_a_tool_group_is_taken_whole_or_left_whole() -> None:
+    for recent in range(12):
+        log = Log(Words().count)
+        for n in range(6):
+            log.say("user", f"please look at {n} " * 6)
+            log.say("assistant", "looking", calls=[f"a{n}", f"b{n}"])
+            log.say("tool", f"result a {n} " * 6, answers=f"a{n}")
+            log.say("tool", f"result b {n} " * 6, answers=f"b{n}")
+        found = chosen(log, preserve_recent_count=recent)
+        taken = set(versions(found))
+        for one in log.entries:
+            members = {other.version for other in log.entries if one.group and other.group == one.group}
+            assert members <= taken or not members & taken
+
+
+def test_the_open_group_at_the_end_stays() -> None:
+    log = talk(30)
+    call = log.say("assistant", "looking", calls=["x"])
+    assert call.version not in versions(chosen(log, preserve_recent_count=0))
+
+
+def test_a_group_that_was_never_answered_is_summarised_with_what_is_around_it() -> None:
+    log = talk(5)
+    call = log.say("assistant", "looking", calls=["lost"])
+    for n in range(30):
+        log.say("user", f"message {n} " * 8)
+    assert call.version in versions(chosen(log))
+
+
+def test_an_edit_goes_with_what_it_replaced() -> None:
+    log = talk(30)
+    edit = log.edit(4, "corrected text")
+    found = chosen(log)
+    assert edit.version in versions(found)
+    assert 4 not in versions(found)
+    assert found.spans == ((1, 20), (31, 31))
+
+
+def test_facts_and_retractions_between_are_never_replaced() -> None:
+    log = talk(10)
+    fact = log.fact("orders: PostgreSQL")
+    taken_back = log.retract(2)
+    for n in range(20):
+        log.say("user", f"message {n} " * 8)
+    spans = chosen(log).spans
+    covered = {version for first, last in spans for version in range(first, last + 1)}
+    assert {fact.version, taken_back.version, 2}.isdisjoint(covered)
+
+
+def summed_up(log: Log, found: Stretch, content: str = "short summary") -> Entry:
+    made = log.summarise(*found.spans, content=content)
+    return made
+
+
+def test_a_few_summaries_stand_beside_each_other() -> None:
+    log = talk(30)
+    summed_up(log, chosen(log))
+    for n in range(30):
+        log.say("user", f"later message {n} " * 8)
+    found = chosen(log)
+    assert all(one.kind is Kind.MESSAGE for one in found.entries)
+    assert found.level == 1
+
+
+def test_many_summaries_are_merged_with_everything_they_stand_for() -> None:
+    log = talk(30)
+    for _ in range(4):
+        summed_up(log, chosen(log), "a summary of some length " * 10)
+        for n in range(30):
+            log.say("user", f"later message {n} " * 8)
+    found = chosen(log)
+    assert sum(one.kind is Kind.SUMMARY for one in found.entries) == 4
+    assert found.level == 2
+    before = log.cover()
+    log.summarise(*found.spans)
+    after = log.cover()
+    gone = {version for version in range(1, log.version) if before.by(version) is not None}
+    assert all(after.by(version) is not None for version in gone), "something came back into force"
+
+
+def test_summaries_are_merged_when_they_crowd_the_budget() -> None:
+    log = talk(30)
+    summed_up(log, chosen(log), "a summary of some length " * 40)
+    for n in range(30):
+        log.say("user", f"later message {n} " * 8)
+    found = chosen(log, budget=500)
+    assert any(one.kind is Kind.SUMMARY for one in found.entries)
+    assert found.limit <= 200
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("umtxef"), st.integers(1, 40)), max_size=60),
+    st.integers(0, 12),
+    st.sampled_from([0.0, 0.3, 0.9]),
+    st.sampled_from([None, 100, 400]),
+)
+def test_what_is_chosen_can_always_be_stood_for(
+    steps: list[tuple[str, int]], recent: int, keep: float, budget: int | None
+) -> None:
+    log = Log(Words().count)
+    calls = 0
+    for kind, size in steps:
+        text = " ".join(["word"] * size)
+        if kind == "u":
+            log.say("user", text)
+        elif kind == "m":
+            log.say("assistant", text, markers=("goal",))
+        elif kind == "t":
+            calls += 1
+            log.say("assistant", text, calls=[f"c{calls}"])
+        elif kind == "x" and calls:
+            log.say("tool", text, answers=f"c{calls}")
+        elif kind == "e" and log.entries and log.entries[size % log.version].kind is Kind.MESSAGE:
+            log.edit(size % log.version + 1, text)
+        elif kind == "f":
+            log.fact(text)
+    policy = CompactionPolicy(preserve_recent_count=recent, keep=keep, budget=budget)
+    found = choose(folded(log), policy)
+    if found is None:
+        return
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.spans))
+    assert found.tokens > found.limit
+    before = log.cover()
+    assert span.still(found, before, found.entries)
+    hidden = {v for v in range(1, log.version + 1) if before.by(v) is not None}
+    log.summarise(*found.spans)
+    after = log.cover()
+    now_hidden = {v for v in range(1, log.version) if after.by(v) is not None}
+    assert now_hidden == hidden | set(versions(found))
+    sequence = effective(log.entries, after)
+    assert [one.version for one in sequence if one.kind is Kind.SUMMARY] == [log.version]
+    assert not span.still(found, after, found.entries)
+    messages = [one for one in sequence if one.kind is Kind.MESSAGE]
+    assert len(messages) == found.preserved
+
+
+def test_a_stretch_no_longer_stands_when_something_of_it_was_rewritten() -> None:
+    log = talk(30)
+    found = chosen(log)
+    log.say("user", "news")
+    assert span.still(found, log.cover(), found.entries)
+    log.edit(3, "corrected")
+    assert not span.still(found, log.cover(), found.entries)
+    assert not span.still(found, Cover(()), [None, *found.entries[1:]])
+
+
+# ── what a summarizer reads ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_may_not_leave_is_not_read() -> None:
+    rows = [
+        entry(1, "plain"),
+        entry(2, "secret", privacy=Privacy.BLOCK),
+        entry(3, "card 4111", privacy=Privacy.REDACT, role=Role.ASSISTANT, actor="kim"),
+        entry(4, " "),
+        entry(5, "before", kind=Kind.SUMMARY, role=None),
+    ]
+    said = span.turns(rows)
+    assert [(turn.speaker, turn.text, turn.summary) for turn in said] == [
+        ("user", "plain", False),
+        ("kim", "card 4111", False),
+        ("summary", "before", True),
+    ]
+    assert span.privacy(rows) is Privacy.REDACT
+    assert span.privacy(rows[:2]) is Privacy.ALLOW
+
+
+@given(st.lists(st.integers(0, 80), min_size=1, max_size=20), st.integers(1, 30))
+def test_pieces_fit_and_lose_no_word(sizes: list[int], most: int) -> None:
+    said = [
+        Turn(speaker="user", text=" ".join(f"w{n}.{m}." for m in range(size)), version=n)
+        for n, size in enumerate(sizes, 1)
+    ]
+    found = span.chunks(said, most + 3, Words())
+    for part in found:
+        assert (
+            sum(Words().count(f"{turn.speaker}: {turn.text}") + 2 for turn in part) <= most + 3
+            or len(part) == 1
+        )
+    words = " ".join(turn.text for part in found for turn in part).split()
+    assert words == " ".join(turn.text for turn in said).split()
+
+
+def test_what_no_store_can_keep_is_taken_out_of_a_summary() -> None:
+    assert span.cleaned(" a\0b\ud800c \n") == "abc"

@@ -1,0 +1,46 @@
+"""Windows: a name gives away a text by twenty characters in a row, wherever they stand."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.contract.leak_check import WINDOW, Windows
+
+TEXT = "The orders are moved by night, and nobody at all is told about it in time."
+
+
+def slow(texts: list[str], name: str) -> bool:
+    """Say the same by looking for every stretch in every text."""
+    return any(name[at : at + WINDOW] in text for text in texts for at in range(len(name) - WINDOW + 1))
+
+
+def test_every_stretch_of_a_text_gives_it_away_and_a_shorter_one_does_not() -> None:
+    texts = Windows([TEXT])
+    for at in range(len(TEXT) - WINDOW + 1):
+        assert texts.give_away(f"id:{TEXT[at : at + WINDOW]}#1")
+        assert not texts.give_away(f"id:{TEXT[at : at + WINDOW - 1]}~{'#' * WINDOW}")
+
+
+@given(st.lists(st.text("ab ", max_size=60), max_size=4), st.text("ab ", max_size=50), st.randoms())
+def test_it_says_what_a_search_for_every_stretch_says(
+    texts: list[str], name: str, rng: random.Random
+) -> None:
+    if texts and rng.random() < 0.5:
+        text = rng.choice(texts)
+        start = rng.randint(0, len(text))
+        name = name[:10] + text[start : start + rng.randint(15, 25)] + name[10:]
+    assert Windows(texts).give_away(name) == slow(texts, name)
+
+
+def test_a_text_made_to_be_slow_gives_itself_away() -> None:
+    rng = random.Random(1)
+    text = "".join("a" * 10 + chr(rng.randrange(0x100, 0x2000)) for _ in range(20_000))
+    assert Windows([text]).give_away("a" * 10 + "c" * 10)
+
+
+def test_without_texts_there_is_nothing_to_give_away() -> None:
+    assert not Windows([])
+    assert not Windows(["", "short"]).give_away(TEXT)

@@ -1,0 +1,150 @@
+"""Write docs/reference.md from the docstrings: `python -m tests.conventions.reference > docs/reference.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+from types import ModuleType
+from typing import Any
+
+MODULES = (
+    "acms",
+    "acms.sync",
+    "acms.storage",
+    "acms.prompt",
+    "acms.codecs",
+    "acms.summaries",
+    "acms.replay",
+    "acms.acs",
+    "acms.contract",
+    "acms.ceo",
+    "acms.kv",
+    "acms.pins",
+    "acms.transfer",
+    "acms.copying",
+    "acms.imports",
+    "acms.integrations.openai_agents",
+    "acms.providers",
+    "acms.providers.registry",
+    "acms.protocols",
+    "acms.testing",
+)
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = [
+        "# Reference",
+        "",
+        "Every public name, written from the docstrings by `python -m tests.conventions.reference`. Limits of the border",
+        "stand in [limits](#limits), commands in [the command line](how-to/cli.md).",
+        "",
+    ]
+    seen: set[int] = set()
+    for name in MODULES:
+        module = importlib.import_module(name)
+        lines += [f"## {name}", "", _clean(module.__doc__), ""]
+        for public in module.__all__:
+            value = getattr(module, public)
+            if id(value) not in seen:
+                seen.add(id(value))
+                lines += _member(module, public, value)
+    return "\n".join([*lines, *_limits()])
+
+
+def _clean(doc: str | None) -> str:
+    text = inspect.cleandoc(doc or "")
+    fenced: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        indented = line.startswith("    ") or (inside and not line.strip())
+        if indented != inside:
+            fenced.append("```text" if indented else "```")
+            inside = indented
+        fenced.append(line[4:] if inside else line)
+    if inside:
+        fenced.append("```")
+    return re.sub(r"\n\n```\n", "\n```\n\n", "\n".join(fenced))
+
+
+def _signature(value: Any) -> str:
+    try:
+        shown = str(inspect.signature(value))
+    except (TypeError, ValueError):
+        return ""
+    objects = r"<factory>|<function .*? at 0x[0-9a-f]+>|<built-in (?:function|method) [^>]*>|<\S* object at 0x[^>]*>"
+    shown = re.sub(objects, "…", shown)
+    return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", shown)
+
+
+def _member(module: ModuleType, name: str, value: Any) -> list[str]:
+    lines = [f"### {name}", ""]
+    if isinstance(value, enum.EnumMeta):
+        lines += [_clean(value.__doc__), "", ", ".join(f"`{member.value}`" for member in value), ""]
+    elif inspect.isclass(value):
+        lines += [_clean(value.__doc__), ""]
+        if dataclasses.is_dataclass(value):
+            comments = _comments(value)
+            for field in dataclasses.fields(value):
+                note = comments.get(field.name, "")
+                lines.append(f"- `{field.name}: {field.type}`" + (f": {note}" if note else ""))
+            lines.append("")
+        else:
+            if not issubclass(value, Exception):
+                lines += ["```text", f"{name}{_signature(value)}", "```", ""]
+        for method, function in inspect.getmembers(value):
+            own = any(method in base.__dict__ for base in value.__mro__ if base.__module__.startswith("acms"))
+            if (
+                method.startswith("_")
+                or not own
+                or not inspect.getdoc(function)
+                or isinstance(value, enum.EnumMeta)
+            ):
+                continue
+            if inspect.isfunction(function):
+                asynchronous = "async " if inspect.iscoroutinefunction(function) else ""
+                lines += [
+                    f"**{asynchronous}{method}**`{_signature(function)}`",
+                    "",
+                    _clean(function.__doc__),
+                    "",
+                ]
+            elif isinstance(function, property):
+                lines += [f"**{method}** (property)", "", _clean(function.__doc__), ""]
+    elif callable(value):
+        lines += ["```text", f"{name}{_signature(value)}", "```", "", _clean(value.__doc__), ""]
+    return lines
+
+
+def _comments(of: type) -> dict[str, str]:
+    """Return the `#:` comments in front of the fields of a dataclass and its bases."""
+    found: dict[str, str] = {}
+    for base in of.__mro__:
+        if base is object or not dataclasses.is_dataclass(base):
+            continue
+        notes: list[str] = []
+        for line in inspect.getsource(base).splitlines():
+            text = line.strip()
+            if text.startswith("#:"):
+                notes.append(text[2:].strip())
+            elif match := re.match(r"(\w+): ", text):
+                if notes:
+                    found.setdefault(match[1], " ".join(notes))
+                notes = []
+    return found
+
+
+def _limits() -> list[str]:
+    validate = importlib.import_module("acms.log.validation")
+    lines = ["## Limits", "", "What the border refuses above; sizes in bytes of UTF-8, counts in items.", ""]
+    for name in ("MESSAGE_BYTES", "NAME_CHARS", "PARTS", "MARKERS", "BATCH", "METADATA_BYTES", "METADATA_KEYS",
+                 "METADATA_DEPTH", "KEY_CHARS", "VALUE_BYTES", "VALUE_DEPTH", "PAGE", "BUDGET"):  # fmt: skip
+        lines.append(f"- `{name}` {getattr(validate, name):,}")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    print(page(), end="")

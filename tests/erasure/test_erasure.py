@@ -1,0 +1,988 @@
+"""Erase, expire, delete: three verbs. What goes, what stays, and that nothing of what went is found anywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CompactionPolicy,
+    EntryNotFoundError,
+    GoneError,
+    JSONFormatter,
+    Kind,
+    LegalHoldError,
+    SessionNotFoundError,
+    State,
+    ValidationError,
+    open_storage,
+)
+from acms.branches import export
+from acms.branches.forks import COLLECT_AFTER
+from acms.erasure import erase
+from acms.erasure.erase import collect, expire
+from acms.errors import ConflictError, StorageBusyError
+from acms.facts.profile import PROFILE
+from acms.log import policy_levels
+from acms.model import (
+    Context,
+    ContextQuery,
+    Derived,
+    Done,
+    Draft,
+    Expect,
+    Failed,
+    JobDraft,
+    JobQuery,
+    Lease,
+    Retry,
+    Search,
+)
+from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage
+from acms.storage.postgres.store import PostgresStorage
+from acms.testing import ManualClock, sound
+from acms.testing.logs import WHEN, fork, new, noted, put, said, summed_up, taken_back
+from acms.text.index_record import SPACE
+from tests.servers.stores import another
+from tests.support.fakes import FakeEmbedder
+from tests.support.talk import LONG_EPISODES, Storage, session_on
+
+SECRET = "the vault code is seven-four-one-nine"
+"""What must not be found any more."""
+MINUTE = timedelta(minutes=1)
+
+
+async def states(storage: Any, context: Context) -> dict[int, State]:
+    """State by version of everything a context reads that is not live, deleted or not."""
+    entries = await storage.read(context.id, deleted=True)
+    return {entry.version: entry.state for entry in entries if entry.state is not State.LIVE}
+
+
+async def told(storage: Any, context: Context, *drafts: Draft) -> list[str]:
+    """Append one by one, so that each may replace the ones before; return the ids."""
+    return [(await put(storage, context, draft)).ids[0] for draft in drafts]
+
+
+async def exported(storage: Any) -> list[str]:
+    """Everything the live contexts of a store hold, line by line."""
+    page = await storage.contexts(ContextQuery(limit=500))
+    return [
+        line for context in page.items for line in [line async for line in export.export(storage, context.id)]
+    ]
+
+
+def found_in(folder: Path, *texts: str) -> list[str]:
+    """Where a text stands in any file of a folder, byte for byte."""
+    return [
+        f"{file.name}: {text}"
+        for file in sorted(folder.iterdir())
+        for text in texts
+        if text.encode() in file.read_bytes()
+    ]
+
+
+# ── erase: what goes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_erased_message_takes_its_edits_with_it_whichever_of_them_is_named(storage: Storage) -> None:
+    for which in range(3):
+        context = await new(storage)
+        ids = list((await put(storage, context, said("before"), said(SECRET))).ids[1:])
+        ids += (await put(storage, context, said("edit", replaces=((2, 2),), sources=(ids[0],)))).ids
+        ids += (await put(storage, context, said("again", replaces=((2, 2), (3, 3)), sources=(ids[1],)))).ids
+        erased = await erase.erase(storage, context.id, [ids[which]], verify=True)
+        assert sorted(erased.ids) == sorted(ids)
+        assert (erased.cascaded, erased.contexts, erased.residue) == ((), (context.id,), ())
+        assert await states(storage, context) == dict.fromkeys((2, 3, 4), State.ERASED)
+        await sound(storage, context.id)
+
+
+async def test_summaries_and_facts_made_from_it_go_and_others_stay(storage: Storage) -> None:
+    context = await new(storage)
+    receipt = await put(storage, context, *[said(f"turn {n}") for n in range(1, 7)])
+    (first,) = (await put(storage, context, noted("from 2", sources=(receipt.ids[1],)))).ids
+    await put(storage, context, noted("from 5", sources=(receipt.ids[4],)))
+    await put(storage, context, noted("from a fact", sources=(first,)))
+    await told(storage, context, summed_up(1, 3), summed_up(4, 5))
+    await told(storage, context, summed_up(1, 10, replaces=((1, 3), (10, 10))))
+    erased = await erase.erase(storage, context.id, [receipt.ids[1]], verify=True)
+    assert await states(storage, context) == dict.fromkeys((2, 7, 9, 10, 12), State.ERASED)
+    assert len(erased.cascaded) == 4
+    assert (erased.verified, erased.residue) == (True, ())
+
+
+async def test_an_erased_summary_brings_back_what_it_stood_for_and_a_compaction_is_asked_for(
+    storage: Storage,
+) -> None:
+    config = ACMSConfig(episodes=LONG_EPISODES, compaction=CompactionPolicy(budget=100))
+    async with session_on(storage, config=config) as session:
+        ids = [await session.ingest("user", text) for text in ("one", SECRET, "three", "four")]
+        context = await storage.context("user_123")
+        await told(storage, context, summed_up(1, 3))
+        assert len(await session.window(1000)) == 2
+        await session.erase(ids[1])
+        assert [item.content for item in await session.window(1000)] == ["one", "three", "four"]
+        (job,) = (await storage.jobs(JobQuery())).items
+        assert (job.kind, job.dedupe, job.context) == ("compact", f"compact:{context.id}", context.id)
+        assert dict(job.payload) == {}
+        await session.erase(ids[1])
+        assert len((await storage.jobs(JobQuery())).items) == 1
+
+
+async def test_no_compaction_is_asked_for_where_the_policy_or_the_context_says_no(storage: Storage) -> None:
+    context = await new(storage)
+    receipt = await put(storage, context, said("one"), said("two"), said("three"))
+    child = await fork(storage, context)
+    for one, first in ((context, 1), (child, 3)):
+        await told(storage, one, summed_up(first, first))
+    await erase.erase(storage, context.id, [receipt.ids[0]])
+    await erase.erase(storage, context.id, [receipt.ids[1]], service=CompactionPolicy(budget=9))
+    off = CompactionPolicy(budget=9, enabled=False)
+    await erase.erase(storage, child.id, [receipt.ids[2]], service=off)
+    assert (await storage.jobs(JobQuery())).items == ()
+
+
+async def test_erasing_through_a_fork_erases_everywhere(storage: Storage) -> None:
+    root = await new(storage)
+    receipt = await put(storage, root, said("one"), said(SECRET), said("three"))
+    child = await fork(storage, root)
+    cousin = await fork(storage, root)
+    hidden = await fork(storage, child)
+    await put(storage, root, said("the root's own four"), said("five"))
+    await told(storage, child, summed_up(1, 3))
+    await put(storage, cousin, noted("the cousin's own four", sources=(receipt.ids[1],)))
+    await told(storage, hidden, summed_up(1, 2), said("edit", replaces=((2, 2),)))
+    await told(storage, root, summed_up(4, 5))
+    await storage.settings(hidden.id, {"deleted": True}, rev=0)
+    erased = await erase.erase(storage, child.id, [receipt.ids[1]], verify=True)
+    assert await states(storage, root) == {2: State.ERASED}
+    assert await states(storage, child) == dict.fromkeys((2, 4), State.ERASED)
+    assert await states(storage, cousin) == dict.fromkeys((2, 4), State.ERASED)
+    assert await states(storage, hidden) == dict.fromkeys((2, 4, 5), State.ERASED)
+    assert set(erased.contexts) == {root.id, child.id, cousin.id, hidden.id}
+    assert erased.residue == ()
+
+
+async def test_facts_of_the_profile_go_too_and_what_was_made_from_them(storage: Storage) -> None:
+    context, profile = await new(storage), await new(storage, PROFILE)
+    receipt = await put(storage, context, said(SECRET))
+    (fact,) = (await put(storage, profile, noted("vault", sources=receipt.ids), noted("other"))).ids[:1]
+    await put(storage, context, noted("twice removed", sources=(fact,)))
+    other = await new(storage, PROFILE, namespace="elsewhere")
+    await put(storage, other, noted("not asked", sources=receipt.ids))
+    erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+    assert await states(storage, profile) == {1: State.ERASED}
+    assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
+    assert await states(storage, other) == {}
+    assert erased.residue == ()
+
+
+async def test_a_fact_and_a_retraction_are_no_citations(storage: Storage) -> None:
+    context = await new(storage)
+    await told(storage, context, said("one"), noted("Paris"), noted("Berlin", replaces=((2, 2),)))
+    await told(storage, context, taken_back(1))
+    found = await storage.read(context.id)
+    await erase.erase(storage, context.id, [found[0].id, found[1].id])
+    assert await states(storage, context) == dict.fromkeys((1, 2), State.ERASED)
+
+
+async def test_what_a_context_does_not_read_cannot_be_erased_through_it(storage: Storage) -> None:
+    context, other = await new(storage), await new(storage)
+    receipt = await put(storage, context, said("one"), said("two"))
+    child = await fork(storage, context, 1)
+    mine = (await put(storage, child, said("the child's own two"))).ids[0]
+    before = await exported(storage)
+    for reader, id in (
+        (other, receipt.ids[0]),
+        (child, receipt.ids[1]),
+        (context, mine),
+        (context, "m_0000000000000000_1_000000"),
+        (context, "nonsense"),
+    ):
+        with pytest.raises(EntryNotFoundError):
+            await erase.erase(storage, reader.id, [id])
+    with pytest.raises(EntryNotFoundError):
+        await erase.erase(storage, context.id, [receipt.ids[0], mine])
+    for ids in ([], "m_1", [""], [None]):
+        with pytest.raises(ValidationError, match="ids"):
+            await erase.erase(storage, context.id, ids)  # type: ignore[arg-type]
+    with pytest.raises(SessionNotFoundError):
+        await erase.erase(storage, "nobody", [mine])
+    assert await exported(storage) == before
+    await erase.erase(storage, child.id, [mine])
+    assert await states(storage, context) == {}
+
+
+async def test_a_hold_on_anyone_who_reads_it_forbids_it(storage: Storage) -> None:
+    context, free = await new(storage, namespace="a"), await new(storage, namespace="b")
+    receipt = await put(storage, context, said("one"), said("two"))
+    other = (await put(storage, free, said("three"))).ids
+    child = await fork(storage, context, 1, namespace="b")
+    await storage.settings(child.id, {"legal_hold": True}, rev=0)
+    before = await exported(storage)
+    with pytest.raises(LegalHoldError, match=child.id):
+        await erase.erase(storage, context.id, receipt.ids)
+    assert await exported(storage) == before
+    await erase.erase(storage, context.id, receipt.ids[1:])  # the child does not read it
+    await storage.settings(child.id, {"legal_hold": None}, rev=1)
+    await policy_levels.set_hold(storage, "b", True)
+    for call in (
+        erase.erase(storage, context.id, receipt.ids),
+        erase.erase(storage, free.id, other),
+        erase.erase_context(storage, context.id),
+        erase.erase_subject(storage, namespace="a"),
+        erase.erase_tenant(storage, confirm=storage.tenant),
+    ):
+        with pytest.raises(LegalHoldError, match="'b'"):
+            await call
+    await policy_levels.set_hold(storage, "b", False)
+    await erase.erase(storage, context.id, receipt.ids)
+
+
+async def test_a_key_that_was_erased_is_free_again(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        id = await session.ingest("user", SECRET, idempotency_key="k")
+        await session.erase(id)
+        again = await session.ingest("user", SECRET, idempotency_key="k")
+        assert again != id
+        assert session.last_receipt is not None
+        assert not session.last_receipt.repeated
+
+
+# ── erase: interrupted, overtaken, late ─────────────────────────────────────────────────────────────────────────────
+
+
+async def _tangled(storage: Any) -> tuple[Context, str, dict[str, dict[int, State]]]:
+    """A message with everything that can be made from it, in three contexts; and what must go."""
+    root = await new(storage)
+    receipt = await put(storage, root, said("one"), said(SECRET, key="k", actor="Ana"), said("three"))
+    child = await fork(storage, root)
+    profile = await new(storage, PROFILE)
+    await told(storage, root, summed_up(1, 3), noted("fact", sources=receipt.ids[1:2]))
+    await told(storage, child, said("edit", replaces=((2, 2),)), summed_up(1, 4))
+    await put(storage, profile, noted("fact", sources=receipt.ids[1:2]))
+    gone: dict[str, dict[int, State]] = {
+        root.id: dict.fromkeys((2, 4, 5), State.ERASED),
+        child.id: dict.fromkeys((2, 4, 5), State.ERASED),
+        profile.id: {1: State.ERASED},
+    }
+    return root, receipt.ids[1], gone
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_an_interrupted_erasure_is_completed_by_repeating_it(tmp_path: Path, after: bool) -> None:
+    methods = ("context", "contexts", "read", "get", "blank", "append")
+    service = CompactionPolicy(budget=10)
+    for method in methods:
+        nth = 0
+        while True:
+            nth += 1
+            storage = FaultyStorage(MemoryStorage())
+            root, id, gone = await _tangled(storage)
+            storage.fail(method, nth, StorageBusyError("told to"), after=after)
+            try:
+                await erase.erase(storage, root.id, [id], service=service)
+            except StorageBusyError:
+                pass
+            else:
+                assert nth > 1, f"{method} was never called"
+                break
+            erased = await erase.erase(storage, root.id, [id], verify=True, service=service)
+            assert len(erased.ids) == 6
+            assert erased.residue == ()
+            for context, expected in gone.items():
+                assert await states(storage, await storage.context(context)) == expected
+            assert {job.kind for job in (await storage.jobs(JobQuery())).items} == {"compact"}
+
+
+async def test_what_cites_it_goes_before_it_or_with_it(storage: Storage) -> None:
+    for nth in (1, 2, 3):  # one commit for each of three owners, that of the message last
+        faulty = FaultyStorage(storage)
+        root, id, gone = await _tangled(faulty)
+        faulty.fail("blank", nth, StorageBusyError("told to"))
+        with pytest.raises(StorageBusyError):
+            await erase.erase(faulty, root.id, [id])
+        assert await states(storage, root) == {}
+        await erase.erase(faulty, root.id, [id])
+        assert await states(storage, root) == gone[root.id]
+
+
+async def test_a_summary_that_was_committed_meanwhile_is_found(storage: Storage) -> None:
+    class Overtaken(CachedStorage):
+        """Somebody compacts between the look and the erasure, and again after it."""
+
+        late = 2
+
+        async def blank(self, context: str, *given: Any, **more: Any) -> int:
+            if self.late:
+                self.late -= 1
+                await put(self.inner, root, summed_up(1, 3), noted("late", sources=(other,)))
+            return await super().blank(context, *given, **more)
+
+    root = await new(storage)
+    other, id, _ = (await put(storage, root, said("one"), said(SECRET), said("three"))).ids
+    erased = await erase.erase(Overtaken(storage), root.id, [id], verify=True)
+    assert erased.residue == ()
+    assert len(erased.cascaded) == 2
+    entries = await storage.read(root.id)
+    assert [entry.kind for entry in entries if entry.state is State.LIVE] == [
+        Kind.MESSAGE, Kind.MESSAGE, Kind.FACT, Kind.FACT,
+    ]  # fmt: skip
+
+
+async def test_t07_what_arrives_after_an_erasure_or_a_deletion_brings_nothing_back(storage: Storage) -> None:
+    root = await new(storage)
+    receipt = await put(storage, root, said("one"), said(SECRET), said("three"))
+    child = await fork(storage, root)
+    read = {one.id: (await storage.head(one.id)).rewrites for one in (root, child)}
+    await erase.erase(storage, child.id, [receipt.ids[1]])
+    for one in (root, child):
+        with pytest.raises(ConflictError):  # a compaction that had read it
+            await put(storage, one, summed_up(1, 3), expect=Expect(rewrites=read[one.id]))
+        for late in (
+            noted(SECRET, sources=(receipt.ids[0], receipt.ids[1])),
+            said(SECRET, replaces=((2, 2),), sources=(receipt.ids[1],)),
+            summed_up(1, 3, sources=(receipt.ids[1],)),
+        ):
+            with pytest.raises(GoneError):  # a reflection, an edit, an adoption
+                await put(storage, one, late)
+        rows = [Derived(version=version, space="v", data=b"late") for version in (1, 2)]
+        assert await storage.put_derived(one.id, rows) == 1
+    await put(
+        storage, root, Draft(kind=Kind.RETRACTION, created_at=WHEN, sources=receipt.ids, replaces=((2, 2),))
+    )
+    await storage.settings(child.id, {"deleted": True}, rev=0)
+    for call in (
+        put(storage, child, said("late")),
+        put(storage, child, summed_up(1, 3)),
+        storage.put_derived(child.id, [Derived(version=1, space="v", data=b"late")]),
+    ):
+        with pytest.raises(SessionNotFoundError):
+            await call
+    assert [entry.content for entry in await storage.read(root.id)] == ["one", "", "three", ""]
+    assert SECRET not in json.dumps(await exported(storage))
+
+
+async def test_t07_an_embedder_that_answers_after_the_erasure_stores_nothing(storage: Storage) -> None:
+    import asyncio
+
+    embedder = FakeEmbedder()
+    embedder.gate = asyncio.Event()
+    async with session_on(storage, embedder=embedder) as session:
+        ingesting = asyncio.ensure_future(session.ingest("user", SECRET))
+        await embedder.called.wait()
+        context = await storage.context("user_123")
+        (entry,) = await storage.read(context.id)
+        await session.erase(entry.id)
+        embedder.gate.set()
+        await ingesting
+        await session.ingest("user", "on we go")
+        await session.wait_pending()
+        assert [item.content for item in await session.recall("vault code", token_budget=99)] == ["on we go"]
+    for space in (f"{embedder.model}/{embedder.dimension}/f16/p1", SPACE):
+        rows = await storage.derived(context.id, space)
+        assert [row.version for row in rows if row.data] in ([], [2])
+    assert 1 not in [row.version for row in await storage.derived(context.id, SPACE)]
+
+
+# ── T38: nothing is found ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _spread(storage: Storage) -> tuple[ACMS, str, list[Context]]:
+    """One message in a parent with three forks, two summaries, five facts, vectors, a cache and a queued job."""
+    session = session_on(storage, embedder=FakeEmbedder())
+    for n in range(8):
+        await session.ingest("user", f"talk number {n} about the weather")
+    id = await session.ingest(
+        "user", SECRET, actor_id="Ana Konda of Accounting", metadata={"where": f'said "{SECRET}" twice'},
+        idempotency_key=f"key: {SECRET}", markers=["decision"],
+    )  # fmt: skip
+    await session.ingest("assistant", "noted")
+    root = await storage.context("user_123")
+    forks = [await fork(storage, root, key=f"fork {n}", counter=root.counter) for n in range(3)]
+    await told(storage, root, summed_up(1, 9, content=f"summary: {SECRET}"))
+    await put(storage, forks[0], summed_up(8, 10, content=f"another summary: {SECRET}"))
+    for n, one in enumerate((root, root, *forks)):
+        await put(storage, one, noted(f"fact {n}: {SECRET}", sources=(id,)))
+    payload = {"ids": [id], "text": SECRET}
+    await put(storage, root, jobs=(JobDraft(kind="reflect", dedupe="r", payload=payload),))
+    for one in forks:
+        async with session_on(storage, one.key or "", embedder=FakeEmbedder()) as fork_session:
+            assert SECRET in str(list(await fork_session.recall("vault code", token_budget=500)))
+    assert SECRET in str([item.content for item in await session.recall("vault code", token_budget=500)])
+    return session, id, [root, *forks]
+
+
+async def test_t38_of_an_erased_message_nothing_is_found_anywhere(storage: Storage, tmp_path: Path) -> None:
+    records: list[str] = []
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(JSONFormatter().format(record))
+
+    notes = Notes()
+    logger = logging.getLogger("acms")
+    logger.addHandler(notes)
+    logger.setLevel(logging.DEBUG)
+    try:
+        session, id, tree = await _spread(storage)
+        hints = (SECRET, "vault code", "Ana Konda of Accounting")
+        if isinstance(storage, SQLiteStorage):
+            assert len(found_in(tmp_path, *hints)) >= 3
+        erased = await session.erase(id, verify=True)
+        assert (len(erased.ids), len(erased.cascaded), erased.residue) == (8, 7, ())
+        if isinstance(storage, SQLiteStorage):
+            assert found_in(tmp_path, *hints) == [], "while the file is open"
+            assert (tmp_path / "log.db-wal").stat().st_size == 0
+        for one in tree:
+            async with session_on(storage, one.key or "", embedder=FakeEmbedder()) as each:
+                for view in (each, *(each.at(version) for version in range(1, 11))):
+                    for seen in (
+                        [item.content for item in await view.window(1000)],
+                        [
+                            item.content
+                            for item in await view.recall("vault code seven-four", token_budget=500)
+                        ],
+                        await view.messages("vault code", budget=1000),
+                        (await view.history(limit=100)).entries,
+                        await view.entries(),
+                    ):
+                        assert "seven-four" not in str(seen)
+                tombstone = (await each.at(9).history(limit=9)).entries[-1]
+                assert (tombstone.id, tombstone.state, tombstone.preview) == (id, State.ERASED, "")
+            await sound(storage, one.id)
+            assert await export.verify(storage, await storage.context(one.id)) == []
+            for space in (SPACE, "fake-1/32/f16/p1"):
+                assert 9 not in [row.version for row in await storage.derived(one.id, space)]
+        assert await storage.search(Search(namespace="default", terms=("vault", "code"))) == []
+        assert "seven-four" not in json.dumps(await exported(storage))
+        assert all(
+            "seven-four" not in json.dumps(dict(job.payload))
+            for job in (await storage.jobs(JobQuery())).items
+        )
+        await session.close()
+    finally:
+        logger.removeHandler(notes)
+        logger.setLevel(logging.NOTSET)
+    assert records
+    assert "seven-four" not in "".join(records)
+    if isinstance(storage, SQLiteStorage):
+        await storage.backup(tmp_path / "copy.db")
+        assert found_in(tmp_path, *hints) == []
+
+
+async def test_t38_a_text_that_someone_else_still_says_is_no_residue(storage: Storage) -> None:
+    context, other = await new(storage), await new(storage)
+    receipt = await put(storage, context, said(SECRET, metadata={"where": "kitchen table"}))
+    await put(storage, other, said(SECRET.upper()), said(f"she told me: {SECRET}"), noted("kitchen table"))
+    erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+    assert erased.residue == ()
+
+
+async def test_what_an_earlier_release_left_in_free_pages_is_found_and_cleaned(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    long = " ".join(f"{SECRET} and {n} more" for n in range(400))
+    async with SQLiteStorage(path) as storage:
+        context = await new(storage)
+        await put(storage, context, *[said(f"padding {n}") for n in range(200)])
+        receipt = await put(storage, context, said(long), said(SECRET, metadata={"quote": f'"{SECRET}"'}))
+    import apsw
+
+    careless = apsw.Connection(str(path))
+    careless.pragma("secure_delete", False)
+    careless.execute("CREATE TABLE x (y); INSERT INTO x SELECT content FROM entries; DROP TABLE x")
+    careless.pragma("wal_checkpoint(TRUNCATE)")
+    careless.close()
+    async with SQLiteStorage(path) as storage:
+        size = path.stat().st_size
+        await storage.blank(context.id, [201, 202], to=State.ERASED, audit={})
+        assert found_in(tmp_path, SECRET), "a free page still has it"
+        texts = [long.encode(), SECRET.encode()]
+        assert await storage.residue(receipt.ids, texts) == []
+        assert found_in(tmp_path, SECRET) == []
+        assert path.stat().st_size < size
+        await sound(storage, context.id)
+
+
+async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import apsw
+
+    path = tmp_path / "a.db"
+    async with SQLiteStorage(path, busy_seconds=0.05) as storage:
+        context = await new(storage)
+        receipt = await put(storage, context, said(SECRET))
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN; SELECT content FROM entries").fetchall()
+        with caplog.at_level(logging.WARNING, "acms"):
+            erased = await erase.erase(storage, context.id, receipt.ids, verify=True)
+        assert [record.message for record in caplog.records].count("wal_not_emptied") >= 1
+        assert erased.verified
+        assert all("a.db" in what and "byte" in what for what in erased.residue)
+        assert erased.residue
+        assert SECRET not in str(erased.residue)
+        reader.close()
+        monkeypatch.setattr("acms.storage.sqlite.erase.AGAIN", 0.0)
+        monkeypatch.setattr(storage, "_again", 1e-9)
+        await put(storage, context, said("on"))
+        assert found_in(tmp_path, SECRET) == []
+
+
+# ── whole contexts, namespaces, people ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_erased_context_leaves_tombstones_to_its_forks(storage: Storage) -> None:
+    root = await new(storage, "root")
+    await put(
+        storage, root, said("one"), said("two"), noted("three"), Draft(kind=Kind.EPISODE, created_at=WHEN)
+    )
+    child = await fork(storage, root, 3, key="child")
+    await told(storage, child, said("the child's own"), summed_up(1, 2))
+    await told(storage, root, said("late"), taken_back(1))
+    progress: list[tuple[int, int]] = []
+    erased = await erase.erase_context(
+        storage, "root", verify=True, progress=lambda done, all: progress.append((done, all))
+    )
+    assert await states(storage, root) == dict.fromkeys(range(1, 7), State.ERASED)
+    assert await states(storage, child) == dict.fromkeys((1, 2, 3, 5), State.ERASED)
+    assert erased.residue == ()
+    assert progress[-1] == (7, 7)
+    inherited = await erase.erase_context(storage, child.id, verify=True)
+    assert await states(storage, child) == dict.fromkeys(range(1, 6), State.ERASED)
+    assert len(inherited.ids) == 2
+
+
+async def test_a_deleted_context_can_still_be_erased_and_is_verified(storage: Storage) -> None:
+    context = await new(storage, "gone")
+    for n in range(3):
+        await put(storage, context, *[said(f"{SECRET} {n} {m}") for m in range(300)])
+    await storage.settings(context.id, {"deleted": True}, rev=0)
+    erased = await erase.erase_context(storage, context.id, verify=True)
+    assert (len(erased.ids), erased.residue) == (900, ())
+    assert set((await states(storage, context)).values()) == {State.ERASED}
+
+
+async def _people(storage: Any) -> dict[str, list[Context]]:
+    people = {}
+    for name in "ABCD":
+        one = await new(storage, f"talk of {name}", namespace=name)
+        await put(storage, one, *[said(f"{name} says {n}", actor=name, key=f"{n}") for n in range(5)])
+        two = await fork(storage, one, 3, key=f"fork of {name}", namespace=name)
+        await told(storage, two, said(f"{name} again", actor=name), summed_up(1, 3), noted(f"about {name}"))
+        people[name] = [one, two]
+    return people
+
+
+async def _everything(storage: Any, contexts: list[Context]) -> list[Any]:
+    """All that is stored of some contexts: exports, heads, settings, and what lies beside the log."""
+    return [
+        (
+            [line async for line in export.export(storage, one.id)],
+            await storage.head(one.id),
+            await storage.context(one.id),
+            await storage.derived(one.id, "s"),
+        )
+        for one in contexts
+    ]
+
+
+@pytest.mark.parametrize("empty", [None, "", " ", "*", 7])
+async def test_t39_a_filter_that_names_nobody_erases_nothing(storage: Storage, empty: Any) -> None:
+    people = await _people(storage)
+    everyone = [one for some in people.values() for one in some]
+    before = await _everything(storage, everyone)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("namespace", lambda: erase.erase_subject(storage, namespace=empty)),
+        ("actor", lambda: erase.erase_subject(storage, actor=empty)),
+        ("actor", lambda: erase.erase_subject(storage, namespace="A", actor=empty)),
+        ("namespace", lambda: erase.erase_subject(storage, namespace=empty, actor="A")),
+        ("namespace", lambda: erase.erase_subject(storage)),
+        ("confirm", lambda: erase.erase_tenant(storage, confirm=empty)),
+        ("id_or_key", lambda: erase.erase_context(storage, empty)),
+        ("ids", lambda: erase.erase(storage, everyone[0].id, empty)),
+    ]
+    for field, call in calls:
+        if field == "id_or_key" and empty == "*":
+            continue
+        with pytest.raises(ValidationError) as refused:
+            await call()
+        assert refused.value.field == field
+    assert await _everything(storage, everyone) == before
+
+
+async def test_t39_erasing_one_namespace_leaves_the_others_byte_for_byte(storage: Storage) -> None:
+    people = await _people(storage)
+    for one in (one for some in people.values() for one in some):
+        await storage.put_derived(one.id, [Derived(version=1, space="s", data=b"x")])
+    others = [one for name, some in people.items() if name != "A" for one in some]
+    before = await _everything(storage, others)
+    erased = await erase.erase_subject(storage, namespace="A", verify=True)
+    assert await _everything(storage, others) == before
+    assert (len(erased.ids), erased.residue) == (8, ())
+    for one in people["A"]:
+        assert all(entry.state is State.ERASED for entry in await storage.read(one.id))
+
+
+async def test_t39_erasing_one_person_leaves_the_others_byte_for_byte(storage: Storage) -> None:
+    people = await _people(storage)
+    shared = await new(storage, "shared", namespace="D")
+    await put(storage, shared, said("hello", actor="A"), said("hi A", actor="B"), said("bye", actor="A"))
+    others = [one for name, some in people.items() if name != "A" for one in some]
+    before = await _everything(storage, others)
+    within = await erase.erase_subject(storage, actor="A", namespace="D", verify=True)
+    assert (len(within.ids), within.contexts, within.residue) == (2, (shared.id,), ())
+    assert await states(storage, people["A"][0]) == {}
+    assert [entry.content for entry in await storage.read(shared.id)] == ["", "hi A", ""]
+    assert {entry.actor for entry in await storage.read(shared.id)} == {None, "B"}
+    everywhere = await erase.erase_subject(storage, actor="A", verify=True)
+    assert (len(everywhere.ids), everywhere.residue) == (7, ())
+    assert await _everything(storage, others) == before
+
+
+async def test_erasing_a_tenant_takes_everything_of_it_and_nothing_of_another(url: str) -> None:
+    home, _, tenant = url.partition("?tenant=")  # a database of many tenants has others with these names
+    one_url, two_url = (f"{home}?tenant={tenant}{name}" for name in ("one", "two"))
+    async with open_storage(one_url) as one, open_storage(two_url) as two:
+        mine = [context for some in (await _people(one)).values() for context in some]
+        theirs = [context for some in (await _people(two)).values() for context in some]
+        before = await _everything(two, theirs)
+        with pytest.raises(ValidationError):
+            await erase.erase_tenant(one, confirm=two.tenant)
+        erased = await erase.erase_tenant(one, confirm=one.tenant, verify=True)
+        assert erased.residue == ()
+        for context in mine:
+            assert all(entry.state is State.ERASED for entry in await one.read(context.id))
+        assert await _everything(two, theirs) == before
+
+
+# ── expire ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def _clocked(url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
+    clock = ManualClock()
+    place, _, tenant = url.partition("?tenant=")
+    async with (
+        MemoryStorage(clock=clock)
+        if place == "memory://"
+        else PostgresStorage(place, tenant=tenant, clock=clock)
+        if tenant
+        else SQLiteStorage(place.removeprefix("sqlite:///"), clock=clock)
+    ) as store:
+        yield store, clock
+
+
+@pytest.fixture
+async def clocked(any_url: str) -> AsyncIterator[tuple[Storage, ManualClock]]:
+    """A store and its clock."""
+    async with _clocked(any_url) as found:
+        yield found
+
+
+async def _job(storage: Any, context: Context, kind: str, payload: dict[str, Any] | None = None) -> Lease:
+    job = JobDraft(kind=kind, dedupe=f"{kind}:{context.id}:{payload}", payload=payload or {})
+    await put(storage, context, jobs=(job,))
+    (lease,) = await storage.claim([kind], lease=MINUTE)
+    return lease
+
+
+async def test_old_messages_that_a_summary_stands_for_expire_and_the_rest_stays(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    drafts = [said(f"day {n}", created_at=WHEN + timedelta(days=n), key=f"{n}") for n in range(4)]
+    await put(storage, context, *drafts, noted("a fact"), said("recent"))
+    await told(storage, context, summed_up(1, 4, content="the first days", data={"job": "7"}))
+    await storage.put_derived(context.id, [Derived(version=1, space="s", data=b"x")])
+    day = 86_400
+    lease = await _job(storage, context, "expire", {"job": "7", "seconds": 10 * day})
+    assert await expire(storage, lease, clock=clock) == Retry(
+        error="some of it is not old enough", not_before=WHEN + timedelta(days=10)
+    )
+    assert await states(storage, context) == {}
+    clock.advance(days=11)
+    assert await expire(storage, lease, clock=clock) == Retry(
+        error="some of it is not old enough", not_before=WHEN + timedelta(days=12)
+    )
+    assert await states(storage, context) == dict.fromkeys((1, 2), State.EXPIRED)
+    clock.advance(days=365)
+    assert await expire(storage, lease, clock=clock) == Done()
+    assert await expire(storage, lease, clock=clock) == Done()
+    assert await states(storage, context) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
+    entries = await sound(storage, context.id)
+    assert [entry.content for entry in entries] == ["", "", "", "", "a fact", "recent", "the first days"]
+    assert [entry.key for entry in entries[:4]] == ["0", "1", "2", "3"]
+    assert [row.version for row in await storage.derived(context.id, "s")] == [1]
+
+
+async def test_nothing_expires_that_a_live_fork_reads_as_it_was_said(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    root = await new(storage)
+    await put(storage, root, *[said(f"turn {n}") for n in range(1, 5)])
+    early = await fork(storage, root, 2)
+    await told(storage, root, summed_up(1, 4, data={"job": "5"}))
+    late = await fork(storage, root)
+    lease = await _job(storage, root, "expire", {"job": "5", "seconds": 0})
+    clock.advance(days=1)
+    again = clock() + timedelta(days=1)
+    found = await expire(storage, lease, clock=clock)
+    assert isinstance(found, Retry)
+    assert found.not_before == again
+    assert await states(storage, root) == dict.fromkeys((3, 4), State.EXPIRED)
+    await told(storage, early, summed_up(1, 2))
+    await put(storage, late, taken_back(5))  # the late fork undoes the summary
+    assert isinstance(await expire(storage, lease, clock=clock), Retry)
+    assert await states(storage, early) == {}
+    await storage.settings(late.id, {"deleted": True}, rev=0)
+    assert await expire(storage, lease, clock=clock) == Done()
+    assert await states(storage, root) == dict.fromkeys((1, 2, 3, 4), State.EXPIRED)
+
+
+async def test_nothing_expires_under_a_summary_that_is_undone_erased_or_none(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    clock.advance(days=1)
+    for undo in ("undone", "erased", "nothing"):
+        context = await new(storage)
+        await told(storage, context, said("one"), said("two"), summed_up(1, 2, data={"job": "3"}))
+        writer = "another" if undo == "nothing" else "3"
+        if undo == "undone":
+            await told(storage, context, taken_back(3))
+        if undo == "erased":
+            await storage.blank(context.id, [3], to=State.ERASED, audit={})
+        lease = await _job(storage, context, "expire", {"job": writer, "seconds": 0})
+        assert await expire(storage, lease, clock=clock) == Done()
+        assert State.EXPIRED not in (await states(storage, context)).values()
+    lease = await _job(storage, context, "expire", {"job": 7})
+    assert isinstance(await expire(storage, lease, clock=clock), Failed)
+
+
+async def test_a_later_summary_expires_what_an_earlier_one_stood_for(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    await told(storage, context, said("one"), said("two", replaces=((1, 1),)), said("three"))
+    await told(
+        storage, context, summed_up(1, 2, data={"job": "4"}), said("five"), summed_up(1, 5, data={"job": "6"})
+    )
+    clock.advance(days=1)
+    first = await _job(storage, context, "expire", {"job": "4", "seconds": 0})
+    assert await expire(storage, first, clock=clock) == Done()
+    assert await states(storage, context) == {}
+    second = await _job(storage, context, "expire", {"job": "6", "seconds": 0})
+    assert await expire(storage, second, clock=clock) == Done()
+    assert await states(storage, context) == dict.fromkeys((1, 2, 3, 5), State.EXPIRED)
+
+
+async def test_a_legal_hold_lets_nothing_expire_nor_be_collected(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    await told(storage, context, said("one"), summed_up(1, 1, data={"job": "2"}))
+    lease = await _job(storage, context, "expire", {"job": "2", "seconds": 0})
+    other = await _job(storage, context, "collect")
+    await policy_levels.set_hold(storage, "default", True)
+    clock.advance(days=1)
+    found = await expire(storage, lease, clock=clock)
+    assert isinstance(found, Retry)
+    assert found.not_before == clock() + timedelta(days=1)
+    await storage.settings(context.id, {"deleted": True}, rev=0)
+    clock.advance(days=31)
+    found = await collect(storage, other, clock=clock)
+    assert isinstance(found, Retry)
+    assert found.not_before == clock() + timedelta(days=1)
+    assert await states(storage, context) == {}
+
+
+# ── collect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_no_live_fork_reads_of_a_deleted_context_is_collected(
+    clocked: tuple[Storage, ManualClock],
+) -> None:
+    storage, clock = clocked
+    root, profile = await new(storage, "root"), await new(storage, PROFILE)
+    receipt = await put(storage, root, *[said(f"turn {n}") for n in range(1, 7)])
+    await put(storage, profile, noted("learned", sources=receipt.ids))
+    near, far = await fork(storage, root, 2), await fork(storage, root, 4)
+    await put(storage, far, said("own"))
+    lease = await _job(storage, root, "collect")
+    assert await collect(storage, lease, clock=clock) == Done()
+    await storage.settings(root.id, {"deleted": True}, rev=0)
+    found = await collect(storage, lease, clock=clock)
+    assert isinstance(found, Retry)
+    assert found.not_before == clock() + COLLECT_AFTER
+    clock.advance(days=30)
+    assert await collect(storage, lease, clock=clock) == Done()
+    assert await states(storage, root) == dict.fromkeys((5, 6), State.ERASED)
+    assert await states(storage, far) == {}
+    await storage.settings(far.id, {"deleted": True}, rev=0)
+    assert await collect(storage, lease, clock=clock) == Done()
+    assert await states(storage, root) == dict.fromkeys((3, 4, 5, 6), State.ERASED)
+    assert await states(storage, far) == dict.fromkeys((3, 4), State.ERASED), "its own can still come back"
+    clock.advance(days=30)
+    await storage.settings(far.id, {"x": 1}, rev=1)
+    assert await collect(storage, lease, clock=clock) == Done()
+    assert await states(storage, far) == dict.fromkeys((3, 4, 5), State.ERASED)
+    assert await states(storage, near) == await states(storage, profile) == {}
+    await sound(storage, near.id)
+    await storage.settle(lease, Done())
+
+
+@pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # with a clock of their own
+async def test_the_job_of_a_deleted_context_is_still_claimed(clocked: tuple[Storage, ManualClock]) -> None:
+    storage, clock = clocked
+    context = await new(storage)
+    due = clock() + COLLECT_AFTER
+    job = JobDraft(kind="collect", dedupe=f"collect:{context.id}", not_before=due)
+    await put(storage, context, said("one"), jobs=(job,))
+    await storage.settings(context.id, {"deleted": True}, rev=0)
+    assert await storage.claim(["collect"], lease=MINUTE) == []
+    clock.advance(days=30)
+    (lease,) = await storage.claim(["collect"], lease=MINUTE)
+    assert await collect(storage, lease, clock=clock) == Done()
+    assert await states(storage, context) == {1: State.ERASED}
+    await storage.settle(lease, Done())
+
+
+# ── any tree, any erasure ───────────────────────────────────────────────────────────────────────────────────────────
+
+WORDS = "amber basil cedar delta ember fjord gamma hazel ivory jade".split()
+
+
+class _World:
+    """A random fork tree whose every text has a word of its own, and what each entry was made from, kept by hand."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.contexts: list[Context] = []
+        #: Id → the word only its text has; ids it was made from; edits are made from each other both ways.
+        self.words: dict[str, str] = {}
+        self.made: dict[str, set[str]] = {}
+
+    async def say(self, context: Context, kind: str, pick: int) -> None:
+        entries = await self.storage.read(context.id)
+        word = f"{WORDS[len(self.words) % 10]}-{len(self.words):04d}"
+        target = entries[pick % len(entries)] if entries else None
+        sources: set[str] = set()
+        draft = said(f"the {word} was said", actor=f"actor {word}", metadata={"note": f"meta {word}"})
+        if target is not None and kind == "fact":
+            sources = {target.id}
+            draft = noted(f"the {word} is so", sources=(target.id,))
+        elif target is not None and kind == "summary":
+            last = min(target.version + 3, len(entries))
+            sources = {entry.id for entry in entries[target.version - 1 : last]}
+            draft = summed_up(target.version, last, content=f"the {word} was summed up")
+        elif target is not None and kind == "edit" and target.kind is Kind.MESSAGE:
+            sources = {target.id}
+            draft = said(
+                f"the {word} was meant", replaces=((target.version, target.version),), sources=(target.id,)
+            )
+        try:
+            receipt = await put(self.storage, context, draft)
+        except GoneError:
+            assert target is not None
+            assert target.state is State.ERASED
+            return
+        id = receipt.ids[0]
+        self.words[id] = word
+        self.made[id] = sources
+        if draft.kind is Kind.MESSAGE:
+            for source in sources:
+                self.made[source].add(id)
+
+    def must_go(self, id: str) -> set[str]:
+        gone = {id}
+        while True:
+            more = {one for one, sources in self.made.items() if sources & gone} - gone
+            if not more:
+                return gone
+            gone |= more
+
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["say", "say", "fact", "summary", "edit", "fork", "erase"]),
+        st.integers(0, 50),
+        st.integers(0, 50),
+    ),
+    min_size=4,
+    max_size=18,
+)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@settings(
+    max_examples=15, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(steps=_steps)
+async def test_no_text_of_what_was_erased_is_read_anywhere(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, int, int]],
+) -> None:
+    if kind == "postgres":
+        url = another(request.getfixturevalue("postgres_home"))
+    else:
+        url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path_factory.mktemp('world') / 'a.db'}"
+    async with _clocked(url) as (storage, _):
+        world = _World(storage)
+        world.contexts.append(await new(storage, "talk 0"))
+        gone: set[str] = set()
+        for what, which, pick in [("say", 0, 0), *steps, ("erase", 1, 3)]:
+            context = world.contexts[which % len(world.contexts)]
+            if what == "fork":
+                head = await storage.head(context.id)
+                key = f"talk {len(world.contexts)}"
+                world.contexts.append(await fork(storage, context, pick % (head.version + 1), key=key))
+            elif what == "erase":
+                entries = await storage.read(context.id)
+                if entries:
+                    id = entries[pick % len(entries)].id
+                    expected = world.must_go(id)
+                    erased = await erase.erase(storage, context.id, [id], verify=True)
+                    assert erased.residue == ()
+                    assert set(erased.ids) >= expected
+                    gone |= set(erased.ids)
+            else:
+                await world.say(context, what, pick)
+        words = [world.words[id] for id in gone]
+        for context in world.contexts:
+            entries = await sound(storage, context.id)
+            kept = {entry.id: entry.state for entry in entries}
+            assert all((state is State.ERASED) == (id in gone) for id, state in kept.items())
+            text = json.dumps([line async for line in export.export(storage, context.id)])
+            async with session_on(storage, context.key or "", words=True) as session:
+                for version in range(1, len(entries) + 1):
+                    view = session.at(version)
+                    text += str(list(await view.window(500)))
+                    text += str(list(await view.recall("the was said amber", token_budget=500)))
+                    text += str(await view.messages("the was said", budget=500))
+                    text += str((await view.history(limit=100)).entries)
+                    text += str(await view.entries())
+                text += str(await session.compactions())
+                text += str(await session.diff(0))
+                for entry in entries:
+                    if entry.kind is Kind.SUMMARY:
+                        text += str(await session.expand(entry.version))
+            assert [word for word in words if word in text] == []

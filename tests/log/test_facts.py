@@ -1,0 +1,193 @@
+"""Facts of a log: addresses, chains, what comes back, what is demoted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acms.log.facts import address, as_fact, collision, demoted, facts, has_address, in_force, revoked, then
+from acms.log.in_force import Cover
+from acms.model import Draft, Entry, Kind, Origin, State
+from tests.support.factlog import FactLog, at
+from tests.support.logs import NOON, entry
+
+
+def fact(version: int, value: str = "x", *, over: tuple[int, ...] = (), **given: Any) -> Entry:
+    data = {
+        "subject": "user",
+        "attribute": "city",
+        "value": value,
+        "cardinality": "one",
+        **given.pop("data", {}),
+    }
+    return entry(
+        version, f"The user lives in {value}.", kind=Kind.FACT, origin=Origin.DERIVED, data=data,
+        replaces=tuple((old, old) for old in over), **given,
+    )  # fmt: skip
+
+
+def retraction(version: int, *over: int, reason: str = "undo", **data: Any) -> Entry:
+    return entry(
+        version,
+        kind=Kind.RETRACTION,
+        replaces=tuple((old, old) for old in over),
+        data={"reason": reason, **data},
+    )
+
+
+def cover_of(*entries: Entry) -> Cover:
+    return Cover(one for one in entries if one.replaces)
+
+
+def versions(*entries: Entry) -> list[int]:
+    return [one.version for one in in_force(entries, cover_of(*entries))]
+
+
+# ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Orders Service", "the orders service"), ("orders_db", "Orders-DB"), ("allergies", "Allergy"),
+        ("caches", "cache"), ("addresses", "address"), ("movies", "movie"), ("boxes", "box"),
+        ("The User's city", "user city"),
+        ("ﬁle sizes", "file size"), ("Cafe\u0301", "CAFÉ"), ("branches", "branch"), ("houses", "house"),
+    ],
+)  # fmt: skip
+def test_one_address_has_many_spellings(one: str, other: str) -> None:
+    assert address("", one) == address("", other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("status", "statu"),
+        ("plan", "plane"),
+        ("car", "care"),
+        ("host 1", "host 2"),
+        ("Redis", "redi"),
+        ("on", "one"),
+    ],
+)
+def test_two_things_are_two_addresses(one: str, other: str) -> None:
+    assert address("", one) != address("", other)
+
+
+def test_an_attribute_makes_an_address_and_a_subject_alone_does_not() -> None:
+    assert has_address(address("", "city"))
+    assert not has_address(address("user", " - "))
+
+
+# ── chains ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_replaced_fact_replaced_stays_out_of_force() -> None:
+    chain = [fact(1), fact(2, over=(1,)), fact(3, over=(2,))]
+    assert versions(*chain) == [3]
+    assert versions(*chain, retraction(4, 3)) == [2]
+    assert versions(*chain, retraction(4, 3), retraction(5, 4)) == [3]
+    assert versions(*chain, retraction(4, 3), retraction(5, 2)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "left"), [("removed", []), ("archived", []), ("revoked", [2]), ("wrong", [2])]
+)
+def test_the_reason_says_what_the_end_of_a_chain_does_to_the_rest(reason: str, left: list[int]) -> None:
+    chain = [fact(1), fact(2, over=(1,)), fact(3, over=(2,))]
+    assert versions(*chain, retraction(4, 3, reason=reason)) == left
+    assert versions(*chain, retraction(4, 1, 2, 3, reason=reason)) == []
+
+
+def test_an_erased_fact_is_as_if_it_were_never_learned_unless_a_newer_one_stands_in_for_it() -> None:
+    gone = fact(2, over=(1,), state=State.ERASED)
+    assert versions(fact(1), gone) == [1]
+    assert versions(fact(1), gone, fact(3, over=(2,))) == [3]
+
+
+def test_where_two_fill_one_address_the_newest_counts() -> None:
+    both = [fact(1, "Rome"), fact(2, "Oslo")]
+    assert versions(*both) == [2]
+    old, new = facts(both, Cover(()), ())
+    assert new.replaces == (old.id,)
+    assert old.retired is not None
+    assert (old.retired.reason, old.retired.by) == ("updated", new.id)
+    many = {"cardinality": "many"}
+    assert versions(fact(1, "Rome", data=many), fact(2, "Oslo", data=many)) == [1, 2]
+
+
+def test_a_fact_tells_what_retired_it_and_all_it_stands_in_for() -> None:
+    log = [fact(1), fact(2, over=(1,)), fact(3, over=(2,)), retraction(4, 1, 2, 3, reason="removed")]
+    one, two, three = facts(log[:3], cover_of(*log), log)
+    assert [one.retired, two.retired, three.retired].count(None) == 0
+    assert [f.retired.reason for f in (one, two, three) if f.retired] == ["updated", "updated", "removed"]
+    assert [f.retired.version for f in (one, two, three) if f.retired] == [2, 3, 4]
+    assert (three.replaces, two.replaces, one.replaces) == ((two.id, one.id), (one.id,), ())
+
+
+def test_what_has_no_data_of_ours_is_a_fact_all_the_same() -> None:
+    found = as_fact(
+        entry(1, "x", kind=Kind.FACT, data={"value": 3, "confidence": "high", "trust": "me", "subject": None})
+    )
+    assert (found.value, found.confidence, found.trust, found.subject) == ("", 1.0, Origin.DERIVED, "")
+    assert (found.cardinality, found.fact_type, found.scope) == ("many", "fact", "session")
+
+
+# ── what a change does ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fact_that_would_come_back_to_a_filled_address_is_found() -> None:
+    log = [fact(1, "Rome"), retraction(2, 1, reason="removed"), fact(3, "Oslo")]
+    back = Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=((2, 2),))
+    replacing = [one for one in log if one.replaces]
+    found = collision([log[0], log[2]], Cover(replacing), Cover(then(replacing, [back], 3)))
+    assert found is not None
+    assert [one.version for one in found] == [1, 3]
+    elsewhere = fact(3, "Oslo", data={"attribute": "office"})
+    assert collision([log[0], elsewhere], Cover(replacing), Cover(then(replacing, [back], 3))) is None
+
+
+def test_revoking_takes_what_cites_a_message_and_what_would_come_back_with_it() -> None:
+    chain = [
+        fact(1, sources=("m_1",)), fact(2, over=(1,), sources=("m_1", "m_2")), fact(3, over=(2,), sources=("m_2",)),
+        fact(4, data={"attribute": "x"}, sources=("m_3",)),
+    ]  # fmt: skip
+
+    def taken(*gone: str) -> list[int]:
+        return [one.version for one in revoked(chain, cover_of(*chain), frozenset(gone))]
+
+    assert taken("m_2") == [3, 2]
+    assert taken("m_1") == []
+    assert taken("m_3") == [4]
+    assert taken("m_1", "m_2") == [3, 2, 1]
+
+
+def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
+    moved = [
+        fact(1, "Rome"),
+        fact(2, "x", over=(1,), data={"attribute": "office"}, sources=("m_1",)),
+        fact(3, "Oslo"),
+    ]
+    assert [one.version for one in revoked(moved, cover_of(*moved), frozenset(["m_1"]))] == [2, 1]
+
+
+# ── demotion ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
+    one = retraction(2, 1, reason="removed", demotes=[["m_1", [[0, 10], [20, 30]]], ["m_2", []]])
+    other = retraction(4, 3, reason="removed", demotes=[["m_1", [[5, 25]]]])
+    assert demoted(Cover([one, other])) == {"m_1": ((5, 10), (20, 25)), "m_2": ()}
+    assert demoted(Cover([one, retraction(5, 2)])) == {}
+
+
+def test_undo_of_an_update_brings_back_what_was_said() -> None:
+    log = FactLog()
+    log.told("The city is Rome.")
+    log.reflect(at("city", "Rome"))
+    log.told("The city is Oslo.")
+    log.reflect(at("city", "Oslo"))
+    assert log.demoted() == {"The city is Rome.": []}
+    log.take_back(log.version)
+    assert (log.said(), log.demoted()) == (["Rome"], {})

@@ -1,0 +1,405 @@
+"""What is in force at a version, in which order it is read, and what no output may split."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.log.in_force import Cover, anchor, effective, group_spans, preview, shown_role, units
+from acms.model import Entry, Kind, Role, State, ToolCall, ToolResult
+from tests.support.logs import Log, entry, versions_of
+
+# ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_is_in_force_in_a_log_of_plain_messages() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    assert log.versions() == [1, 2, 3]
+    assert log.cover().spans() == []
+
+
+def test_a_retraction_takes_effect_from_its_own_version_on() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", "b")
+    log.retract(1)
+    assert log.versions() == [2]
+    assert log.versions(at=2) == [1, 2]
+    assert log.cover().by(1) == 3
+    assert log.cover().by(2) is None
+
+
+def test_an_edit_is_read_at_the_old_place() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    edit = log.edit(1, "A")
+    assert [one.content for one in log.sequence()] == ["A", "b", "c"]
+    assert anchor(edit) == 1
+
+
+def test_an_edit_of_an_edit_shows_only_the_newest_at_the_first_place() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    log.edit(2, "B")
+    log.edit(4, "β")
+    assert [one.content for one in log.sequence()] == ["a", "β", "c"]
+    assert log.cover().by(2) == log.cover().by(4) == 5
+
+
+def test_undoing_the_newest_edit_brings_the_edit_before_it_back() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    log.edit(2, "B")
+    log.edit(4, "β")
+    log.retract(5)
+    assert [one.content for one in log.sequence()] == ["a", "B", "c"]
+    assert log.cover().by(2) == 4
+
+
+def test_retracting_a_retraction_brings_the_message_back_and_retracting_that_hides_it_again() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.retract(1)
+    assert log.versions() == []
+    log.retract(2)
+    assert log.versions() == [1]
+    log.retract(3)
+    assert log.versions() == []
+    assert log.cover().by(1) == 2
+
+
+def test_undoing_the_undo_of_a_summary_puts_it_back_in_force() -> None:
+    log = Log()
+    for word in "abcd":
+        log.say("user", word)
+    log.summarise((1, 3))
+    assert log.versions() == [5, 4]
+    log.retract(5)
+    assert log.versions() == [1, 2, 3, 4]
+    log.retract(6)
+    assert log.versions() == [5, 4]
+
+
+def test_a_summary_is_placed_at_its_first_covered_version() -> None:
+    log = Log()
+    for word in "abcdef":
+        log.say("user", word)
+    log.summarise((3, 4), content="three and four")
+    log.say("user", "g")
+    assert [one.content for one in log.sequence()] == ["a", "b", "three and four", "e", "f", "g"]
+
+
+def test_a_summary_of_summaries_stands_for_both_spans() -> None:
+    log = Log()
+    for word in "abcdef":
+        log.say("user", word)
+    log.summarise((1, 2), content="ab")
+    log.summarise((3, 4), content="cd")
+    log.summarise((1, 4), (7, 8), content="abcd")
+    assert [one.content for one in log.sequence()] == ["abcd", "e", "f"]
+    log.retract(9)
+    assert [one.content for one in log.sequence()] == ["ab", "cd", "e", "f"]
+
+
+def test_an_erased_summary_counts_as_undone() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    log.summarise((1, 2), state=State.ERASED)
+    assert log.versions() == [1, 2, 3]
+    assert log.cover().by(1) is None
+
+
+def test_an_expired_summary_still_stands_for_its_span() -> None:
+    log = Log()
+    for word in "abc":
+        log.say("user", word)
+    log.summarise((1, 2), state=State.EXPIRED)
+    assert log.versions() == [3]  # it hides its span, and has itself nothing to show
+    assert log.cover().by(1) == 4
+
+
+def test_a_replacement_never_reaches_itself_or_what_comes_later() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.summarise((1, 99), content="all so far")
+    log.say("user", "b")
+    assert log.versions() == [2, 3]
+
+
+def test_a_newer_replacement_keeps_its_claim_on_an_overlap() -> None:
+    cover = Cover(
+        [entry(10, replaces=((1, 6),)), entry(11, replaces=((4, 8),)), entry(12, replaces=((2, 2),))]
+    )
+    assert [cover.by(version) for version in range(1, 10)] == [10, 12, 10, 11, 11, 11, 11, 11, None]
+
+
+def test_facts_and_episode_ends_are_never_part_of_the_sequence() -> None:
+    entries = [
+        entry(1, "a"),
+        entry(2, "fact", kind=Kind.FACT),
+        entry(3, kind=Kind.EPISODE),
+        entry(4, "b"),
+        entry(5, "newer fact", kind=Kind.FACT, replaces=((2, 2),)),
+    ]
+    assert [one.version for one in effective(entries, Cover([entries[4]]))] == [1, 4]
+
+
+def test_a_sequence_that_starts_late_leaves_out_what_stands_before_it() -> None:
+    log = Log()
+    for word in "abcdef":
+        log.say("user", word)
+    log.edit(2, "B")
+    log.edit(5, "E")
+    tail = effective(log.entries[3:], log.cover(), after=3)
+    assert [one.content for one in tail] == ["d", "E", "f"]
+
+
+# ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_call_and_its_answer_are_one_unit() -> None:
+    log = Log()
+    log.say("user", "how full?")
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "40 %", answers="c1")
+    log.say("assistant", "40 %")
+    assert log.shown() == [(1,), (2, 3), (4,)]
+
+
+def test_parallel_calls_are_one_unit_whatever_the_order_of_the_answers() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1", "c2", "c3"])
+    for call in ("c3", "c1", "c2"):
+        log.say("tool", call, answers=call)
+    assert log.shown() == [(1, 2, 3, 4)]
+    assert [unit.complete for unit in log.units()] == [True]
+
+
+def test_one_message_may_answer_all_parallel_calls() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1", "c2"])
+    log.say("tool", "both", answers=["c1", "c2"])
+    assert log.shown() == [(1, 2)]
+
+
+def test_two_groups_may_interleave_and_each_stays_whole() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    log.say("assistant", calls=["c2"])
+    log.say("tool", "one", answers="c1")
+    log.say("tool", "two", answers="c2")
+    assert log.shown() == [(1, 3), (2, 4)]
+
+
+def test_a_late_answer_moves_its_group_and_nothing_else() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", calls=["c1"])
+    log.say("user", "b")
+    log.say("assistant", "c")
+    before = log.shown()
+    log.say("tool", "late", answers="c1")
+    assert before == [(1,), (3,), (4,)]
+    assert log.shown() == [(1,), (3,), (4,), (2, 5)]
+    assert log.units()[-1].version == 5
+
+
+def test_an_unfinished_group_is_shown_whole_while_it_is_the_newest() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", calls=["c1", "c2"])
+    assert [(unit.complete, versions_of([unit])[0]) for unit in log.units()] == [(True, (1,)), (False, (2,))]
+    log.say("tool", "one of two", answers="c2")
+    assert [(unit.complete, versions_of([unit])[0]) for unit in log.units()] == [
+        (True, (1,)),
+        (False, (2, 3)),
+    ]
+
+
+def test_an_unfinished_group_in_the_middle_is_hidden_with_its_reason() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1", "c2"])
+    log.say("tool", "one of two", answers="c1")
+    log.say("user", "never mind")
+    folded = units(log.sequence(), whole=True)
+    assert versions_of(folded.units) == [(3,)]
+    assert [(one.version, reason) for one, reason in folded.hidden] == [
+        (1, "its tool calls were never all answered"),
+        (2, "its tool calls were never all answered"),
+    ]
+
+
+def test_a_result_without_a_call_has_no_group_and_is_shown_as_text_of_the_user() -> None:
+    log = Log()
+    orphan = log.say("tool", "nobody asked", answers="c9")
+    assert orphan.group is None
+    assert log.shown() == [(1,)]
+    assert shown_role(orphan) is Role.USER
+
+
+def test_a_second_answer_to_the_same_call_has_no_group() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "once", answers="c1")
+    again = log.say("tool", "twice", answers="c1")
+    assert again.group is None
+    assert log.shown() == [(1, 2), (3,)]
+
+
+def test_a_reused_call_id_is_answered_for_its_newest_call() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "first", answers="c1")
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "second", answers="c1")
+    assert log.shown() == [(1, 2), (3, 4)]
+
+
+def test_answers_whose_call_was_retracted_are_hidden() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1", "c2"])
+    log.say("tool", "one", answers="c1")
+    log.retract(1, 2)
+    log.say("tool", "two", answers="c2")
+    folded = units(log.sequence(), whole=True)
+    assert folded.units == []
+    assert [(one.version, reason) for one, reason in folded.hidden] == [(4, "its tool call is not in force")]
+
+
+def test_answers_whose_call_lies_before_the_sequence_ask_for_more() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "one", answers="c1")
+    log.say("user", "b")
+    folded = units(effective(log.entries[2:], log.cover(), after=2), whole=False)
+    assert versions_of(folded.units) == [(4,)]
+    assert [one.version for one in folded.unresolved] == [3]
+    assert folded.hidden == []
+
+
+def test_an_edited_answer_stays_in_its_group() -> None:
+    log = Log()
+    log.say("assistant", calls=["c1"])
+    log.say("tool", "wrong", answers="c1")
+    log.say("user", "next")
+    log.edit(2, "right")
+    assert log.shown() == [(1, 4), (3,)]
+
+
+def test_a_retraction_takes_the_whole_group() -> None:
+    log = Log()
+    log.say("user", "a")
+    log.say("assistant", calls=["c1"])
+    answer = log.say("tool", "one", answers="c1")
+    log.say("user", "b")
+    assert group_spans(answer, log.entries) == ((2, 2), (3, 3))
+    assert group_spans(log.entries[0], log.entries) == ((1, 1),)
+
+
+def test_a_preview_is_one_line_of_about_a_hundred_characters() -> None:
+    assert preview("one\n  two\tthree") == "one two three"
+    assert preview("") == ""
+    long = preview("word " * 400)
+    assert len(long) <= 100
+    assert long.endswith("…")
+
+
+# ── against a naive model ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def naive_by(entries: list[Entry], version: int) -> int | None:
+    """The newest replacement that has an effect itself and reaches the version: asked from the definition."""
+    for one in sorted(entries, key=lambda one: -one.version):
+        reaches = any(first <= version <= min(last, one.version - 1) for first, last in one.replaces)
+        undone = one.kind is Kind.SUMMARY and one.state is State.ERASED
+        if reaches and not undone and naive_by(entries, one.version) is None:
+            return one.version
+    return None
+
+
+def naive_sequence(entries: list[Entry]) -> list[int]:
+    placed: list[tuple[int, int]] = []
+    for one in entries:
+        undone = one.kind is Kind.SUMMARY and one.state is State.ERASED
+        if one.kind in (Kind.MESSAGE, Kind.SUMMARY) and not undone and naive_by(entries, one.version) is None:
+            placed.append((min([first for first, _ in one.replaces], default=one.version), one.version))
+    return [version for _, version in sorted(placed)]
+
+
+def naive_units(sequence: list[Entry]) -> set[tuple[int, ...]]:
+    """Every message without a group alone; every group that has all its answers, or is the newest thing."""
+    found: set[tuple[int, ...]] = set()
+    for one in sequence:
+        members = [other for other in sequence if one.group is not None and other.group == one.group] or [one]
+        asked = {part.call_id for member in members for part in member.parts if isinstance(part, ToolCall)}
+        told = {part.call_id for member in members for part in member.parts if isinstance(part, ToolResult)}
+        if one.group is None or (asked and (asked <= told or members[-1] is sequence[-1])):
+            found.add(tuple(member.version for member in members))
+    return found
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    log = Log()
+    for _ in range(draw(st.integers(1, 14))):
+        known = st.integers(1, max(1, log.version))
+        match draw(st.sampled_from("say say call answer answer edit retract summarise close".split())):
+            case "call":
+                log.say("assistant", calls=draw(st.sampled_from([["c1"], ["c2"], ["c1", "c2"]])))
+            case "answer":
+                log.say("tool", "told", answers=draw(st.sampled_from(["c1", "c2"])))
+            case "edit" if log.version and log.entries[-1].kind is Kind.MESSAGE:
+                messages = [one.version for one in log.entries if one.kind is Kind.MESSAGE]
+                log.edit(draw(st.sampled_from(messages)), "edited")
+            case "retract" if log.version:
+                log.retract(*draw(st.lists(known, min_size=1, max_size=3)))
+            case "summarise" if log.version:
+                first = draw(known)
+                last = draw(st.integers(first, log.version))
+                log.summarise((first, last), state=draw(st.sampled_from([State.LIVE, State.ERASED])))
+            case "close":
+                log.close()
+            case _:
+                log.say(draw(st.sampled_from(["user", "assistant"])), "said")
+    return log
+
+
+@given(logs())
+def test_cover_and_sequence_agree_with_a_naive_model_at_every_version(log: Log) -> None:
+    for at in range(log.version + 1):
+        entries = log.entries[:at]
+        cover = log.cover(at)
+        assert [cover.by(version) for version in range(1, at + 1)] == [
+            naive_by(entries, version) for version in range(1, at + 1)
+        ]
+        assert log.versions(at) == naive_sequence(entries)
+
+
+@given(logs())
+def test_units_are_exactly_the_whole_groups_and_nothing_is_lost(log: Log) -> None:
+    for at in range(log.version + 1):
+        sequence = log.sequence(at)
+        folded = units(sequence, whole=True)
+        assert set(versions_of(folded.units)) == naive_units(sequence)
+        newest = [unit.entries[-1].version for unit in folded.units]
+        order = [one.version for one in sequence]
+        assert newest == sorted(newest, key=order.index)
+        placed = [version for unit in versions_of(folded.units) for version in unit]
+        assert sorted(placed + [one.version for one, _ in folded.hidden]) == sorted(order)
+        assert folded.unresolved == []
+
+
+@given(logs(), st.integers(0, 14))
+def test_reading_only_the_end_of_a_log_gives_the_end_of_its_units(log: Log, after: int) -> None:
+    after = min(after, log.version)
+    part = units(effective(log.entries[after:], log.cover(), after=after), whole=after == 0)
+    if not part.unresolved:
+        whole = log.shown()
+        assert versions_of(part.units) == whole[len(whole) - len(part.units) :]

@@ -1,0 +1,74 @@
+"""An entry of one log as an entry of another: computed, and only from what may be known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from acms.log.hash_chain import digest, genesis, locate, verify
+from acms.log.reissue import copied, copy_of, renamed
+from acms.model import Entry, State
+from acms.storage import MemoryStorage
+from acms.testing.logs import mixed, new, noted, put, said
+
+COPY = copy_of("c_original", 3, "default name", 0)
+
+
+async def logs() -> tuple[list[Entry], list[tuple[str, int, int]]]:
+    store = MemoryStorage()
+    parent, child = await mixed(store)
+    stranger = await put(store, await new(store, "stranger"), said("elsewhere"))
+    (first, *_) = await store.read(child.id)
+    await put(store, child, noted("cites", sources=(first.id, stranger.ids[0], "nothing")))
+    await store.blank(parent.id, [2], to=State.ERASED, audit={})
+    assert child.fork is not None
+    return await store.read(child.id), [(parent.id, 1, child.fork), (child.id, child.fork + 1, 99)]
+
+
+def whole(entries: list[Entry], runs: list[tuple[str, int, int]], copy: str = COPY) -> list[Entry]:
+    made: list[Entry] = []
+    chain = genesis(copy)
+    for batch in dict.fromkeys(entry.batch for entry in entries):
+        made += copied([entry for entry in entries if entry.batch == batch], chain, copy, runs)
+        chain = made[-1].chain
+    return made
+
+
+async def test_a_copied_log_verifies_and_says_the_same() -> None:
+    entries, runs = await logs()
+    made = whole(entries, runs)
+    assert list(verify(made, head=genesis(COPY), version=0)) == []
+    for old, one in zip(entries, made, strict=True):
+        assert locate(one.id) == (COPY, old.version)
+        kept = {name: getattr(old, name) for name in ("id", "context", "salt", "digest", "chain", "sources")}
+        assert replace(one, **kept) == old
+        assert (one.salt is None) == (old.salt is None)
+    assert made[1].digest == entries[1].digest, "of a tombstone the digest is all there is"
+    assert made[-1].sources == (made[0].id, entries[-1].sources[1], "nothing")
+
+
+async def test_the_same_original_gives_the_same_copy_and_another_copy_shares_nothing() -> None:
+    entries, runs = await logs()
+    assert whole(entries, runs) == whole(entries, runs)
+    other = whole(entries, runs, copy_of("c_original", 3, "default name", 1))
+    for one, two in zip(whole(entries, runs), other, strict=True):
+        assert one.id.rsplit("_", 1)[-1] != two.id.rsplit("_", 1)[-1]
+        if one.salt is not None:
+            assert one.salt != two.salt
+            assert one.digest != two.digest
+
+
+async def test_what_is_not_copied_keeps_its_name() -> None:
+    entries, runs = await logs()
+    beyond = [(runs[0][0], 1, 3)]
+    assert renamed(entries[5].id, COPY, beyond) == entries[5].id
+    assert renamed(entries[2].id, COPY, beyond) != entries[2].id
+    assert [renamed(id, COPY, runs) for id in ("", "x", "m_a_!_b")] == ["", "x", "m_a_!_b"]
+
+
+async def test_without_the_salt_of_the_original_no_content_can_be_confirmed() -> None:
+    entries, runs = await logs()
+    (one,) = copied(entries[:1], genesis(COPY), COPY, runs)
+    (guess,) = copied([replace(entries[0], salt=bytes(16))], genesis(COPY), COPY, runs)
+    assert one.salt is not None
+    assert guess.digest != one.digest
+    assert digest(one, one.id.rsplit("_", 1)[-1], one.salt) == one.digest

@@ -1,0 +1,231 @@
+"""Tool calls and their answers stay together, wherever the answers were written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.model import Reasoning, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Composed, Piece, Scope
+from acms.plan.tool_groups import atoms, joined, paired
+from acms.prompt_types import PromptMessage
+from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
+from tests.providers.prompts import conversations
+from tests.support.toy import said
+
+
+def call(*ids: str, text: str = "", group: str | None = None) -> PromptMessage:
+    parts = (Text(text),) if text else ()
+    return PromptMessage(
+        role=Role.ASSISTANT,
+        parts=(*parts, *(ToolCall(id, "look") for id in ids)),
+        group=group,
+        sources=(f"c-{ids}",),
+    )
+
+
+def answer(id: str, output: str, group: str | None = None) -> PromptMessage:
+    return PromptMessage(role=Role.TOOL, parts=(ToolResult(id, output),), group=group, sources=(output,))
+
+
+def told(units: Sequence[Atom]) -> list[list[str]]:
+    """Write units down: the text, calls and outputs of every message."""
+    return [
+        [
+            " ".join(
+                part.text
+                if isinstance(part, Text | Reasoning)
+                else part.call_id
+                if isinstance(part, ToolCall)
+                else f"={part.output}"
+                for part in message.parts
+                if isinstance(part, Text | Reasoning | ToolCall | ToolResult)
+            )
+            for message in one.messages
+        ]
+        for one in units
+    ]
+
+
+def test_a_call_with_its_answers_is_one_unit_in_the_order_of_the_calls() -> None:
+    found = atoms([said("hi"), call("a", "b"), answer("b", "two"), answer("a", "one"), said("thanks")])
+    assert told(found) == [["hi"], ["a b", "=one", "=two"], ["thanks"]]
+
+
+def test_late_and_interleaved_answers_move_behind_their_call() -> None:
+    found = atoms([call("a"), said("wait"), call("b"), answer("a", "one"), said("still"), answer("b", "two")])
+    assert told(found) == [["a", "=one"], ["wait"], ["b", "=two"], ["still"]]
+
+
+def test_a_call_without_an_answer_gets_a_placeholder() -> None:
+    (one,) = atoms([call("a", "b"), answer("a", "one")])
+    assert told([one]) == [["a b", "=one", f"={NO_RESULT}"]]
+    assert one.messages[2].sources == ()
+
+
+def test_an_answer_to_no_call_becomes_text_of_the_user_in_marks() -> None:
+    (one,) = atoms([answer("a", "lost")])
+    (message,) = one.messages
+    assert message.role is Role.USER
+    assert message.text == wrap("lost", ORPHAN)
+    assert message.sources == ("lost",)
+
+
+def test_a_message_of_a_tool_without_any_answer_is_an_orphan_too() -> None:
+    (one,) = atoms([said("lost", Role.TOOL, tokens=3, counter="words")])
+    assert one.messages[0] == said(wrap("lost", ORPHAN))
+
+
+def test_a_second_answer_to_a_call_becomes_text() -> None:
+    found = atoms([call("a"), answer("a", "one"), answer("a", "again")])
+    assert told(found) == [["a", "=one"], [wrap("again", ORPHAN)]]
+
+
+def test_an_answer_goes_to_the_nearest_open_call_with_its_id() -> None:
+    found = atoms([call("a"), call("a"), answer("a", "near"), answer("a", "far")])
+    assert told(found) == [["a", "=far"], ["a", "=near"]]
+
+
+def test_groups_tell_calls_with_the_same_id_apart() -> None:
+    found = atoms([call("a", group="g1"), call("a", group="g2"), answer("a", "first", "g1")])
+    assert told(found) == [["a", "=first"], ["a", f"={NO_RESULT}"]]
+    found = atoms([call("a", group="g1"), answer("a", "stray", "g2")])
+    assert told(found) == [["a", f"={NO_RESULT}"], [wrap("stray", ORPHAN)]]
+
+
+def test_reasoning_stays_with_the_call_it_led_to() -> None:
+    thought = PromptMessage(role=Role.ASSISTANT, parts=(Reasoning("hm", "sig"), ToolCall("a", "look")))
+    assert told(atoms([thought, said("x"), answer("a", "one")])) == [["hm a", "=one"], ["x"]]
+
+
+def test_a_message_with_several_answers_is_taken_apart() -> None:
+    both = PromptMessage(
+        role=Role.USER,
+        parts=(ToolResult("b", "two"), ToolResult("a", "one"), Text("and now?")),
+        tokens=9,
+        counter="c",
+    )
+    found = atoms([call("a", "b"), both])
+    assert told(found) == [["a b", "=one", "=two"], ["and now?"]]
+    assert [message.role for message in found[0].messages[1:]] == [Role.TOOL, Role.TOOL]
+    assert found[1].messages[0].tokens is None  # it is another text now
+
+
+def test_an_untouched_message_stays_the_same_object() -> None:
+    messages = [said("hi"), call("a"), answer("a", "one")]
+    found = [message for one in atoms(messages) for message in one.messages]
+    assert all(new is old for new, old in zip(found, messages, strict=True))
+    units = [Atom((message,), 1, 1) for message in messages]
+    assert joined(units)[0] is units[0]
+
+
+def test_units_that_join_span_the_versions_of_both() -> None:
+    units = [
+        Atom((call("a"),), 4, 4, before=10),
+        Atom((said("x"),), 5, 5, before=20),
+        Atom((answer("a", "one"),), 6, 6, before=30, mandatory=True),
+    ]
+    assert joined(units)[0] == Atom((call("a"), answer("a", "one")), 4, 6, 10, True)
+
+
+def scope(id: str, *children: Scope | Atom | Composed) -> Scope:
+    return Scope(id=id, children=children)
+
+
+def test_an_answer_in_another_scope_joins_the_scope_of_its_call() -> None:
+    history = scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"),), 2, 2))
+    pins = Composed(Role.DEVELOPER, (Piece("p", "p"),))
+    tree = scope("prompt", history, pins, scope("now", Atom((answer("a", "one"),)), Atom((said("go"),))))
+    found = paired(tree)
+    assert found == scope(
+        "prompt",
+        scope("history", Atom((said("hi"),), 1, 1), Atom((call("a"), answer("a", "one")), 2, 2, 0, True)),
+        pins,
+        scope("now", Atom((said("go"),))),
+    )
+    assert paired(found) is found
+
+
+def test_a_placeholder_gives_way_to_the_answer_the_caller_wrote() -> None:
+    (open_call,) = atoms([call("a")])
+    found = paired(scope("prompt", scope("history", open_call), Atom((answer("a", "late"),))))
+    assert found == scope("prompt", scope("history", Atom((call("a"), answer("a", "late")))))
+
+
+def test_a_call_with_all_its_answers_is_left_as_it_is_and_takes_no_other() -> None:
+    (whole,) = atoms([call("a", "b"), answer("a", "one"), answer("b", "two")])
+    tree = scope("prompt", whole, Atom((answer("a", "again"),)))
+    assert paired(scope("prompt", whole)) == scope("prompt", whole)
+    found = paired(tree)
+    assert found.children[0] is whole
+    stray = found.children[1]
+    assert isinstance(stray, Atom)
+    assert told([stray]) == [[wrap("again", ORPHAN)]]
+
+
+def test_the_same_unit_twice_is_shown_twice() -> None:
+    open_call = Atom((call("a"),))
+    found = paired(scope("prompt", open_call, scope("now", open_call, Atom((answer("a", "one"),)))))
+    placeholder = f"={NO_RESULT}"
+    first, now = found.children
+    assert isinstance(first, Atom)
+    assert isinstance(now, Scope)
+    assert told([first]) == [["a", placeholder]]
+    assert told([one for one in now.children if isinstance(one, Atom)]) == [["a", "=one"]]
+
+
+def test_a_tree_without_tools_is_returned_as_it_is() -> None:
+    tree = scope("prompt", Atom((said("hi"),)), scope("in", Atom((said("ho"),))))
+    assert paired(tree) is tree
+
+
+@given(conversations())
+def test_conversations_are_paired_once_and_for_all(messages: list[PromptMessage]) -> None:
+    units = atoms(messages)
+    assert joined(units) == units
+    assert [one.messages[0].role for one in units].count(Role.TOOL) == 0
+
+
+IDS = st.sampled_from("ab")
+MESSAGES = st.one_of(
+    st.lists(IDS, min_size=1, max_size=3).map(lambda ids: call(*ids)),
+    st.builds(answer, IDS, st.text("xyz", min_size=1, max_size=4)),
+    st.builds(said, st.just("words")),
+)
+
+
+@given(st.lists(st.lists(MESSAGES, max_size=5), max_size=4))
+def test_every_call_is_followed_by_its_answers_and_nothing_is_lost(scopes: list[list[PromptMessage]]) -> None:
+    tree = scope(
+        "prompt",
+        *(scope(str(place), *(Atom((one,)) for one in messages)) for place, messages in enumerate(scopes)),
+    )
+    found = paired(tree)
+    assert paired(found) == found
+    units = [one for child in found.children for one in (child.children if isinstance(child, Scope) else ())]
+    outputs: list[str] = []
+    for one in units:
+        assert isinstance(one, Atom)
+        waiting: list[str] = []
+        for message in one.messages:
+            results = [part for part in message.parts if isinstance(part, ToolResult)]
+            if message.role is Role.TOOL:
+                assert [part.call_id for part in results] == [waiting.pop(0)]
+                outputs += [part.output for part in results if part.output != NO_RESULT]
+            else:
+                assert not results
+                assert not waiting
+                waiting = [part.call_id for part in message.parts if isinstance(part, ToolCall)]
+                if message.role is Role.USER and message.text != "words":
+                    outputs += message.text.removeprefix(ORPHAN[0]).removesuffix(ORPHAN[1]).split("\n")
+        assert not waiting
+    told_first = [
+        part.output
+        for messages in scopes
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolResult)
+    ]
+    assert sorted(outputs) == sorted(told_first)

@@ -1,0 +1,174 @@
+"""The work of finding what is sensitive grows with a text as its length does, whatever somebody repeats in it.
+
+Two things make it grow faster: a search to the end of the text from every place of it, which is counted here in
+characters, and a pattern that reads a line in every way there is, which only time shows.
+"""
+
+# ruff: noqa: E501  openings of a kind stand together
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from time import process_time
+from typing import Any
+
+import pytest
+
+from acms.privacy import assigned, assigned_apart, commands, detect, headers, personal, plausibility, tokens
+from acms.privacy.detect import spans
+
+MODULES = (
+    tokens,
+    assigned_apart,
+    assigned,
+    commands,
+    headers,
+    personal,
+    plausibility,
+    detect,
+)
+
+BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----\n", "-----END RSA PRIVATE KEY-----\n"
+OPENINGS = (
+    # Private keys: what begins and never ends, ends and never began, or is none.
+    BEGIN, END, "-----BEGIN", "-----BEGIN PRIVATE KEY", BEGIN + "MIIEpAIBAAKCAQEAx7\n", "MIIEpAIBAAKCAQEAx7\n" + END,
+    BEGIN + "\n \t\n", BEGIN + "Comment: ", "PuTTY-User-Key-File-2:", "Private-MAC: a", "-" * 40, BEGIN + "." * 200,
+    # Addresses, tokens, mail.
+    "://", "a://b:c", "a://b:c@", "https://a:b@c ", "a@", "a@a.", "a.b@c.d", "a@b.c / ", "user:pw@host:1 ", "a at b dot ", "@" * 8,
+    "eyJ", "eyJhbGciOiJ.eyJ", "sk-", "sk-a1", "ghp_", "-pypi-AgEx", "AKIA", "SG.", "xoxb-1", "a_", "ab_cd_", "key-", "?key=", "&code=a1",
+    # Names of secrets, with signs, quotes and what never closes.
+    "password", "password=", "password = \"", "password: '", "password is ", "my password was changed to ", "password\n", "password (",
+    "my_key=Zaq1wertyuiopp_", "my key: ", "api_key=", "api key ", "token: \\\"", "secret=a1;", "secret\t", "Bearer ", "Authorization: Bearer ",
+    "Cookie: a=b; ", "cookie: sid", "recovery phrase: ", "seed phrase is abandon ", "what is the password?\n", "password?\n> ",
+    "name: A_PASSWORD\nvalue: ", 'variable "password" {\n', ".setPassword(\"", "credentials: a/", "as the password", "x as my password ",
+    "PASS a\n", "USER a\nPASS ", "client_secret=", "${password", "identified by '", "密码：", "contraseña es ", "пароль ",
+    # Tables.
+    "password,token\n", "a,heslo\n", "heslo,a1\n" + "a1" + "@." * 400 + ",1\n", "password|1\n", "1\tpassword\t!\n", "|", "\t", ", ",
+    # Commands.
+    "curl -u ", "curl -u a:", "mysql -p", "sshpass -p ", "zip -P ", "net use ", "echo a | ", "echo a | sudo ", "chpasswd\n", "auth(", "auth('a', ",
+    "login(a,", "AUTH ", "set passwd ", "username a secret ", "htpasswd -b a ", "https -a a:", "docker login -p ", "password send \"",
+    # Numbers.
+    "1", "12 ", "1-", "(", "(0", "+49 ", "0000 ", "4111 1111 1111 111", "DE89 ", "DE89-3704-", "030 1", "tel ", "0 " * 8, "iban de89 ",
+    # Signs, blanks, brackets and words.
+    " ", "\n", "\\", "\"", "'", "`", "[", "{", "{{", "<", "=", ":", ";", ".", "_", "a", "A1", "é", "密", "İ", "[REDACTED: ", "[REDACTED: token] a1 ",
+)  # fmt: skip
+#: The beginnings of tokens of services, and what a name of a secret begins with, as their rules have them.
+_HEADS = sorted(f"{head}a1 " for head in tokens._known().shapes)  # pyright: ignore[reportPrivateUsage]
+_STEMS = [f"{stem}: a1 " for stem in (*assigned._STEMS, *assigned._STEMS_BEYOND)]  # pyright: ignore[reportPrivateUsage]
+
+
+class _Counted:
+    """A pattern that counts the characters between where it is told to look and where it ends."""
+
+    read = 0
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pattern, name)
+
+    def _told(
+        self, match: re.Match[str] | None, text: str, pos: int, endpos: int | None
+    ) -> re.Match[str] | None:
+        end = len(text) if endpos is None else min(endpos, len(text))
+        _Counted.read += max(0, (match.end() if match else end) - pos)
+        return match
+
+    def search(self, text: str, pos: int = 0, endpos: int | None = None) -> re.Match[str] | None:
+        """Search, and count."""
+        found = self._pattern.search(text, pos, len(text) if endpos is None else endpos)
+        return self._told(found, text, pos, endpos)
+
+    def match(self, text: str, pos: int = 0, endpos: int | None = None) -> re.Match[str] | None:
+        """Match, and count what matched."""
+        found = self._pattern.match(text, pos, len(text) if endpos is None else endpos)
+        return self._told(found, text, pos, endpos) if found else None
+
+    def fullmatch(self, text: str, pos: int = 0, endpos: int | None = None) -> re.Match[str] | None:
+        """Match the whole, and count it."""
+        return self._told(
+            self._pattern.fullmatch(text, pos, len(text) if endpos is None else endpos), text, pos, endpos
+        )
+
+    def finditer(self, text: str, pos: int = 0, endpos: int | None = None) -> Iterator[re.Match[str]]:
+        """Find all, which looks at each character once."""
+        self._told(None, text, pos, endpos)
+        return self._pattern.finditer(text, pos, len(text) if endpos is None else endpos)
+
+
+def _repeated(opening: str, size: int) -> str:
+    """Return a text of a size that repeats an opening whole, for what is cut may be another one.
+
+    It has digits: without any most rules would look no further.
+    """
+    return opening * (size // len(opening)) + " 1234567"
+
+
+TABLE = ",".join(["    a    "] * 8)
+
+
+def test_a_line_that_is_no_line_of_a_table_is_not_read_in_every_way() -> None:
+    """Blanks and tabs once belonged to a name, to what follows it or between the two: 36 seconds for 150 characters."""
+    for line in (
+        TABLE + ",password,!",
+        "a" + "\t" * 200 + "password\t!",
+        TABLE + "\t \t,password|!",
+        "password" + ", \t" * 60 + "!",
+    ):
+        assert spans(f"{line}\n1,2\n") == []
+    found = spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27,\n")
+    assert not found, "a row has as many cells as the line of names"
+    assert [one.kind for one in spans(f"{TABLE},password\n" + "1," * 8 + "Xk9fPq27\n")] == ["password"]
+
+
+def test_a_long_value_is_taken_to_its_end_though_its_beginning_is_judged() -> None:
+    value = "Xk9fPq27Zw4mTb8s" * 500
+    assert [(one.start, one.end) for one in spans(f"my key: {value} ")] == [(8, 8 + len(value))]
+    assert [(one.start, one.end) for one in spans(f"api key: {value} ")] == [(9, 9 + len(value))]
+
+
+def test_brackets_without_a_number_are_none() -> None:
+    assert spans("((((((((((  1234567") == []
+    assert [one.kind for one in spans("((((((( call +49 30 1234567")] == ["phone"]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in MODULES:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, re.Pattern):
+                monkeypatch.setattr(module, name, _Counted(value))
+
+
+def _read(text: str) -> int:
+    _Counted.read = 0
+    spans(text)
+    return _Counted.read
+
+
+@pytest.mark.usefixtures("counted")
+def test_four_times_the_text_is_four_times_the_reading() -> None:
+    grown: dict[str, float] = {}
+    for opening in OPENINGS:
+        short, long = _read(_repeated(opening, 8_000)), _read(_repeated(opening, 32_000))
+        if long > 6 * short:
+            grown[opening[:40]] = long / short
+    assert not grown
+
+
+def _seconds(text: str) -> float:
+    """Return the least time of three: what else runs on the machine only adds to it."""
+    times: list[float] = []
+    for _ in range(3):
+        began = process_time()
+        spans(text)
+        times.append(process_time() - began)
+    return min(times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opening", [*OPENINGS, *_HEADS, *_STEMS], ids=ascii)
+def test_four_times_the_text_takes_four_times_as_long(opening: str) -> None:
+    assert _seconds(_repeated(opening, 128_000)) < 8 * _seconds(_repeated(opening, 32_000)) + 0.05

@@ -1,0 +1,71 @@
+"""What moves from turn to turn stands behind everything that does not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.model import Role, ToolCall, ToolResult
+from acms.plan.nodes import Placed
+from acms.prompt.layout import laid_out
+from acms.prompt_types import PromptMessage
+from tests.support.toy import said
+
+
+def place(text: str, role: Role = Role.USER, *, moves: bool = False, atom: int | None = None) -> Placed:
+    return Placed(said(text, role), "prompt", moves=moves, atom=hash(text) if atom is None else atom)
+
+
+def shown(*placed: Placed) -> list[str]:
+    return [one.message.text for one in laid_out(placed)]
+
+
+def test_what_moves_goes_behind_the_last_that_does_not() -> None:
+    assert shown(place("rules"), place("recalled", moves=True), place("history"), place("question")) == [
+        "rules", "history", "question", "recalled",
+    ]  # fmt: skip
+
+
+def test_what_moves_keeps_its_order() -> None:
+    assert shown(place("one", moves=True), place("rules"), place("two", moves=True)) == [
+        "rules",
+        "one",
+        "two",
+    ]
+
+
+def test_the_beginning_of_an_answer_stays_last() -> None:
+    assert shown(place("one", moves=True), place("question"), place("Sure:", Role.ASSISTANT)) == [
+        "question", "one", "Sure:",
+    ]  # fmt: skip
+
+
+def test_a_tool_call_with_its_answer_is_not_taken_apart() -> None:
+    call = Placed(PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("a", "look"),)), "prompt", atom=1)
+    answer = Placed(PromptMessage(role=Role.TOOL, parts=(ToolResult("a", "found"),)), "prompt", atom=1)
+    moving = place("recalled", moves=True)
+    assert laid_out([moving, call, answer]) == (call, answer, moving)
+    assert laid_out([moving, call]) == (call, moving)
+
+
+def test_a_unit_that_ends_with_a_text_of_the_assistant_is_not_taken_apart() -> None:
+    asked, said_so = place("asked", atom=3), place("said so", Role.ASSISTANT, atom=3)
+    moving = place("recalled", moves=True, atom=1)
+    assert laid_out([moving, asked, said_so]) == (asked, said_so, moving)
+
+
+def test_a_prompt_that_does_not_move_is_left_as_it_is() -> None:
+    placed = (place("rules"), place("Sure:", Role.ASSISTANT))
+    assert laid_out(placed) == placed
+    assert laid_out(()) == ()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([Role.USER, Role.ASSISTANT])), max_size=8))
+def test_each_kind_keeps_its_order_and_nothing_is_lost(kinds: list[tuple[bool, Role]]) -> None:
+    placed = [
+        place(str(number), role, moves=moves, atom=number) for number, (moves, role) in enumerate(kinds)
+    ]
+    found = laid_out(placed)
+    assert [one for one in found if one.moves] == [one for one in placed if one.moves]
+    assert [one for one in found if not one.moves] == [one for one in placed if not one.moves]
+    assert laid_out(found) == found

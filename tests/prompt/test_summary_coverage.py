@@ -1,0 +1,185 @@
+"""Standing summaries: a stored text stands for exactly what it was made from, or for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.model import Privacy, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom
+from acms.prompt.summary_coverage import FIELD, Watermark, chain, marked, match, reach, turns, watermark, wins
+from acms.prompt_types import PromptMessage
+from acms.text.chat_messages import NO_RESULT
+from tests.support.logs import entry
+
+MODEL = "m1"
+
+
+def said(*texts: str) -> list[Atom]:
+    return [Atom((PromptMessage(role=Role.USER, parts=(Text(text),)),)) for text in texts]
+
+
+def logged(count: int, *, start: int = 1) -> list[Atom]:
+    """Atoms of a log: message v is of entry `ev`, and every message has ten tokens."""
+    return [
+        Atom(
+            (PromptMessage(role=Role.USER, parts=(Text(f"message {v}"),), sources=(f"e{v}",)),),
+            first=v,
+            last=v,
+            before=10 * (v - 1),
+        )
+        for v in range(start, start + count)
+    ]
+
+
+def made(atoms: list[Atom], covers: int, stamp: str = "") -> Watermark:
+    return marked(None, 0, atoms, covers, model=MODEL, stamp=stamp)
+
+
+texts = st.lists(st.text(max_size=3), max_size=6)
+
+
+@given(texts, texts, st.integers(0, 6))
+def test_a_summary_stands_for_equal_leading_messages_and_for_nothing_else(
+    old: list[str], new: list[str], covers: int
+) -> None:
+    if not 0 < covers <= len(old):
+        return
+    found = match(made(said(*old), covers), said(*new), model=MODEL)
+    assert found.covers == (covers if new[:covers] == old[:covers] else 0)
+    assert bool(found.reason) != bool(found.covers)
+
+
+@given(texts.filter(bool), st.data())
+def test_a_watermark_grows_to_the_one_that_is_made_at_once(
+    given_texts: list[str], data: st.DataObject
+) -> None:
+    atoms = said(*given_texts)
+    first = data.draw(st.integers(1, len(atoms)))
+    then = data.draw(st.integers(first, len(atoms)))
+    grown = marked(made(atoms, first), first, atoms, then, model=MODEL)
+    assert grown == made(atoms, then)
+
+
+@given(st.integers(2, 12), st.data())
+def test_the_end_of_a_log_goes_on_from_a_summary_of_its_beginning(size: int, data: st.DataObject) -> None:
+    whole = logged(size)
+    covers = data.draw(st.integers(1, size - 1))
+    mark = made(whole, covers, "s1")
+    start = data.draw(st.integers(0, size - 1))
+    found = match(mark, whole[start:], model=MODEL, stamp="s1", whole=start == 0)
+    assert found.covers == max(0, covers - start)
+    if found.covers:
+        to = data.draw(st.integers(covers, size))
+        grown = marked(mark, found.covers, whole[start:], to - start, model=MODEL, stamp="s1")
+        assert grown == made(whole, to, "s1")
+
+
+def test_of_a_log_that_was_rewritten_the_end_says_nothing() -> None:
+    whole = logged(6)
+    mark = made(whole, 4, "s1")
+    assert match(mark, whole[2:], model=MODEL, stamp="s1", whole=False).covers == 2
+    found = match(mark, whole[2:], model=MODEL, stamp="s2", whole=False)
+    assert found.covers == 0
+    assert "rewritten" in found.reason
+    assert match(mark, whole, model=MODEL, stamp="s2").covers == 4  # read whole it is as it was
+
+
+def test_an_answer_that_came_late_is_not_in_the_summary_of_its_call() -> None:
+    call = PromptMessage(role=Role.ASSISTANT, parts=(ToolCall("c1", "look", "{}"),), sources=("e1",))
+    waits = PromptMessage(role=Role.TOOL, parts=(ToolResult("c1", NO_RESULT),))
+    answer = PromptMessage(role=Role.TOOL, parts=(ToolResult("c1", "found"),), sources=("e9",))
+    before = [Atom((call, waits), 1, 1, 0), *logged(3, start=2)]
+    mark = made(before, 2, "s1")
+    assert mark.entry == "e2"
+    assert match(mark, before, model=MODEL, stamp="s1").covers == 2
+    after = [Atom((call, answer), 1, 9, 0), *before[1:]]
+    assert match(mark, after, model=MODEL, stamp="s1").covers == 0
+    assert match(mark, after[:3], model=MODEL, stamp="s1", whole=False).covers == 0
+
+
+def test_what_the_caller_wrote_is_compared_whatever_the_log_says() -> None:
+    """The state of a log says nothing about a message that is not in it."""
+    mixed = [*said("by hand"), *logged(3)]
+    mark = made(mixed, 2, "s1")
+    assert mark.stamp == mark.entry == ""
+    assert match(mark, mixed, model=MODEL, stamp="s1").covers == 2
+    assert match(mark, [*said("by another hand"), *logged(3)], model=MODEL, stamp="s1").covers == 0
+    between = [*logged(2), *said("by hand"), *logged(1, start=3)]
+    other = [*logged(2), *said("by another hand"), *logged(1, start=3)]
+    mark = made(between, 4, "s1")
+    assert match(mark, other, model=MODEL, stamp="s1").covers == 0
+
+
+def test_another_writer_and_fewer_messages_do_not_match() -> None:
+    mark = made(said("a", "b", "c"), 2)
+    assert "written by m1" in match(mark, said("a", "b"), model="m2").reason
+    assert "stands for 2 messages, there are 1" in match(mark, said("a"), model=MODEL).reason
+    assert match(None, said("a"), model=MODEL).reason
+
+
+def test_who_says_what_is_compared_too() -> None:
+    (one,) = said("a")
+    (message,) = one.messages
+    mark = made([one], 1)
+    for other in (
+        replace(message, role=Role.ASSISTANT),
+        replace(message, name="Sam"),
+        replace(message, parts=(Text("a"), Text(""))),
+        replace(message, parts=(ToolCall("a", "a", "a"),)),
+    ):
+        assert match(mark, [Atom((other,))], model=MODEL).covers == 0
+    assert match(mark, [Atom((replace(message, sources=("e1",), group="g"),))], model=MODEL).covers == 1
+    assert chain([Atom((message, message))]) != chain([one, one])
+
+
+def test_a_log_is_read_back_to_where_its_summary_ends() -> None:
+    mark = made(logged(6), 4, "s1")
+    assert reach(mark, model=MODEL, stamp="s1") == 30
+    assert reach(mark, model=MODEL, stamp="s2") == reach(mark, model="m2", stamp="s1") == 0
+    assert (
+        reach(made(said("a"), 1, "s1"), model=MODEL, stamp="s1") == reach(None, model=MODEL, stamp="s1") == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None, [], "x", {}, {"atoms": 1, "chain": "x"}, {"atoms": 0, "chain": "x", "model": "m"},
+        {"atoms": True, "chain": "x", "model": "m"}, {"atoms": 1, "chain": 2, "model": "m"},
+        {"atoms": 1, "chain": "x", "model": "m", "seen": "9"},
+    ],
+)  # fmt: skip
+def test_what_is_no_watermark_is_read_as_none(stored: object) -> None:
+    assert watermark({} if stored is None else {FIELD: stored}) is None
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.sampled_from(["", "s1"]))
+def test_a_watermark_reads_back_as_it_was_written(atoms: int, before: int, stamp: str) -> None:
+    mark = Watermark(atoms=atoms, chain="x", model="m", stamp=stamp, before=before)
+    assert watermark({FIELD: {**mark.to_json(), "later": 1}}) == mark
+
+
+def test_of_two_the_one_that_stands_for_more_stays() -> None:
+    two, three = made(said("a", "b", "c"), 2), made(said("a", "b", "c"), 3)
+    assert wins(three, two)
+    assert not wins(two, three)
+    assert not wins(two, two)
+    assert wins(two, None)
+
+
+def test_entries_are_read_with_their_markers_and_without_what_is_blocked() -> None:
+    atoms = [*logged(2), *said("by hand", " ")]
+    entries = {
+        "e1": entry(1, "text 1", markers=("decision",)),
+        "e2": entry(2, "text 2", privacy=Privacy.BLOCK),
+    }
+    found = turns(atoms, "before", entries)
+    assert [(turn.speaker, turn.text, turn.markers, turn.summary) for turn in found] == [
+        ("summary", "before", (), True),
+        ("user", "text 1", ("decision",), False),
+        ("user", "by hand", (), False),
+    ]

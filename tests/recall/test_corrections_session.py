@@ -1,0 +1,48 @@
+"""What a recall shows first when something was said again, differently, and nothing was distilled yet."""
+
+from __future__ import annotations
+
+from acms import ACMS
+from tests.support.talk import Storage, contents, fill, session_on
+
+OLD = "We will build the backend on Flask, the web framework."
+NEW = "We talked again and are switching the web framework from Flask to FastAPI."
+CHATTER = ("How was your weekend?", "It rained a lot.", "The train was late again.", "Let us go on.")
+
+
+async def told(storage: Storage) -> ACMS:
+    session = session_on(storage)
+    await fill(session, OLD, *CHATTER, NEW, *CHATTER, close=True)
+    await fill(session, "next topic")
+    return session
+
+
+async def test_the_newest_statement_is_ranked_first_and_says_why(storage: Storage) -> None:
+    async with await told(storage) as session:
+        items = await session.recall("Which web framework are we using?")
+        best = sorted(items, key=lambda item: -item.score)
+        assert [item.content for item in best[:2]] == [NEW, OLD]
+        verdict = items.ledger.why(best[0].id)
+        assert verdict is not None
+        assert "succeeds v1" in verdict.parts
+        assert contents(items)[:2] != [NEW, OLD]  # shown in the order in which they were said
+
+
+async def test_before_the_correction_the_old_statement_is_first(storage: Storage) -> None:
+    async with await told(storage) as session:
+        items = await session.at(1 + len(CHATTER)).recall("Which web framework are we using?")
+        best = max(items, key=lambda item: item.score)
+        assert best.content == OLD
+        assert NEW not in contents(items)
+
+
+async def test_an_erased_predecessor_lifts_nobody(storage: Storage) -> None:
+    async with await told(storage) as session:
+        question = "Which web framework are we using?"
+        found = {item.content: item.id for item in await session.recall(question)}
+        await session.erase(found[OLD])
+        items = await session.recall(question)
+        assert OLD not in contents(items)
+        verdict = items.ledger.why(found[NEW])
+        assert verdict is not None
+        assert not any(part.startswith("succeeds") for part in verdict.parts)

@@ -1,0 +1,299 @@
+"""Index: however it came about, it holds the same and ranks the same; a past version ranks as it did then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms.log.in_force import Cover
+from acms.model import Entry, State
+from acms.recall.candidates import newest, unit_at
+from acms.recall.corpus import Field
+from acms.recall.index import Segment, Snapshot
+from acms.recall.pipeline import Ranked, Recall, plan_recall
+from acms.recall.planner import TextFrame
+from acms.recall.rank import Question, Ranking, rank
+from acms.results import ContextItems
+from acms.text.markers import WEIGHTS
+from acms.text.tokenizer import terms, words
+from tests.recall.test_planner import BYTES
+from tests.support.indexes import Row, appended, built, cover_of, lineage, packed, snapshot, unit
+from tests.support.logs import CONTEXT, Log
+from tests.support.stories import QUERIES, embedded, randoms, shuffled, told
+
+FRAME = TextFrame(BYTES)
+SPACE = "model/24"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bulk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.recall.index.BULK", 8)
+        yield
+
+
+def past(log: Log, version: int) -> list[Entry]:
+    return log.entries[:version]
+
+
+def prefix(segments: Sequence[Segment], version: int) -> Snapshot:
+    return Snapshot(
+        [
+            (CONTEXT, segment, min(segment.count, version - segment.base))
+            for segment in segments
+            if segment.base < version
+        ]
+    )
+
+
+def ways(log: Log, version: int, random: Random) -> dict[str, list[Segment]]:
+    """Segments that hold at least the entries up to a version, by how they came about."""
+    cards, now = packed(log.entries), packed(past(log, version))
+    cut = random.randint(0, version)
+    both = Segment(0)
+    both.extend(now[:cut])
+    both.extend(now[cut:])
+    return {
+        "bulk": [built(now)],
+        "appended": [appended(now)],
+        "by threes": [appended(now, step=3)],
+        "bulk and appended": [both],
+        "fork": lineage(now, [cut]),
+        "fork of a fork": lineage(now, [cut, random.randint(0, version)]),
+        "at": [built(cards)],
+        "at, appended": [appended(cards)],
+        "at, in a fork": lineage(cards, [cut, random.randint(0, len(cards))]),
+    }
+
+
+def same_order(left: Ranking, right: Ranking, places: Sequence[int], others: Sequence[int]) -> None:
+    """The same places in the same order, but for those whose scores are equal within a rounding."""
+    assert sorted(places) == sorted(others)
+    assert [left.score(place) for place in places] == pytest.approx(
+        [right.score(place) for place in others], abs=1e-6
+    )
+
+
+def same(left: Field, right: Field, question: Question) -> None:
+    one, other = rank(left, question), rank(right, question)
+    same_order(one, other, one.places.tolist(), other.places.tolist())
+    for place in range(len(left)):
+        assert one.score(place) == pytest.approx(other.score(place), abs=1e-6)
+        assert one.relevance(place) == pytest.approx(other.relevance(place), abs=1e-6)
+        assert one.parts(place) == pytest.approx(other.parts(place), abs=2e-4)
+    assert (one.coverage, one.known) == (other.coverage, other.known)
+
+
+def recalled(field: Field, question: Question, query: str, asks: bool) -> ContextItems:
+    """A recall of budget 0: what is decided does not hang on a rounding, and no text is needed."""
+    asked = Recall(query=query, budget=0, weights=WEIGHTS)
+    found = Ranked(CONTEXT, field.snapshot.count, field, rank(field, question), question)
+    unit = newest(field)
+    latest = None
+    if unit is not None and asks:
+        latest = Log().say("user", query or "x")
+        asked = Recall(query=query or "x", budget=0, weights=WEIGHTS)
+    steps = plan_recall(found, asked, latest, BYTES, FRAME)
+    try:
+        wanted = next(steps)
+        rows = {id: Log().say("user", "x") for id in wanted}
+        while True:
+            steps.send(rows)
+    except StopIteration as end:
+        result: ContextItems = end.value
+        return result
+
+
+def verdicts(items: ContextItems) -> dict[str, tuple[bool, str, str, int]]:
+    return {one.id: (one.included, one.rule, one.reason, one.tokens) for one in items.ledger}
+
+
+def check(
+    log: Log, version: int, random: Random, rows: Sequence[Row], question: Question, query: str
+) -> None:
+    entries = past(log, version)
+    plain = built(packed(entries))
+    plain.add_vectors(SPACE, [row for row in rows if row[0] <= version])
+    expected = Field(snapshot(plain), cover_of(entries))
+    for segments in ways(log, version, random).values():
+        held = sum(segment.count for segment in segments)
+        for segment in segments:
+            for batch in shuffled(random, rows):
+                segment.add_vectors(
+                    SPACE, [row for row in batch if segment.base < row[0] <= segment.base + segment.count]
+                )
+        field = Field(prefix(segments, version), cover_of(entries))
+        assert held >= version == field.snapshot.count
+        assert [field.document(place) for place in range(len(field))] == [
+            expected.document(place) for place in range(len(expected))
+        ]
+        for number in {*question.terms, *terms(words("march sam 2026"))}:
+            left, right = field.snapshot.postings(number), expected.snapshot.postings(number)
+            assert left.tolist() == right.tolist()
+        for name in ("minute", "tokens", "episode", "nonce", "flags", "exact", "length", "print"):
+            assert field.snapshot.column(name).tolist() == expected.snapshot.column(name).tolist()
+        for document in range(version):
+            if log.entries[document].state is State.LIVE:
+                assert field.snapshot.doc(document) == expected.snapshot.doc(document)
+                assert field.snapshot.members(document) == expected.snapshot.members(document)
+        same(field, expected, question)
+        asks = random.random() < 0.3
+        found, wanted = (recalled(one, question, query, asks) for one in (field, expected))
+        assert verdicts(found) == verdicts(wanted)
+        assert found.confidence == pytest.approx(wanted.confidence, abs=1e-6)
+
+
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 40), st.sampled_from(QUERIES))
+def test_an_index_is_the_same_however_it_came_about(random: Random, steps: int, query: str) -> None:
+    log = told(random, steps)
+    check(log, random.randint(0, log.version), random, (), Question.of(query), query)
+
+
+@pytest.mark.parametrize("exact", [0, 1 << 30])
+@settings(max_examples=40)
+@given(randoms, st.integers(1, 40), st.sampled_from(QUERIES))
+def test_also_with_vectors_that_come_late_and_out_of_order(
+    exact: int, random: Random, steps: int, query: str
+) -> None:
+    """Also where sign bits choose what is compared."""
+    log = told(random, steps)
+    vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
+    question = Question.of(query, SPACE, vector)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.recall.vector_score.EXACT", exact)
+        patch.setattr("acms.recall.vectors.SUMMED", 4)
+        check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
+
+
+# ── what is in force ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=60)
+@given(randoms, st.integers(0, 50))
+def test_a_field_is_the_effective_sequence_without_what_is_gone(random: Random, steps: int) -> None:
+    log = told(random, steps)
+    version = random.randint(0, log.version)
+    field = Field(prefix([built(packed(log.entries))], version), cover_of(past(log, version)))
+    expected = [entry for entry in log.sequence(version) if entry.state is State.LIVE]
+    assert [field.document(place) + 1 for place in range(len(field))] == [one.version for one in expected]
+    assert len(field) == len(expected)
+    for place, entry in enumerate(expected):
+        assert field.place_of(entry.version - 1) == place
+        doc = field.snapshot.doc(entry.version - 1)
+        assert (doc.id, doc.markers, doc.group) == (entry.id, entry.markers, entry.group)
+    gone = {*range(1, version + 1)} - {entry.version for entry in expected}
+    assert all(field.place_of(each - 1) == -1 for each in gone)
+
+
+@settings(max_examples=60)
+@given(randoms, st.integers(0, 50))
+def test_units_are_those_of_the_log(random: Random, steps: int) -> None:
+    log = told(random, steps, erasing=False)
+    field = Field(snapshot(built(packed(log.entries))), log.cover())
+    shown = []
+    for place in range(len(field)):
+        found, reason = unit_at(field, place)
+        if not reason and found.entries[-1].version == field.document(place) + 1:
+            shown.append(tuple(entry.version for entry in found.entries))
+    assert shown == log.shown()
+    last = newest(field)
+    assert (None if last is None else tuple(one.version for one in last.entries)) == (shown or [None])[-1]
+
+
+def test_an_edit_whose_content_is_gone_is_gone() -> None:
+    """The entry is still in the cover, but there is no card: it can neither be found nor shown."""
+    log = Log()
+    log.say("user", "orders database")
+    log.say("user", "something else")
+    edit = log.edit(1, "orders cache")
+    cards = packed(log.entries)
+    cards[2] = None
+    for segment in (built(cards), appended(cards)):
+        field = Field(snapshot(segment), log.cover())
+        assert [field.document(place) for place in range(len(field))] == [1]
+    whole = built(packed(log.entries))
+    whole.blanked.add(edit.version - 1)
+    field = Field(snapshot(whole), log.cover())
+    assert [field.document(place) for place in range(len(field))] == [1]
+
+
+def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
+    log = Log()
+    for text in ("orders", "database", "cache"):
+        log.say("user", text)
+    segment = built(packed(log.entries))
+    before = Field(snapshot(segment), Cover([]))
+    segment.blanked.add(1)
+    after = Field(snapshot(segment), Cover([]))
+    assert (len(before), len(after)) == (3, 2)
+    assert rank(before, Question.of("database")).known == 1
+    assert rank(after, Question.of("database")).known == 0
+    assert after.postings(terms(["database"])[0])[0].tolist() == []
+
+
+# ── growing under a reader ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=30)
+@given(randoms, st.integers(2, 40), st.sampled_from(QUERIES))
+def test_a_snapshot_does_not_change_while_more_is_added(random: Random, steps: int, query: str) -> None:
+    log = told(random, steps)
+    version = random.randint(0, log.version)
+    cards, rows = packed(log.entries), embedded(random, log)
+    first = [row for row in rows if row[0] <= version and random.random() < 0.5]
+    known = {row[0] for row in first}
+    first = [row for row in rows if row[0] in known]
+    vector = unit(np.random.default_rng(random.getrandbits(32)).normal(size=24))
+    question = Question.of(query, SPACE, vector)
+    segment = built(cards[:version])
+    segment.add_vectors(SPACE, first)
+    cover = cover_of(past(log, version))
+    taken = snapshot(segment)  # nothing has been read of it yet
+    used = Field(snapshot(segment), cover)
+    before = rank(used, question)
+    segment.extend(cards[version:])
+    segment.add_vectors(SPACE, [row for row in rows if row[0] not in known])
+    segment.add_vectors("another/24", rows)
+    for later in (rank(used, question), rank(Field(taken, cover), question)):
+        assert later.places.tolist() == before.places.tolist()
+        assert later.coverage == before.coverage
+        for place in range(len(used)):
+            assert later.score(place) == before.score(place)
+            assert later.parts(place) == before.parts(place)
+
+
+def test_a_segment_grows_beyond_its_first_room() -> None:
+    log = Log()
+    for number in range(200):
+        log.say("user", f"note{number}")
+    segment = appended(packed(log.entries))
+    assert segment.count == 200
+    assert all(segment.postings(terms([f"note{n}"])[0], 200).tolist() == [n << 8 | 1] for n in range(200))
+    assert segment.bytes > 200 * 30
+
+
+def test_more_documents_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acms.recall.index.DOCUMENTS", 3)
+    segment = appended([None, None])
+    with pytest.raises(OverflowError):
+        segment.extend([None, None])
+    assert segment.count == 2
+
+
+def test_a_log_of_nothing_but_what_is_gone_is_empty() -> None:
+    for found in ([None], [None] * 20):
+        field = Field(snapshot(built(found)), Cover([]))
+        assert len(field) == 0
+        assert newest(field) is None
+        assert rank(field, Question.of("orders")).places.tolist() == []
+
+
+def test_a_document_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        Snapshot([]).where(0)

@@ -1,0 +1,564 @@
+"""The index behind recall is a cache: whoever asks, whatever was written, forked or erased, it says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from acms import ACMS, ACMSConfig, CacheConfig, ContextItems, open_storage
+from acms.model import ContextDraft, State
+from acms.recall.index import Segment
+from acms.storage import MemoryStorage
+from acms.text import index_record as cards
+from acms.view import View
+from tests.recall.test_embedder import settled
+from tests.support.fakes import FakeEmbedder
+from tests.support.talk import (
+    LONG_EPISODES,
+    PATIENT,
+    Storage,
+    contents,
+    fill,
+    log_of,
+    message_ids,
+    session_on,
+)
+
+NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
+QUERIES = ["which host runs orders?", "Frankfurt deploy of Sam", "14 March", "zanzibar"]
+WHO = ["Sam", "Kim", None]
+WHAT = [
+    "orders run on host db-{n}",
+    "Decision: deploy {n} goes to Frankfurt",
+    "which host has the orders of week {n}?",
+    "the weather is {n} degrees",
+    "thanks",
+]
+
+
+def configured(cached: bool = True, **cache: Any) -> ACMSConfig:
+    return ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, cache=CacheConfig(enabled=cached, **cache))
+
+
+@pytest.fixture(params=["cached", "uncached"])
+def config(request: pytest.FixtureRequest) -> ACMSConfig:
+    """Episodes end by hand; with and without a cache in front of the store."""
+    return configured(request.param == "cached")
+
+
+def told(first: int, count: int) -> list[dict[str, Any]]:
+    """Messages of a long conversation, always the same."""
+    return [
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": WHAT[n % len(WHAT)].format(n=n % 97),
+            "actor_id": WHO[n % len(WHO)],
+            "created_at": NOON + timedelta(minutes=90 * n),
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def described(items: ContextItems) -> Any:
+    """A plan without ids, as values that compare across logs."""
+    return (
+        [(item.version, item.content, item.source, item.score, item.relevance) for item in items],
+        [
+            (one.version, one.included, one.rule, one.source, one.score, one.relevance, dict(one.parts))
+            for one in sorted(items.ledger, key=lambda one: one.version)
+        ],
+        items.tokens,
+        items.confidence,
+        items.coverage,
+        items.ledger.warnings,
+        items.ledger.omitted,
+    )
+
+
+async def answers(view: View, budget: int = 400) -> Any:
+    """What recall says to every query."""
+    return [described(await view.recall(query, token_budget=budget)) for query in QUERIES]
+
+
+async def fork(session: ACMS, at: int, key: str) -> None:
+    context = session._shared.context_id
+    assert context is not None
+    draft = ContextDraft(
+        key=key, counter=session._shared.counter.name, created_at=NOON, parent=context, fork=at
+    )
+    await session._shared.handle.create(draft)
+
+
+async def blank(session: ACMS, versions: Sequence[int], to: State) -> None:
+    context = session._shared.context_id
+    assert context is not None
+    assert await session._shared.handle.blank(context, versions, to=to, audit={}) == len(versions)
+
+
+# ── company ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [10, 300])
+async def test_a_cached_and_an_uncached_handle_agree_whoever_writes(url: str, size: int) -> None:
+    async with (
+        session_on(open_storage(url), config=configured()) as one,
+        session_on(open_storage(url), config=configured(cached=False)) as two,
+    ):
+
+        async def agree() -> Any:
+            left, right = await answers(one), await answers(two)
+            assert left == right
+            return left
+
+        await one.ingest_many(told(0, size))
+        await agree()
+        for turn in range(3):
+            first, second = (one, two) if turn % 2 else (two, one)
+            await asyncio.gather(
+                *(first.ingest_many(told(1000 + 10 * turn + n, 1)) for n in range(5)),
+                *(second.ingest_many(told(1005 + 10 * turn + n, 1)) for n in range(5)),
+                agree_somehow(one),
+                agree_somehow(two),
+            )
+            await agree()
+            ids = await message_ids(one)
+            await second.replace(ids[turn], f"orders moved to host db-{turn}00")
+            await agree()
+            await first.retract(ids[5 + turn])
+            await agree()
+            await second.close_episode()
+            await agree()
+        before = await agree()
+        first_shown, *others = [item.version for item in await one.recall(QUERIES[0], token_budget=400)]
+        await blank(two, [first_shown, 1, 2], State.ERASED)
+        assert await agree() != before
+        await blank(one, others[:3], State.EXPIRED)
+        await agree()
+        await fill(two, "orders are back")
+        await agree()
+    for cached in (True, False):
+        async with session_on(open_storage(url), config=configured(cached)) as late:
+            assert await answers(late) == await answers(one)
+            assert await answers(late) == await answers(two)
+    await one.close()  # opened again by the last questions
+    await two.close()
+
+
+async def agree_somehow(session: ACMS) -> None:
+    """Recall while others write: whole, sound, and of one version."""
+    for query in QUERIES:
+        items = await session.recall(query, token_budget=400)
+        assert items.tokens <= 400
+        assert all(item.version <= items.version for item in items)
+        assert max(verdict.version for verdict in items.ledger) <= items.version
+        await asyncio.sleep(0)
+
+
+async def test_two_handles_agree_once_late_vectors_have_come(url: str) -> None:
+    left, right = FakeEmbedder(), FakeEmbedder()
+    async with (
+        session_on(open_storage(url), config=configured(), embedder=left) as one,
+        session_on(open_storage(url), config=configured(cached=False), embedder=right) as two,
+    ):
+        left.error = OSError("down")
+        await one.ingest_many(told(0, 300))
+        assert (await two.recall("orders", token_budget=400)).coverage < 1
+        await settled(two, "orders")
+        left.error = None
+        await settled(one, "orders")
+        assert await answers(one) == await answers(two)
+        await two.ingest_many(told(300, 20))
+        await settled(two, "orders")
+        await settled(one, "orders")
+        assert await answers(one) == await answers(two)
+        assert "meaning" in (await one.recall("orders")).ledger.why((await message_ids(one))[0]).parts
+
+
+# ── what is gone ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SECRET = "xyzzy plugh"
+
+
+@pytest.mark.parametrize("to", [State.ERASED, State.EXPIRED])
+@pytest.mark.parametrize("size", [3, 300])
+async def test_what_is_gone_is_nowhere_in_any_later_answer_of_parent_and_fork(
+    storage: Storage, config: ACMSConfig, size: int, to: State
+) -> None:
+    async with asyncio.timeout(60), session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, size))
+        await session.ingest("user", f"Decision: the secret is {SECRET}", actor_id="Sam")
+        await session.ingest_many(told(size, 4))
+        await session.close_episode()
+        await fill(session, "now")
+        await fork(session, size + 3, "child")
+        async with session_on(storage, "child", config=config) as child:
+            for one in (session, child):
+                assert SECRET in (await one.recall(SECRET)).text()
+                assert SECRET in str(await one.messages(SECRET, budget=300))
+            await blank(session, [size + 1], to)
+            for one in (session, child, session.at(size + 2), child.at(size + 2)):
+                for query in (SECRET, *QUERIES):
+                    items = await one.recall(query)
+                    assert SECRET not in items.text()
+                    assert size + 1 not in [item.version for item in items]
+                    assert SECRET not in str(list(items.ledger))
+                    (verdict,) = [found for found in items.ledger if found.version == size + 1]
+                    assert (verdict.included, verdict.rule, verdict.relevance) == (False, "hidden", 0)
+                    assert items.ledger.why(verdict.id) == verdict
+                    assert SECRET not in str(await one.messages(query, budget=300))
+            assert (await session.recall(SECRET)).confidence == 0
+
+
+@pytest.mark.parametrize("to", [State.ERASED, State.EXPIRED])
+async def test_a_log_of_which_everything_is_gone_answers_with_nothing(
+    storage: Storage, config: ACMSConfig, to: State
+) -> None:
+    async with asyncio.timeout(20), session_on(storage, config=config) as session:
+        await fill(session, "orders one", "orders two")
+        await session.recall("orders")
+        await blank(session, [1, 2], to)
+        for _ in range(2):
+            items = await session.recall("orders")
+            assert list(items) == []
+            assert [verdict.rule for verdict in items.ledger] == ["hidden", "hidden"]
+        await fill(session, "orders three")
+        assert contents(await session.recall("orders")) == ["orders three"]
+
+
+@pytest.mark.parametrize("to", [State.ERASED, State.EXPIRED])
+@pytest.mark.parametrize("size", [3, 300])
+async def test_an_edit_that_is_gone_does_not_bring_back_what_it_corrected(
+    storage: Storage, config: ACMSConfig, size: int, to: State
+) -> None:
+    async with asyncio.timeout(20), session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, size))
+        (id,) = await fill(session, "orders are secret")
+        await session.replace(id, f"orders are {SECRET}")
+        await session.close_episode()
+        await fill(session, "now")
+        assert SECRET in (await session.recall("orders")).text()
+        await blank(session, [size + 2], to)
+        items = await session.recall(f"orders {SECRET}")
+        assert SECRET not in items.text()
+        assert "secret" not in items.text()
+        assert [verdict.rule for verdict in items.ledger if verdict.version in (size + 1, size + 2)] == [
+            "hidden",
+            "hidden",
+        ]
+
+
+@pytest.mark.parametrize("to", [State.ERASED, State.EXPIRED])
+@pytest.mark.parametrize("size", [20, 300])
+async def test_after_something_went_a_warm_index_says_what_a_cold_one_says(
+    url: str, config: ACMSConfig, size: int, to: State
+) -> None:
+    async with session_on(open_storage(url), config=config) as warm:
+        await warm.ingest_many(told(0, size))
+        await warm.close_episode()
+        await fill(warm, "now")
+        await answers(warm)
+        await blank(warm, [2, 3, 7], to)
+        await warm.recall("zanzibar")
+        await fill(warm, "and then")
+        found = await answers(warm)
+        for order in (QUERIES, QUERIES[::-1]):
+            async with session_on(open_storage(url), config=config) as cold:
+                for query in order:
+                    await cold.recall(query)
+                assert await answers(cold) == found
+
+
+# ── forks and the past ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("at", [7, 280])
+async def test_a_fork_recalls_what_a_copy_of_its_messages_recalls(
+    storage: Storage, config: ACMSConfig, at: int
+) -> None:
+    async with session_on(storage, config=config) as parent:
+        await parent.ingest_many(told(0, 300))
+        await answers(parent)
+        await fork(parent, at, "fork")
+        await parent.ingest_many(told(500, 10))
+        async with (
+            session_on(storage, "fork", config=config) as child,
+            session_on(storage, "copy", config=config) as copy,
+        ):
+            await copy.ingest_many(told(0, at))
+            assert await answers(child) == await answers(copy)
+            for one in (child, copy):
+                await one.ingest_many(told(700, 5))
+                await one.replace((await message_ids(one))[0], "orders run on host db-1000")
+                await one.retract((await message_ids(one))[3])
+            assert await answers(child) == await answers(copy)
+            await fork(child, at + 2, "grandchild")
+            async with session_on(storage, "grandchild", config=config) as grandchild:
+                assert await answers(grandchild) == await answers(copy.at(at + 2))
+        assert await answers(parent) == await answers(parent.at(310))
+
+
+async def test_a_past_version_recalls_what_a_log_that_ends_there_recalls(
+    storage: Storage, config: ACMSConfig
+) -> None:
+    """Frequencies, neighbours and days are those of the past, not of today."""
+    steps: list[Any] = [("say", told(0, 260))]
+    for n in range(4):
+        steps += [("say", told(260 + 5 * n, 5)), ("edit", 3 * n), ("retract", 3 * n + 1), ("close",)]
+
+    async def tell(session: ACMS, many: int) -> None:
+        for name, *given in steps[:many]:
+            if name == "say":
+                await session.ingest_many(given[0])
+            elif name == "close":
+                await session.close_episode()
+            else:
+                id = (await message_ids(session))[given[0]]
+                await (
+                    session.replace(id, f"orders left {given[0]}") if name == "edit" else session.retract(id)
+                )
+
+    async with session_on(storage, config=config) as session:
+        await tell(session, len(steps))
+        await answers(session)
+        for many in (1, 3, 6, 11, len(steps)):
+            async with session_on(storage, f"until {many}", config=config) as other:
+                await tell(other, many)
+                version = (await other.get_session_stats()).version
+                assert await answers(session.at(version)) == await answers(other)
+
+
+async def test_a_view_of_a_long_log_says_the_same_before_and_after_later_writes(
+    storage: Storage, config: ACMSConfig
+) -> None:
+    async with session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, 300))
+        ids = await message_ids(session)
+        before = {version: await answers(session.at(version)) for version in (0, 1, 100, 255, 256, 300)}
+        items = {query: await session.at(300).recall(query) for query in QUERIES}
+        await session.ingest_many(told(300, 100))
+        await session.replace(ids[2], "orders moved")
+        await session.retract(ids[7])
+        await session.close_episode()
+        await session.clear()
+        await answers(session)
+        for version, found in before.items():
+            assert await answers(session.at(version)) == found
+        for query in QUERIES:
+            assert await session.at(300).recall(query) == items[query]
+
+
+# ── the life of an index ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_nothing_is_kept_of_a_short_log(storage: Storage, config: ACMSConfig) -> None:
+    async with session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, 255))
+        for _ in range(2):
+            await session.recall("orders")
+        assert (session.index.contexts, session.index.bytes, session.index.hits) == (0, 0, 0)
+        await session.ingest_many(told(255, 1))
+        for _ in range(3):
+            await session.recall("orders")
+        assert (session.index.contexts, session.index.hits) == (1, 2)
+        assert session.index.bytes > 10_000
+
+
+async def test_twenty_first_recalls_at_once_build_one_index(storage: Storage, config: ACMSConfig) -> None:
+    async with session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, 300))
+        found = await asyncio.gather(*(session.recall("which host runs orders?") for _ in range(20)))
+        assert all(described(items) == described(found[0]) for items in found)
+        assert (session.index.builds, session.index.hits) == (1, 19)
+
+
+async def test_an_index_that_nobody_waits_for_any_more_is_built_to_its_end_before_another_is_begun(
+    storage: Storage, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend = Segment.extend
+    begun, go_on = threading.Event(), threading.Event()
+    at_once: list[int] = []
+    building = 0
+
+    def slowly(segment: Segment, cards: Sequence[bytes | None]) -> None:
+        nonlocal building
+        building += 1
+        at_once.append(building)
+        begun.set()
+        go_on.wait(10)
+        extend(segment, cards)
+        building -= 1
+
+    monkeypatch.setattr("acms.recall.index_cache.THREAD_ABOVE", 100)
+    async with session_on(storage, embedder=FakeEmbedder(), config=config) as session:
+        await session.ingest_many(told(0, 400))
+        await session.wait_pending()
+        expected = await answers(session)
+        session._shared.indexes._sights.clear()
+        session._shared.indexes._parts.clear()
+        monkeypatch.setattr(Segment, "extend", slowly)
+        first = asyncio.create_task(session.recall(QUERIES[0], token_budget=400))
+        await asyncio.to_thread(begun.wait, 10)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(answers(session))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        assert await second == expected
+        assert set(at_once) == {1}
+
+
+async def test_the_least_recently_used_index_makes_room_and_comes_back_the_same(
+    storage: Storage, config: ACMSConfig
+) -> None:
+    async with session_on(storage, "0", config=config) as session:
+        await session.ingest_many(told(0, 300))
+        await session.recall("orders")
+        one = session.index.bytes
+    small = configured(config.cache.enabled, index_bytes=int(one * 2.5))
+    other = MemoryStorage()
+    async with (
+        session_on(other, "0", config=small) as first,
+        session_on(other, "1", config=small) as second,
+        session_on(other, "2", config=small) as third,
+    ):
+        sessions = (first, second, third)
+        for session in sessions:
+            await session.ingest_many(told(0, 300))
+        before = [await answers(session) for session in sessions]
+        assert first.index.contexts == 2
+        assert first.index.bytes <= small.cache.index_bytes
+        builds = first.index.builds
+        await third.recall("orders")
+        await second.recall("orders")
+        assert first.index.builds == builds  # both are still there
+        assert [await answers(session) for session in sessions] == before
+        assert first.index.builds > builds
+
+
+async def test_a_recall_counts_the_bytes_of_its_own_index_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Segment] = []
+    size = Segment.bytes.fget
+    assert size is not None
+
+    def counting(segment: Segment) -> int:
+        counted.append(segment)
+        return int(size(segment))
+
+    storage = MemoryStorage()
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(session_on(storage, str(number))) for number in range(12)]
+        for session in sessions:
+            await session.ingest_many(told(0, 300))
+            await session.recall("orders")
+        monkeypatch.setattr(Segment, "bytes", property(counting))
+        await sessions[0].recall("orders")
+        assert len(counted) == 1  # with thousands of sessions a recall is as fast as with one
+        assert sessions[0].index.contexts == len(sessions)
+
+
+async def test_forks_share_the_index_of_what_they_inherit(storage: Storage, config: ACMSConfig) -> None:
+    async with session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, 1000))
+        await session.recall("orders")
+        alone = session.index.bytes
+        for number in range(5):
+            await fork(session, 990 + number, f"fork {number}")
+            async with session_on(storage, f"fork {number}", config=config) as child:
+                await child.recall("orders")
+        assert session.index.contexts == 6
+        assert session.index.bytes < 1.5 * alone
+
+
+async def test_a_reopened_file_ranks_the_same_and_writes_no_card_again(
+    url: str, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session_on(open_storage(url), config=config) as session:
+        await session.ingest_many(told(0, 300))
+        ids = await message_ids(session)
+        await session.replace(ids[4], "orders moved to db-9")
+        await session.retract(ids[5])
+        await session.close_episode()
+        await fill(session, "now")
+        before = await answers(session)
+        assert session.index.healed == 0
+    written: list[int] = []
+    write = cards.write
+
+    def counted(draft: Any, nonce: str) -> bytes:
+        written.append(1)
+        return write(draft, nonce)
+
+    monkeypatch.setattr(cards, "write", counted)
+    async with session_on(open_storage(url), config=config) as again:
+        assert await answers(again) == before
+        assert (again.index.healed, len(written)) == (0, 0)
+        await fill(again, "one more about orders")
+        await answers(again)
+        assert (again.index.healed, len(written)) == (0, 1)
+
+
+async def test_the_words_of_old_messages_are_not_read_again_by_a_recall(
+    storage: Storage, config: ACMSConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session_on(storage, config=config) as session:
+        await session.ingest_many(told(0, 300))
+        written: list[int] = []
+        write = cards.write
+        monkeypatch.setattr(cards, "write", lambda draft, nonce: written.append(1) or write(draft, nonce))
+        await answers(session)
+        assert len(written) <= 300
+        written.clear()
+        for n in range(5):
+            await session.ingest_many(told(300 + n, 1))
+            await answers(session)
+        assert len(written) == 5
+        written.clear()
+        await answers(session)
+        await answers(session.at(200))
+        assert written == []
+
+
+KILLED = """
+import asyncio, json, os, sys
+from datetime import datetime
+from acms import ACMS, ACMSConfig, open_storage
+
+async def main(url, messages):
+    session = ACMS("user_123", open_storage(url))
+    for message in messages:
+        await session.ingest(**message)
+    os._exit(9)
+
+asyncio.run(main(sys.argv[1], json.load(sys.stdin)))
+"""
+
+
+async def test_the_cards_a_killed_process_did_not_store_are_written_by_the_next_one(
+    url: str, config: ACMSConfig
+) -> None:
+    import json
+
+    messages = [{**one, "created_at": one["created_at"].isoformat()} for one in told(0, 80)]
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, url], input=json.dumps(messages), text=True, check=False
+    )
+    assert ran.returncode == 9
+    async with session_on(open_storage(url), config=config) as session:
+        found = await answers(session)
+        assert 0 < session.index.healed <= 80
+        assert len(await log_of(session)) == 80
+    async with session_on(open_storage(url), config=config) as session:
+        assert await answers(session) == found
+        assert session.index.healed == 0
+    async with session_on(MemoryStorage(), config=ACMSConfig()) as whole:
+        await whole.ingest_many(told(0, 80))
+        assert await answers(whole) == found

@@ -1,0 +1,398 @@
+"""The planner never exceeds a budget, whatever the log, the counter and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.log.in_force import Unit
+from acms.model import Media, Role, Source, Text
+from acms.ports import TokenCounter
+from acms.recall.planner import (
+    CUT,
+    Candidate,
+    Choice,
+    TextFrame,
+    candidate,
+    cut,
+    finished,
+    fit,
+    join,
+    ledger,
+    media_tokens,
+    present,
+    share,
+    suffix,
+)
+from acms.results import ContextItem, ContextItems
+from acms.write.episodes import Rules
+from tests.support.counters import COUNTERS, NAMES, Counting
+from tests.support.logs import Log, entry
+
+BYTES = Counting("bytes", lambda text: len(text.encode()))
+
+pieces = st.sampled_from(
+    [
+        "the orders service",
+        "PostgreSQL 18",
+        "数据库迁移",
+        "🙂🙂",
+        "  indented\n\n\tcode",
+        "\n",
+        " ",
+        "a",
+        "x" * 300,
+    ]
+)
+texts = st.lists(pieces, min_size=1, max_size=8).map(" ".join) | st.text(min_size=1, max_size=40)
+
+
+@st.composite
+def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
+    log = Log(counter.count, Rules(max_turns=draw(st.integers(2, 8))))
+    for _ in range(draw(st.integers(1, 14))):
+        text = draw(texts)
+        match draw(st.sampled_from(["say", "say", "call", "answer", "answer", "media", "edit", "summarise"])):
+            case "call":
+                calls = draw(st.sampled_from([["c1"], ["c1", "c2"]]))
+                log.say("assistant", draw(st.sampled_from(["", text])), calls=calls)
+            case "answer":
+                log.say(
+                    "tool", text * draw(st.sampled_from([1, 30])), answers=draw(st.sampled_from(["c1", "c2"]))
+                )
+            case "media":
+                log.say(
+                    "user",
+                    parts=[Text(text), Media("image/png", "s3://b/k", tokens=draw(st.integers(0, 900)))],
+                )
+            case "edit" if log.version and log.entries[-1].role is not None:
+                log.edit(log.version, text)
+            case "summarise" if log.version > 3:
+                log.summarise((1, 1), content=text)
+            case _:
+                log.say(
+                    draw(st.sampled_from(["user", "assistant", "system"])),
+                    text,
+                    actor=draw(st.sampled_from([None, "Sam", "a speaker with a long name: he"])),
+                    markers=draw(st.sampled_from([(), (), ("constraint",), ("goal", "custom:x")])),
+                )
+    return log
+
+
+@dataclass
+class Made:
+    """A plan and everything it was made from."""
+
+    counter: TokenCounter
+    budget: int
+    candidates: list[Candidate]
+    choose: Callable[[int], list[Choice]]
+    #: The newest unit must be shown.
+    latest: bool
+
+    def __post_init__(self) -> None:
+        self.frame = TextFrame(self.counter)
+        self.items, self.choices = finished(fit(self.choose, self.budget, self.counter, self.frame))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Made:
+    counter = draw(st.sampled_from(COUNTERS))
+    log = draw(logs(counter))
+    frame = TextFrame(counter)
+    ranked: list[Candidate] = []
+    for unit in log.units():
+        relevance = draw(st.sampled_from([0.0, 0.2, 0.5, 0.9]))
+        one = candidate(unit, Source.SIMILAR, frame)
+        ranked.append(one._replace(relevance=relevance, score=relevance))
+    budget = draw(st.integers(0, 120) | st.integers(0, 8000))
+    if draw(st.booleans()):
+        return Made(counter, budget, ranked, lambda limit: suffix(ranked, limit), True)
+    start = draw(st.integers(0, len(ranked)))
+    floor = draw(st.sampled_from([0.0, 0.4, 1.0]))
+    past, current = ranked[:start], ranked[start:]
+    return Made(counter, budget, ranked, lambda limit: share(past, current, limit, floor), bool(current))
+
+
+def joined(items: Sequence[ContextItem], budget: int = 0) -> str:
+    return ContextItems(items, budget=budget, ledger=ledger([], []), context="", version=0).text()
+
+
+@given(plans())
+def test_t28_items_and_their_joined_text_never_exceed_the_budget(made: Made) -> None:
+    assert sum(item.token_count for item in made.items) <= made.budget
+    assert made.counter.count(joined(made.items)) <= made.budget
+    assert all(item.token_count >= 0 for item in made.items)
+    assert joined(made.items) == join(made.items)
+    for _ in range(2):  # what was counted is kept
+        assert made.frame.joined(made.items) == made.counter.count(joined(made.items))
+
+
+@given(plans())
+def test_the_latest_is_always_in_and_flagged_when_it_was_cut(made: Made) -> None:
+    shown = {item.id: item for item in made.items}
+    if made.latest and made.candidates:
+        for one in made.candidates[-1].unit.entries:
+            assert one.id in shown
+    latest = {one.id for one in made.candidates[-1].unit.entries} if made.candidates else set()
+    excerpts = {choice.candidate.unit.entries[0].id for choice in made.choices if choice.rule == "excerpt"}
+    for item in made.items:
+        assert not item.truncated or item.id in latest | excerpts
+
+
+@given(plans())
+def test_what_is_not_flagged_is_shown_exactly_as_it_was_said(made: Made) -> None:
+    said = {one.id: one for candidate in made.candidates for one in candidate.unit.entries}
+    for item in made.items:
+        if not item.truncated:
+            assert (item.content, item.parts) == (said[item.id].content, said[item.id].parts)
+        else:
+            assert item.content == "" or item.content in said[item.id].content or CUT.strip() in item.content
+
+
+@given(plans())
+def test_tool_groups_are_shown_whole_or_not_at_all(made: Made) -> None:
+    shown = [item.id for item in made.items]
+    assert len(set(shown)) == len(shown)
+    for one in made.candidates:
+        members = [member.id for member in one.unit.entries]
+        assert [id for id in shown if id in members] in ([], members)
+
+
+@given(plans())
+def test_items_stand_in_the_order_of_the_log(made: Made) -> None:
+    order = [one.id for candidate in made.candidates for one in candidate.unit.entries]
+    assert [id for id in order if id in {item.id for item in made.items}] == [item.id for item in made.items]
+
+
+@given(plans())
+def test_the_same_plan_twice_is_the_same(made: Made) -> None:
+    again = finished(fit(made.choose, made.budget, made.counter, TextFrame(made.counter)))
+    assert again == (made.items, made.choices)
+
+
+@given(plans())
+def test_every_candidate_gets_exactly_one_verdict_with_a_reason(made: Made) -> None:
+    written = ledger(made.choices, [])
+    entries = [one.id for candidate in made.candidates for one in candidate.unit.entries]
+    assert len(written) == len(entries)
+    shown = {item.id for item in made.items}
+    for id in entries:
+        assert written.why(id).included == (id in shown)
+        assert written.why(id).rule
+        assert written.why(id).reason
+        assert (written.why_not(id) is None) == (id in shown)
+
+
+@given(plans())
+def test_everything_is_shown_when_everything_fits(made: Made) -> None:
+    everything = [item for choice in made.choose(10**9) for item in present(choice, made.counter, made.frame)]
+    room = sum(one.tokens for one in made.candidates)
+    if max(room, made.counter.count(join(everything))) <= made.budget:
+        assert [item.content for item in made.items] == [item.content for item in everything]
+        assert not any(item.truncated for item in made.items)
+
+
+@given(st.sampled_from(COUNTERS), texts, st.integers(-5, 400))
+def test_a_cut_text_fits_and_is_head_and_tail_of_the_text(
+    counter: TokenCounter, text: str, budget: int
+) -> None:
+    shorter = cut(text, budget, counter)
+    assert counter.count(shorter) <= max(0, budget)
+    if shorter not in ("", text):
+        marks = [index for index in range(len(shorter)) if shorter.startswith(CUT, index)]
+        splits = [(shorter[:index], shorter[index + len(CUT) :]) for index in marks]
+        assert any(text.startswith(head) and text.endswith(tail) for head, tail in splits)
+
+
+@given(st.integers(8, 300), st.integers(1, 400))
+def test_a_cut_uses_all_the_room_there_is(budget: int, more: int) -> None:
+    assert len(cut("x" * (budget + more), budget, BYTES).encode()) == budget
+
+
+def test_a_text_that_fits_is_not_cut_and_no_room_leaves_nothing() -> None:
+    assert cut("exactly", 7, BYTES) == "exactly"
+    assert cut("exactly", 0, BYTES) == cut("exactly", -3, BYTES) == ""
+
+
+@pytest.mark.parametrize("counter", COUNTERS, ids=NAMES)
+def test_a_megabyte_is_cut_in_no_time(counter: TokenCounter) -> None:
+    text = "line of output\n" * 70_000
+    shorter = cut(text, 500, counter)
+    assert counter.count(shorter) <= 500
+    assert shorter.startswith("line of") or counter.name == "constant"
+
+
+# ── shares ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ranked(*tokens: int, first: int = 1, score: float = 0.5, marked: Sequence[int] = ()) -> list[Candidate]:
+    """Candidates of exactly so many tokens, framed by nothing."""
+    return [
+        Candidate(
+            Unit((entry(version, tokens=size, markers=("goal",) if version in marked else ()),)),
+            Source.SIMILAR,
+            (size,),
+            size,
+            relevance=score,
+            score=score,
+        )
+        for version, size in enumerate(tokens, first)
+    ]
+
+
+def taken(choices: list[Choice]) -> list[int]:
+    return [choice.candidate.unit.version for choice in choices if choice.included]
+
+
+def test_the_current_episode_has_forty_percent_even_against_a_better_past() -> None:
+    past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10, score=0.9)
+    current = ranked(10, 10, 10, 10, 10, 10, 10, first=11)
+    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 14, 15, 16, 17]
+
+
+def test_what_the_current_episode_does_not_use_flows_to_the_past() -> None:
+    past = ranked(10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
+    assert taken(share(past, ranked(10, first=11), 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+
+
+def test_what_the_past_does_not_use_flows_back_to_the_current_episode() -> None:
+    current = ranked(10, 10, 10, 10, 10, 10, 10, 10, first=3)
+    assert taken(share(ranked(10, 10), current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_current_episode_larger_than_its_share_keeps_the_marked_and_the_newest() -> None:
+    past = ranked(10, 10, 10, 10, 10, 10)
+    current = ranked(10, 10, 10, 10, 10, 10, first=7, marked=[7])
+    assert taken(share(past, current, 100, 0.4)) == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
+
+
+def test_a_latest_message_above_the_floor_takes_from_the_past() -> None:
+    assert taken(share(ranked(30, 30), ranked(10, 70, first=3), 100, 0.4)) == [1, 4]
+
+
+def test_a_latest_message_larger_than_the_budget_is_cut_and_alone() -> None:
+    choices = share(ranked(10), ranked(10, 500, first=2), 100, 0.4)
+    assert taken(choices) == [3]
+    assert (choices[-1].rule, choices[-1].room) == ("cut", 100)
+
+
+def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
+    scores = (0.2, 0.9, 0.2, 0.5)
+    past = [one._replace(score=score) for one, score in zip(ranked(40, 40, 40, 40), scores, strict=True)]
+    assert taken(share(past, (), 100, 0.4)) == [2, 4]
+    assert taken(share(past, (), 120, 0.4)) == [1, 2, 4]
+
+
+def test_what_is_marked_and_answers_by_itself_has_a_share_of_the_past_but_not_the_first_place() -> None:
+    past = ranked(*[10] * 10, score=0.9)
+    for place, parts in ((8, {"message": 0.1}), (9, {"window": 0.2})):
+        past[place] = past[place]._replace(source=Source.MARKED, score=0.2, parts=parts)
+    assert taken(share(past, (), 50, 0.0)) == [1, 2, 3, 4, 9]
+    assert taken(share(past, (), 30, 0.0)) == [1, 2, 3]  # a quarter of it holds no message
+    large = [past[0]._replace(tokens=45, costs=(45,)), *past[1:]]
+    assert taken(share([large[0]._replace(score=0.95), *large[1:]], (), 50, 0.0)) == [1]
+
+
+def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
+    assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4)) == [1, 3, 4]
+
+
+def test_of_a_candidate_larger_than_half_the_budget_an_excerpt_is_taken() -> None:
+    choices = share(ranked(900, 20), ranked(30, first=3), 150, 0.4)
+    assert [(choice.rule, choice.room) for choice in choices] == [
+        ("excerpt", 50),
+        ("score", 0),
+        ("latest", 150),
+    ]
+    assert taken(choices) == [1, 2, 3]
+
+
+def test_only_the_best_may_be_excerpts_and_only_where_there_is_room() -> None:
+    scores = (0.2, 0.9, 0.8, 0.7)
+    past = [one._replace(score=score) for one, score in zip(ranked(*[900] * 4), scores, strict=True)]
+    assert [choice.rule for choice in share(past, (), 1000, 0.4)] == ["budget", "score", "excerpt", "budget"]
+    assert [choice.rule for choice in share(past, (), 600, 0.4)] == [
+        "budget",
+        "excerpt",
+        "excerpt",
+        "excerpt",
+    ]
+    assert taken(share(past, (), 40, 0.4)) == []
+
+
+def test_a_window_stops_at_the_first_message_that_does_not_fit() -> None:
+    choices = suffix(ranked(5, 50, 10, 10), 30)
+    assert taken(choices) == [3, 4]
+    assert [choice.rule for choice in choices] == ["contiguous", "budget", "window", "latest"]
+
+
+def test_nothing_to_choose_from_gives_nothing() -> None:
+    assert suffix([], 100) == share([], [], 100, 0.4) == []
+    assert finished(fit(lambda limit: [], 0, BYTES, TextFrame(BYTES))) == ([], [])
+
+
+# ── cutting a tool group ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown(log: Log, budget: int) -> list[ContextItem]:
+    frame = TextFrame(BYTES)
+    candidates = [candidate(unit, Source.WINDOW, frame) for unit in log.units()]
+    return finished(fit(lambda limit: suffix(candidates, limit), budget, BYTES, frame))[0]
+
+
+def test_of_a_group_too_large_the_results_are_cut_and_the_calls_kept() -> None:
+    log = Log(BYTES.count)
+    log.say("assistant", "let me look", calls=["c1", "c2"])
+    log.say("tool", "a" * 500, answers="c1")
+    log.say("tool", "short", answers="c2")
+    call, large, small = shown(log, 200)
+    assert (call.truncated, large.truncated, small.truncated) == (False, True, False)
+    assert call.parts == log.entries[0].parts
+    assert large.content.startswith("aaa")
+    assert CUT in large.content
+    assert [part.call_id for part in large.parts] == ["c1"]  # type: ignore[union-attr]
+    assert large.parts[0].output == large.content  # type: ignore[union-attr]
+
+
+def test_the_text_of_a_cut_message_with_several_results_is_not_lost() -> None:
+    log = Log(BYTES.count)
+    log.say("assistant", calls=["c1", "c2"])
+    log.say("tool", "b" * 300, answers=["c1", "c2"])
+    _, answer = shown(log, 200)
+    assert answer.truncated
+    assert "bbb" in "".join(part.output for part in answer.parts)  # type: ignore[union-attr]
+    assert [part.call_id for part in answer.parts] == ["c1", "c2"]  # type: ignore[union-attr]
+
+
+def test_a_group_whose_calls_alone_are_too_large_stays_as_empty_flagged_items() -> None:
+    log = Log(BYTES.count)
+    log.say("assistant", "thinking aloud " * 40, calls=["c1"])
+    log.say("tool", "x", answers="c1")
+    found = shown(log, 50)
+    assert [(item.content, item.truncated, item.token_count) for item in found] == [("", True, 0)] * 2
+
+
+def test_a_budget_of_nothing_still_names_the_latest() -> None:
+    log = Log(BYTES.count)
+    log.say("user", "hello")
+    (item,) = shown(log, 0)
+    assert (item.content, item.token_count, item.truncated) == ("", 0, True)
+
+
+def test_media_cost_what_their_sender_said() -> None:
+    assert (
+        media_tokens([Text("x"), Media("image/png", "ref", tokens=800), Media("image/png", "ref", tokens=5)])
+        == 805
+    )
+
+
+def test_a_frame_charges_the_speaker_and_the_separator() -> None:
+    frame = TextFrame(BYTES)
+    assert frame.cost(Role.USER, ()) == len("user: ") + 2
+    assert frame.cost(Role.USER, (), "Sam") == len("Sam: ") + 2
+    assert frame.cost(None, ()) == 2

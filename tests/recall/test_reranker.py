@@ -1,0 +1,333 @@
+"""A session with a reranker: it has the last word on the best of the past, and costs nothing but time when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from acms import ACMS, ACMSConfig, ConfigurationError, RecallConfig
+from acms.storage import MemoryStorage
+from acms.sync import ACMS as BlockingACMS
+from acms.testing.logs import noted, put
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+
+ABOUT = [
+    "orders run on PostgreSQL",
+    "orders of the database team",
+    "the cat sleeps all day",
+    "orders at noon",
+]
+QUERY = "which database runs orders?"
+
+
+class FakeReranker:
+    """Scores by shared letters of a word it is told to like; counts its calls; fails as it is told to."""
+
+    def __init__(self, like: str = "noon") -> None:
+        self.like = like
+        #: Query and texts of every call.
+        self.calls: list[tuple[str, list[str]]] = []
+        #: Raised, one a call, before there is an answer.
+        self.errors: list[Exception] = []
+        self.answer: Callable[[Sequence[str]], Any] | None = None
+        #: Calls wait for it.
+        self.gate: asyncio.Event | None = None
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        self.calls.append((query, list(texts)))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.answer is not None:
+            found: Sequence[float] = self.answer(texts)
+            return found
+        return [0.9 if re.search(self.like, text) else 0.4 for text in texts]
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, texts in self.calls for text in texts]
+
+
+async def talked(storage: Any, reranker: Any, name: str = "user_123", **given: Any) -> ACMS:
+    """A session with a past of four messages."""
+    session = session_on(storage, name, reranker=reranker, **given)
+    await fill(session, *ABOUT, close=True)
+    await fill(session, "now")
+    return session
+
+
+def scored(items: Sequence[Any]) -> list[tuple[str, float, float]]:
+    return [(item.content, item.relevance, item.score) for item in items]
+
+
+# ── who is a reranker ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Odd(FakeReranker):
+    def __init__(self, candidates: Any) -> None:
+        super().__init__()
+        self.candidates = candidates
+
+
+@pytest.mark.parametrize(
+    "reranker", [object(), "model", 5, FakeReranker, Odd(0), Odd(-1), Odd(1.5), Odd(True), Odd("8")]
+)
+def test_what_cannot_rerank_is_refused_by_the_constructor(reranker: Any) -> None:
+    with pytest.raises(ConfigurationError, match="reranker"):
+        ACMS("s", MemoryStorage(), reranker=reranker)
+
+
+def test_time_to_rerank_must_be_above_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="rerank_seconds"):
+        RecallConfig(rerank_seconds=0)
+
+
+# ── what it does ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_its_scores_are_the_relevance_and_stand_in_the_ledger(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with await talked(storage, reranker) as session:
+        items = await session.recall(QUERY, token_budget=500)
+        ((query, texts),) = reranker.calls
+        assert query == QUERY
+        assert texts[0] == "user: orders run on PostgreSQL"  # the best one first, under its speaker's name
+        past = {item.content: item for item in items if item.content != "now"}
+        assert past["orders at noon"].relevance == 0.9
+        assert past["orders run on PostgreSQL"].relevance == 0.4
+        assert past["orders at noon"].score > past["orders run on PostgreSQL"].score
+        verdict = items.ledger.why(past["orders at noon"].id)
+        assert verdict.parts["rerank"] == 0.9
+        assert verdict.parts["message"] > 0  # and what brought it before the reranker
+        assert items.ledger.warnings == ()
+
+
+async def test_what_it_likes_best_is_what_a_small_budget_holds(storage: Storage) -> None:
+    async with await talked(storage, FakeReranker(), words=True) as session:
+        items = await session.recall(QUERY, token_budget=6)
+        assert contents(items) == ["orders at noon", "now"]
+    async with session_on(storage, words=True) as plain:
+        items = await plain.recall(QUERY, token_budget=7)
+        assert contents(items) == ["orders run on PostgreSQL", "now"]
+
+
+async def test_markers_raise_its_scores_as_any_other(storage: Storage) -> None:
+    async with session_on(storage, reranker=FakeReranker("orders")) as session:
+        await session.ingest("user", "orders at noon", markers=["decision"])
+        await session.ingest("user", "orders at eight", markers=[])
+        await session.close_episode()
+        await session.ingest("user", "now")
+        marked, plain, _ = await session.recall("orders", token_budget=500)
+        assert (marked.relevance, plain.relevance) == (0.9, 0.9)
+        assert marked.score > plain.score
+
+
+@pytest.mark.parametrize(
+    ("query", "raised"),
+    [
+        ("Which database is his orders database?", True),
+        ("Which database is the orders database?", False),  # it stands above by itself
+        ("Which database do we use for orders?", False),
+    ],
+)
+async def test_what_takes_the_place_of_an_earlier_statement_stays_above_it(
+    storage: Storage, query: str, raised: bool
+) -> None:
+    async with session_on(storage, reranker=FakeReranker("PostgreSQL$|Oracle")) as session:
+        await fill(session, "The orders database is PostgreSQL")
+        await fill(session, "We switched the orders database to MySQL instead", "It rains.", close=True)
+        await fill(session, "now")
+        items = await session.recall(query, token_budget=500)
+        old, new, *_ = items
+        assert (old.content[-10:], new.content[-13:]) == ("PostgreSQL", "MySQL instead")
+        assert any(part.startswith("succeeds") for part in items.ledger.why(new.id).parts) == raised
+        assert (old.relevance, new.relevance) == (0.9, 0.9)
+        assert new.score > old.score
+
+
+async def test_only_the_best_candidates_are_asked_about(storage: Storage) -> None:
+    reranker = Odd(2)
+    async with await talked(storage, reranker) as session:
+        await session.recall(QUERY, token_budget=500)
+        assert len(reranker.texts) == 2
+    many = FakeReranker("point 7$")
+    async with session_on(storage, "many", reranker=many) as session:
+        await session.ingest_many([{"role": "user", "content": f"orders, point {n}"} for n in range(60)])
+        await session.close_episode()
+        await session.ingest("user", "now")
+        await session.recall("orders", token_budget=2000)
+        assert len(many.texts) == len(set(many.texts)) == 32
+
+
+async def test_the_least_relevance_is_that_of_the_reranker(storage: Storage) -> None:
+    async with await talked(storage, FakeReranker("noon|PostgreSQL")) as session:
+        items = await session.recall(QUERY, token_budget=500, min_relevance=0.8)
+        assert contents(items) == ["orders run on PostgreSQL", "orders at noon", "now"]
+        left_out = [one for one in items.ledger if one.rule == "min_relevance"]
+        assert [one.parts["rerank"] for one in left_out] == [0.4, 0.4]
+
+
+async def test_facts_are_scored_beside_messages(storage: Storage) -> None:
+    reranker = FakeReranker("2 TB")
+    async with await talked(storage, reranker) as session:
+        context = await session._shared.storage.context("user_123")
+        await put(storage, context, noted("the orders database has 2 TB"))
+        items = await session.recall(QUERY, token_budget=500)
+        assert "the orders database has 2 TB" in reranker.texts
+        assert (items[0].source, items[0].relevance) == ("fact", 0.9)
+
+
+async def test_every_door_that_recalls_asks_it(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with await talked(storage, reranker, words=True) as session:
+        version = (await session.get_session_stats()).version
+        before = scored(await session.recall(QUERY, token_budget=500))
+        await fill(session, "orders moved to noon", close=True)
+        assert scored(await session.at(version).recall(QUERY, token_budget=500)) == before
+        assert len(reranker.calls) == 2
+        child = await session.fork(at=version)
+        assert scored(await child.recall(QUERY, token_budget=500)) == before
+        await session.ingest_many([{"role": "user", "content": f"something else {n}"} for n in range(30)])
+        written = await session.messages(QUERY, budget=100)
+        assert "orders at noon" in str(written)
+        assert len(reranker.calls) == 4
+        other = session_on(storage, "other", reranker=reranker, words=True)
+        await other.recall(QUERY, token_budget=500, scope="namespace")
+        assert scored(await session.recall(QUERY, token_budget=500)) == scored(
+            await session.recall(QUERY, token_budget=500)
+        )
+
+
+def test_blocking_code_has_it_too() -> None:
+    reranker = FakeReranker()
+    with BlockingACMS("s", MemoryStorage(), reranker=reranker) as session:
+        for text in ABOUT:
+            session.ingest("user", text)
+        session.close_episode()
+        session.ingest("user", "now")
+        assert 0.9 in [item.relevance for item in session.recall(QUERY, token_budget=500)]
+
+
+# ── what it never sees ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_blocked_message_is_never_shown_to_it(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with session_on(storage, reranker=reranker) as session:
+        await session.ingest("user", "the orders database has the password tiger", privacy="block")
+        await fill(session, *ABOUT)
+        calls = [{"id": "c", "name": "orders", "arguments": "{}"}]
+        await session.ingest("assistant", "let me see the orders database", tool_calls=calls)
+        await session.ingest("tool", "orders database key: lion", tool_call_id="c", privacy="block")
+        await session.close_episode()
+        await session.ingest("user", "now")
+        items = await session.recall(QUERY, token_budget=2000)
+        said = " ".join(reranker.texts)
+        assert "tiger" not in said
+        assert "lion" not in said
+        assert "let me see" not in said  # a tool turn is one
+        (blocked, *_) = [verdict for verdict in items.ledger if verdict.version == 1]
+        assert "rerank" not in blocked.parts
+
+
+async def test_nothing_to_ask_is_no_question(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with session_on(storage, reranker=reranker) as session:
+        await session.recall("orders")
+        await fill(session, "now")
+        await session.recall("orders")
+        assert await session.messages("orders", budget=1000) == [{"role": "user", "content": "now"}]
+        assert reranker.calls == []
+
+
+# ── when it fails ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+GARBAGE: dict[str, Callable[[Sequence[str]], Any]] = {
+    "too few": lambda texts: [0.5] * (len(texts) - 1),
+    "too many": lambda texts: [0.5] * (len(texts) + 1),
+    "nan": lambda texts: [float("nan")] * len(texts),
+    "infinite": lambda texts: [float("inf")] * len(texts),
+    "above": lambda texts: [1.5] * len(texts),
+    "below": lambda texts: [-0.5] * len(texts),
+    "none": lambda texts: None,
+    "some none": lambda texts: [None] * len(texts),
+    "nothing": lambda texts: [],
+    "a text": lambda texts: "1" * len(texts),
+    "texts": lambda texts: ["high"] * len(texts),
+    "mappings": lambda texts: [{"score": 0.5}] * len(texts),
+    "a number": lambda texts: 0.5,
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_an_answer_that_is_no_scores_changes_nothing_and_leaves_a_warning(
+    storage: Storage, garbage: str
+) -> None:
+    reranker = FakeReranker()
+    reranker.answer = GARBAGE[garbage]
+    async with await talked(storage, reranker) as session, session_on(storage) as plain:
+        items = await session.recall(QUERY, token_budget=500)
+        assert scored(items) == scored(await plain.recall(QUERY, token_budget=500))
+        (warning,) = items.ledger.warnings
+        assert warning.startswith("the reranker FakeReranker ")
+        assert len(reranker.calls) == 1
+
+
+async def test_one_that_fails_is_tried_again_as_the_config_says(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with await talked(storage, reranker) as session:
+        reranker.errors = [ConnectionError(), TimeoutError()]
+        assert (await session.recall(QUERY, token_budget=500))[-2].relevance == 0.9
+        assert len(reranker.calls) == PATIENT.max_attempts
+        reranker.errors = [ConnectionError() for _ in range(PATIENT.max_attempts)]
+        items = await session.recall(QUERY, token_budget=500)
+        assert items.ledger.warnings == ("the reranker FakeReranker did not answer: ranked without it",)
+        reranker.errors = [ValueError("secret")]
+        items = await session.recall(QUERY, token_budget=500)
+        assert len(reranker.calls) == 2 * PATIENT.max_attempts + 1
+        assert "secret" not in str(items.ledger.warnings)
+
+
+async def test_one_that_hangs_delays_a_recall_by_its_time_and_no_longer(storage: Storage) -> None:
+    reranker = FakeReranker()
+    config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, recall=RecallConfig(rerank_seconds=0.05))
+    async with await talked(storage, reranker, config=config) as session, session_on(storage) as plain:
+        reranker.gate = asyncio.Event()
+        async with asyncio.timeout(10):
+            items = await session.recall(QUERY, token_budget=500)
+            assert scored(items) == scored(await plain.recall(QUERY, token_budget=500))
+            assert items.ledger.warnings == ("the reranker FakeReranker did not answer: ranked without it",)
+            written = await session.messages(QUERY, budget=1000)
+            assert written == await plain.messages(QUERY, budget=1000)
+        reranker.gate.set()
+        assert (await session.recall(QUERY, token_budget=500)).ledger.warnings == ()
+
+
+async def test_a_recall_that_is_given_up_gives_up_the_question(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with await talked(storage, reranker) as session:
+        reranker.gate = asyncio.Event()
+        task = asyncio.ensure_future(session.recall(QUERY, token_budget=500))
+        while not reranker.calls:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_what_is_erased_while_it_thinks_is_not_shown(storage: Storage) -> None:
+    reranker = FakeReranker()
+    async with await talked(storage, reranker) as session:
+        (noon,) = [one.id for one in (await session.history()).entries if one.preview == "orders at noon"]
+        reranker.gate = asyncio.Event()
+        task = asyncio.ensure_future(session.recall(QUERY, token_budget=500))
+        while not reranker.calls:
+            await asyncio.sleep(0)
+        await session.erase(noon)
+        reranker.gate.set()
+        assert "orders at noon" not in contents(await task)

@@ -1,0 +1,109 @@
+"""Several statements about one thing in one answer: each is stored, and the last one is in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acms.facts.consolidate import ROUNDS, rounds
+from acms.knowledge import Proposal, Reflection
+from acms.ports import ReflectionRequest
+from acms.providers import OfflineReflector
+from tests.support.talk import fill, session_on
+
+
+def at(value: str, turn: int = 0, **given: Any) -> Proposal:
+    given = {"cardinality": "one", "sources": (turn,) if turn else (), **given}
+    return Proposal(
+        content=f"The API runs on {value}.", subject="API", attribute="framework", value=value, **given
+    )
+
+
+def test_an_answer_is_divided_where_it_contradicts_itself() -> None:
+    assert rounds([], []) == [[]]
+    assert rounds([at("Flask"), at("Flask"), at("Django"), at("Flask")], []) == [[0, 1], [2], [3]]
+    assert rounds([at("Flask", cardinality="many"), at("Django", cardinality="many")], []) == [[0, 1]]
+    named = [at("Flask", action="update", fact_id="f"), at("Django", action="update", fact_id="f")]
+    assert rounds(named, []) == [[0], [1]]
+
+
+def test_what_is_said_and_ended_in_one_answer_is_stored_first() -> None:
+    many = at("Flask", cardinality="many")
+    gone = at("Flask", cardinality="many", action="remove")
+    assert rounds([many, gone, at("Django", cardinality="many")], []) == [[0], [1, 2]]
+    assert rounds([many, at("Django", cardinality="many", action="remove")], []) == [[0, 1]]
+    named = [at("Flask", action="update", fact_id="f"), at("Flask", action="remove", fact_id="f")]
+    assert rounds(named, []) == [[0], [1]]
+
+
+def test_what_cannot_be_read_divides_nothing() -> None:
+    broken: Any = Proposal(content="x", subject=None, cardinality="one")  # type: ignore[arg-type]
+    assert rounds([broken, at("Flask"), broken], []) == [[0, 1, 2]]
+
+
+def test_an_answer_is_divided_into_few_parts() -> None:
+    found = rounds([at(str(number)) for number in range(50)], [])
+    assert len(found) == ROUNDS
+    assert [index for part in found for index in part] == list(range(50))
+
+
+class Changing:
+    """Says that the API ran on Flask and then on FastAPI."""
+
+    model = "changing"
+
+    async def reflect(self, request: ReflectionRequest) -> Reflection:
+        said = {
+            word: turn.version for turn in request.turns for word in ("Flask", "FastAPI") if word in turn.text
+        }
+        return Reflection(proposals=tuple(at(word, version) for word, version in said.items()))
+
+
+async def test_a_correction_read_together_with_what_it_corrects_keeps_history_and_leaves_no_stale_text(
+    storage: Any,
+) -> None:
+    async with session_on(storage, reflector=Changing()) as session:
+        await fill(
+            session, "We built the API with Flask.", "Fine.", "It runs on FastAPI now.", "Good.", close=True
+        )
+        await session.wait_pending()
+        assert [fact.value for fact in await session.facts()] == ["FastAPI"]
+        old, new = await session.facts(history=True)
+        assert (old.value, new.value) == ("Flask", "FastAPI")
+        assert old.retired is not None
+        assert old.retired.reason == "updated"
+        assert new.replaces == (old.id,)
+        await fill(session, "What a day.", "Yes.")
+        shown = [
+            item.content for item in await session.recall("what is the API built with?", token_budget=500)
+        ]
+        assert not [text for text in shown if "Flask." in text]
+        await session.undo(new.version)
+        assert [fact.value for fact in await session.facts()] == ["Flask"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "old", "new", "reason"),
+    [
+        (
+            "We use Flask for the API.",
+            "We are switching from Flask to FastAPI.",
+            "Flask",
+            "FastAPI",
+            "updated",
+        ),
+        ("We use Flask.", "We are switching from Flask to FastAPI.", "Flask", "FastAPI", "removed"),
+        ("We use Flask.", "We no longer use Flask.", "Flask", "", "removed"),
+        ("The cache layer is Redis.", "Redis is no longer needed.", "Redis", "", "removed"),
+    ],
+)
+async def test_what_the_rules_find_and_see_end_in_one_episode_has_a_history(
+    storage: Any, first: str, then: str, old: str, new: str, reason: str
+) -> None:
+    async with session_on(storage, reflector=OfflineReflector()) as session:
+        await fill(session, first, "Fine.", "What a day.", "Yes.", then, "Good.", close=True)
+        await session.wait_pending()
+        assert [fact.value for fact in await session.facts()] == ([new] if new else [])
+        before = (await session.facts(history=True))[0]
+        assert (before.value, before.retired is not None and before.retired.reason) == (old, reason)

@@ -1,0 +1,407 @@
+"""Meaning: the best cosine of an entry, by vectors of one space only, exactly or by sign bits first."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from acms.log.in_force import Cover
+from acms.recall import vector_score
+from acms.recall.candidates import Terms, offer
+from acms.recall.corpus import Field
+from acms.recall.index import Segment
+from acms.recall.planner import TextFrame, share
+from acms.recall.rank import Question, alike, rank
+from acms.recall.vector_score import answered, by_meaning, cosines, risen, usual
+from acms.recall.vectors import BLOCK, Vectors, signs
+from acms.text.markers import WEIGHTS
+from tests.recall.test_planner import BYTES
+from tests.support.indexes import Row, built, field_of, half, packed, snapshot, unit
+from tests.support.logs import entry
+from tests.support.stories import embedded, randoms, told
+
+FRAME = TextFrame(BYTES)
+
+
+def drawn(seed: int, *shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def messages(count: int, word: str = "x") -> Field:
+    return field_of([entry(version, f"{word}{version}") for version in range(1, count + 1)])
+
+
+def with_vectors(count: int, rows: list[Row], space: str = "s") -> Field:
+    entries = [entry(version, f"x{version}") for version in range(1, count + 1)]
+    return field_of(entries, rows, space)
+
+
+# ── cosines ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 40))
+def test_the_meaning_of_an_entry_is_that_of_the_whole_and_of_its_best_part(
+    random: Random, steps: int
+) -> None:
+    log = told(random, steps)
+    rows = embedded(random, log)
+    field = field_of(log.entries, rows)
+    query = unit(drawn(random.getrandbits(30), 24))
+    found = by_meaning(field, "s", query)
+    expected: dict[int, list[float]] = {}
+    for version, _, data in sorted(rows, key=lambda row: row[:2]):
+        place = field.place_of(version - 1)
+        if data and place >= 0:
+            vector = np.frombuffer(data, "<f2").astype(np.float64)
+            expected.setdefault(place, []).append(float(vector @ query / np.linalg.norm(vector)))
+    again = cosines(field, "s", query, np.arange(len(field)))
+    for place in range(len(field)):
+        if place in expected:
+            for one in (found, again):
+                assert float(one.whole[place]) == pytest.approx(expected[place][0], abs=1e-5)
+                assert float(one.best[place]) == pytest.approx(max(expected[place]), abs=1e-5)
+        else:
+            for one in (found, again):
+                assert np.isnan([one.whole[place], one.best[place]]).all()
+    assert found.exact
+    assert found.known == len(expected)
+
+
+def test_spaces_are_never_compared() -> None:
+    field = with_vectors(3, [(1, 0, half([1, 0, 0, 0]))], "a/4")
+    segment = field.snapshot.pieces[0][1]
+    segment.add_vectors("b/2", [(2, 0, half([1, 0])), (3, 0, half([0, 1]))])
+    field = Field(snapshot(segment), Cover([]))
+    query = np.array([1, 0], np.float32)
+    assert np.isnan(by_meaning(field, "b/2", query).best).tolist() == [True, False, False]
+    assert np.isnan(by_meaning(field, "c/2", query).best).all()
+    assert np.isnan(by_meaning(field, "a/4", query).best).all()
+    found = rank(field, Question.of("", "b/2", query))
+    assert found.places[0] == 1
+    assert found.coverage == pytest.approx(2 / 3)
+    assert found.relevance(0) == 0
+
+
+def test_a_vector_of_another_length_is_left_out() -> None:
+    field = with_vectors(3, [(1, 0, half([1, 0])), (2, 0, half([1, 0, 0])), (3, 0, b"")])
+    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).best).tolist() == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_an_entry_without_content_may_come_first() -> None:
+    """Its row has no bytes: it says that there is nothing to embed, not how long the others are."""
+    segment = built(packed([entry(1, ""), entry(2, "x")]))
+    segment.add_vectors("s", [(1, 0, b"")])
+    segment.add_vectors("s", [(2, 0, half([1, 0]))])
+    found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    assert np.isnan(found.best).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("copies", [BLOCK - 2, BLOCK - 1, BLOCK])
+def test_a_question_that_is_a_candidate_itself_answers_alike_wherever_its_vectors_lie(copies: int) -> None:
+    """Also across the end of a block: it is compared once, for itself and for the reply to it."""
+    log = [entry(1, "hello"), entry(2, "which cat do you like?"), entry(3, "the red one")]
+    rest = [(2, 0, half([0.8, 0.6])), (2, 1, half([0.6, 0.8])), (3, 0, half([0.6, -0.8]))]
+    asked = Question.of("zebra", "s", np.array([1, 0], np.float32))
+    near, far = (
+        rank(field_of(log, [*((1, part, half([0, 1])) for part in range(count)), *rest]), asked)
+        for count in (1, copies)
+    )
+    every = np.arange(3)
+    assert far.meaning(every).tolist() == near.meaning(every).tolist()
+    assert near.meaning(every)[1] > 0
+
+
+def test_an_entry_keeps_the_vectors_that_came_first() -> None:
+    segment = built(packed([entry(1, "x")]))
+    segment.add_vectors("s", [(1, 0, half([1, 0]))])
+    segment.add_vectors("s", [(1, 0, half([0, 1]))])
+    found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
+    assert found.best.tolist() == [1.0]
+
+
+def test_a_vector_of_zeros_is_like_nothing() -> None:
+    field = with_vectors(2, [(1, 0, half([0, 0])), (2, 0, half([0, 1]))])
+    for query in ([1.0, 0.0], [0.0, 0.0]):
+        found = rank(field, Question.of("", "s", np.array(query, np.float32)))
+        assert [found.relevance(place) for place in range(2)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dimension", [1, 8, 63, 64, 65, 384])
+def test_signs_are_the_signs(dimension: int) -> None:
+    vectors = drawn(1, 20, dimension)
+    codes = signs(vectors)
+    assert codes.shape == ((dimension + 63) // 64, 20)
+    differ = [
+        sum(int(row[0] ^ row[other]).bit_count() for row in codes.astype(object)) for other in range(20)
+    ]
+    expected = [int(((vectors[0] > 0) != (vectors[other] > 0)).sum()) for other in range(20)]
+    assert differ == expected
+
+
+@pytest.mark.parametrize("dimension", [8, 192, 200, 384])
+@pytest.mark.parametrize("most", [1, 9, 70])
+def test_signs_in_which_vectors_differ_are_counted_by_document(dimension: int, most: int) -> None:
+    random = Random(most)
+    sizes = [random.choice([1, random.randint(1, most)]) for _ in range(300)] + [most] * 100
+    values = drawn(most, sum(sizes), dimension)
+    vectors = Vectors(dimension)
+    owners = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    vectors.extend((owner, 0, half(row)) for owner, row in zip(owners, values, strict=True))
+    query = drawn(1, dimension)
+    for count in (1, 200, len(sizes)):  # the first ones, as a snapshot sees them
+        total = sum(sizes[:count])
+        differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
+        begin = np.cumsum([0, *sizes[: count - 1]])
+        whole, least = vectors.apart(signs(query[None, :])[:, 0], count)
+        assert whole.tolist() == differ[begin].tolist()
+        assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
+
+
+def test_vectors_fill_blocks_and_are_found_again() -> None:
+    vectors = Vectors(3)
+    values = drawn(2, BLOCK + 700, 3)
+    rows = [(n, 0, half(value)) for n, value in enumerate(values)]
+    for start in (0, 1, 700, 4095, 4097, 4700):
+        end = next((n for n in (1, 700, 4095, 4097, 4700, len(rows)) if n > start), len(rows))
+        vectors.extend(rows[start:end])
+    assert (vectors.count, len(vectors.blocks)) == (len(rows), 2)
+    places = np.array([0, 4795, 4095, 4096, 17])
+    expected = values / np.linalg.norm(values, axis=1)[:, None]
+    assert vectors.rows(places) == pytest.approx(expected[places], abs=2e-3)
+    assert vectors.bytes > 2 * BLOCK * 3 * 4
+
+
+# ── both signals ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def distracted() -> tuple[list[str], NDArray[np.float32], NDArray[np.float32]]:
+    """A thousand messages of common words, their vectors, and a query vector as unlike them as usual."""
+    random = Random(3)
+    vocabulary = [f"w{n}" for n in range(300)]
+    contents = [" ".join(random.choices(vocabulary, k=18)) for _ in range(1000)]
+    vectors = drawn(4, 1000, 64) + 0.6
+    return contents, vectors, unit(drawn(5, 64) + 0.6)
+
+
+def test_a_perfect_word_comes_first_although_no_vector_speaks_for_it() -> None:
+    contents, vectors, query = distracted()
+    contents[400] = "xk47"
+    vectors[400] -= query * (vectors[400] @ query)
+    entries = [entry(n, text) for n, text in enumerate(contents, 1)]
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
+    found = rank(field_of(entries, rows), Question.of("xk47", "s", query))
+    assert found.places[0] == 400
+    assert "meaning" not in found.parts(400)
+
+
+def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
+    contents, vectors, query = distracted()
+    contents[400] = "azure"
+    vectors[400] = query
+    entries = [entry(n, text) for n, text in enumerate(contents, 1)]
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
+    found = rank(field_of(entries, rows), Question.of("w1 w2 w3 w4", "s", query))
+    assert found.places[0] == 400
+    assert found.relevance(400) > 0.9
+
+
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 30), st.sampled_from(["orders database", "", "zanzibar"]))
+def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int, query: str) -> None:
+    log = told(random, steps)
+    rows = embedded(random, log)
+    vector = unit(drawn(random.getrandbits(30), 24))
+    if rows and rows[0][2] and random.random() < 0.5:
+        vector = unit(np.frombuffer(rows[0][2], "<f2").astype(np.float32))
+    field = field_of(log.entries, rows)
+    found = rank(field, Question.of(query, "s", vector))
+    for place in range(len(field)):
+        assert 0 <= found.relevance(place) <= 1
+        assert 0 <= found.score(place, 0.7) < 1
+    assert 0 <= found.coverage <= 1
+
+
+def test_what_follows_a_question_has_some_of_its_meaning() -> None:
+    query = np.array([1, 0, 0, 0], np.float32)
+    vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
+    entries = [entry(n, text) for n, text in enumerate(("a?", "b", "c", "d"), 1)]
+    field = field_of(entries, [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)])
+    found = rank(field, Question.of("zanzibar", "s", query))
+    assert "meaning" in found.parts(1)
+    assert "meaning" not in found.parts(3)
+
+
+def test_the_whole_and_the_best_part_both_count() -> None:
+    query = np.array([1, 0, 0, 0], np.float32)
+    one, other, some = [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]
+    rows = [
+        (1, 0, half(some)), (1, 1, half(one)), (1, 2, half(other)),
+        (2, 0, half(some)),
+        (3, 0, half(other)), (3, 1, half(one)),
+        (4, 0, half(one)),
+    ]  # fmt: skip
+    found = rank(with_vectors(4, rows), Question.of("zanzibar", "s", query))
+    assert found.places.tolist() == [3, 0, 1, 2]
+    assert found.relevance(3) == pytest.approx(1)
+
+
+def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
+    entries = [entry(1, "orders"), *(entry(n, "x") for n in range(2, 9))]
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(6, 7, 16), 2)]
+    found = rank(field_of(entries, rows), Question.of("orders", "s", unit(drawn(7, 16))))
+    assert found.places[0] == 0
+    assert found.coverage == pytest.approx(7 / 8)
+
+
+# ── sign bits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def clustered(seed: int, count: int = 3000, dimension: int = 256) -> tuple[Field, NDArray[np.float32]]:
+    """A log of many vectors around sixty topics, and queries about these."""
+    topics = drawn(seed, 60, dimension)
+    random = np.random.default_rng(seed)
+    of = random.integers(0, 60, count)
+    vectors = topics[of] + 0.8 * drawn(seed + 1, count, dimension)
+    entries = [
+        entry(n, f"t{topic} w{n % 97} w{n % 31}", tokens=20, episode=n // 5)
+        for n, topic in enumerate(of.tolist(), 1)
+    ]
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
+    queries = topics[:8] + 0.9 * drawn(seed + 2, 8, dimension)
+    return field_of(entries, rows), np.stack([unit(query) for query in queries])
+
+
+def kept(field: Field, asked: Question) -> set[int]:
+    terms = Terms(weights=WEIGHTS, episode=False)
+    offered = offer(field, rank(field, asked), terms, FRAME)
+    return {choice.candidate.unit.version for choice in share(offered.past, (), 2000, 0.0) if choice.included}
+
+
+def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    field, queries = clustered(11)
+    tops, sets = [], []
+    for number, query in enumerate(queries):
+        asked = Question.of(f"w{number} w{number + 7}", "s", query)
+        monkeypatch.setattr(vector_score, "EXACT", 10**6)
+        exact, exactly = rank(field, asked), kept(field, asked)
+        monkeypatch.setattr(vector_score, "EXACT", 10)
+        coded, roughly = rank(field, asked), kept(field, asked)
+        assert not by_meaning(field, "s", query).exact
+        tops.append(len({*exact.places[:10].tolist()} & {*coded.places[:10].tolist()}) / 10)
+        sets.append(len(exactly & roughly) / len(exactly))
+        assert len(coded.places) == 256
+        level = usual(field, "s", query, by_meaning(field, "s", query))
+        true = cosines(field, "s", query, coded.places)
+        weights = field.weights
+        whole, best = risen(true.whole, level.whole), risen(true.best, level.best)
+        expected = answered(whole, best, None, weights) * weights.meaning
+        for place, meant in zip(coded.places.tolist(), expected.tolist(), strict=True):
+            assert coded.parts(place).get("meaning", 0.0) == pytest.approx(meant, abs=1e-4)
+    assert np.mean(tops) >= 0.95
+    assert np.mean(sets) >= 0.95
+
+
+def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    from acms.recall.index import Snapshot
+    from tests.support.logs import CONTEXT
+
+    monkeypatch.setattr(vector_score, "EXACT", 10)
+    field = with_vectors(30, [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 30, 16), 1)])
+    segment: Segment = field.snapshot.pieces[0][1]
+    query = unit(drawn(9, 16))
+    assert not by_meaning(field, "s", query).exact
+    assert by_meaning(Field(Snapshot([(CONTEXT, segment, 10)]), Cover([])), "s", query).exact
+
+
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 40))
+def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random: Random, steps: int) -> None:
+    log = told(random, steps)
+    field = field_of(log.entries, embedded(random, log, 64))
+    query = unit(drawn(random.getrandbits(30), 64))
+    levels = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.recall.vectors.SUMMED", 4)
+        for limit in (0, 1 << 30):
+            patch.setattr(vector_score, "EXACT", limit)
+            levels.append(usual(field, "s", query, by_meaning(field, "s", query)))
+    rough, exact = levels
+    assert rough.whole == pytest.approx(exact.whole, abs=0.0011)  # both are rounded
+    assert rough.best == pytest.approx(exact.best, abs=0.0011)  # so few entries are all in the sample
+
+
+@given(randoms, st.integers(1, 30))
+def test_the_sum_of_some_vectors_is_the_sum(random: Random, count: int) -> None:
+    """Whatever is in it: sums are kept of a few at a time, and what is out of most of these is taken away again."""
+    drawing = np.random.default_rng(random.getrandbits(32))
+    vectors = Vectors(12)
+    expected = []
+    for document in range(count):
+        rows = [half(drawing.normal(size=12)) for _ in range(random.randint(1, 3))]
+        vectors.extend([(document, part, row) for part, row in enumerate(rows)])
+        expected.append(unit(np.frombuffer(rows[0], "<f2").astype(np.float32)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acms.recall.vectors.SUMMED", 4)
+        for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+            size = random.randint(0, count)
+            inside = drawing.random(size) < share
+            wanted = sum((expected[place] for place in np.flatnonzero(inside)), np.zeros(12))
+            assert vectors.total(inside) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_score, "EXACT", 0)
+    segment = built(packed([entry(1, "x"), entry(2, "y")]))
+    segment.add_vectors("s", [(n, part, half([1, part])) for n in (1, 2) for part in (0, 1)])
+    segment.blanked.update((0, 1))
+    found = rank(Field(snapshot(segment), Cover([])), Question.of("x", "s", np.array([1, 0], np.float32)))
+    assert len(found.places) == 0
+
+
+def test_of_short_entries_more_are_compared_than_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_score, "EXACT", 0)
+    monkeypatch.setattr("acms.recall.rank.RESCORED", range(10, 31))
+    compared: list[int] = []
+    monkeypatch.setattr("acms.recall.rank.cosines", lambda *of: compared.append(len(of[-1])) or cosines(*of))
+    rows = [(n, 0, half(vector)) for n, vector in enumerate(drawn(8, 60, 16), 1)]
+    for tokens in (5, 16, 4000):
+        entries = [entry(n, f"x{n}", tokens=tokens) for n in range(1, 61)]
+        rank(field_of(entries, rows), Question.of("y", "s", unit(drawn(9, 16))), 2)
+    assert compared == [30, 20, 10]
+
+
+# ── saying the same ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def families(*said: tuple[str, NDArray[np.float32]]) -> int:
+    """How many different things are said."""
+    entries = [entry(n, text) for n, (text, _) in enumerate(said, 1)]
+    rows = [(n, 0, half(vector)) for n, (_, vector) in enumerate(said, 1)]
+    field = field_of(entries, rows)
+    found = rank(field, Question.of("orders", "s", unit(said[0][1])))
+    assert found.places[0] == 0
+    return len(set(alike(field, found)))
+
+
+def test_entries_whose_vectors_coincide_say_the_same() -> None:
+    one, other = drawn(12, 2, 64)
+    near = one + 0.05 * other
+    assert families(("orders are late", one), ("x", other), ("delayed purchases", near)) == 2
+    assert families(("orders are late", one), ("x", other), ("purchases", one + 2 * other)) == 3
+    assert families(("orders late", one), ("x", other), ("delayed", near), ("delayed", one)) == 2
+
+
+@pytest.mark.parametrize("text", ["delayed 5 purchases", "purchases not delayed"])
+def test_but_not_when_a_number_or_a_negation_differs(text: str) -> None:
+    one, other = drawn(13, 2, 64)
+    assert families(("orders are late", one), ("x", other), (text, one)) == 3

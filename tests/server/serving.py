@@ -1,0 +1,118 @@
+"""A real server over loopback: uvicorn in a thread of the test process, and a client that calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+import uvicorn
+
+from acms.config import ACMSConfig
+from acms.server import App, ServerConfig, create_app
+from acms.server.tenants import Tenant
+from tests.support.talk import LONG_EPISODES, PATIENT
+
+T = TypeVar("T")
+
+OPEN = ServerConfig(auth="off")
+"""No key is needed: what is asked for is seen by everybody on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A service that runs, and a client of it whose paths begin below /api/v1."""
+
+    app: App
+    #: Of the server, without a slash at its end: `service.url + "/health"`.
+    url: str
+    client: httpx2.Client
+    #: The event loop it runs on, in a thread of its own.
+    loop: asyncio.AbstractEventLoop
+
+    def inside(self, work: Callable[[Tenant], Awaitable[T]]) -> T:
+        """Do something with the data it serves without a key, past its routes: what only the engine can set up."""
+
+        async def worked() -> T:
+            return await work(await self.app.stores.of(self.app.config.tenant))
+
+        return asyncio.run_coroutine_threadsafe(worked(), self.loop).result(30)
+
+    def create(self, **body: Any) -> str:
+        """Create a context and return its id."""
+        reply = self.client.post("/contexts", json=body)
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["data"]["id"])
+
+    def say(self, context: str, *contents: str, role: str = "user") -> list[dict[str, Any]]:
+        """Append messages and return them as they were stored."""
+        body = {"messages": [{"role": role, "content": content} for content in contents]}
+        reply = self.client.post(f"/contexts/{context}/messages", json=body)
+        assert reply.status_code == 201, reply.text
+        return list(reply.json()["data"])
+
+    def talk(self, *contents: str, **body: Any) -> str:
+        """Create a context that holds messages of a user, and return its id."""
+        context = self.create(**body)
+        if contents:
+            self.say(context, *contents)
+        return context
+
+    def get(self, path: str, **query: Any) -> Any:
+        """Return what a path answers with 200."""
+        reply = self.client.get(path, params=query)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so also when it failed."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            await super().startup(sockets)
+        finally:
+            self.listens.set()
+
+
+@contextmanager
+def serving(
+    url: str, config: ServerConfig = OPEN, *, headers: Any = None, **given: Any
+) -> Generator[Service]:
+    """Serve a store on a free port until the block ends; `given` are the engine, the embedder… of `create_app`.
+
+    Unless an engine is given, episodes end only by hand and what fails is tried again at once.
+    """
+    given.setdefault("engine", ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT))
+    app = create_app(url, config, **given)
+    listening = socket.socket(
+        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sends at once on these
+    listening.bind(("127.0.0.1", 0))
+    server = _Server(
+        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, lifespan="on")
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="service")
+    thread.start()
+    try:
+        assert server.listens.wait(30)
+        assert server.started, "the service did not start"
+        at = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with httpx2.Client(base_url=f"{at}/api/v1", headers=headers, timeout=30, verify=False) as client:
+            yield Service(app=app, url=at, client=client, loop=server.loop)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+        assert not thread.is_alive(), "the service does not stop"

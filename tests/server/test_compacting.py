@@ -1,0 +1,171 @@
+"""Compaction, policy and jobs over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.document import documented
+from tests.server.serving import Service
+
+SAID = [
+    f"Point {number} of the plan is that the orders service gets a table number {number}."
+    for number in range(12)
+]
+
+
+@pytest.fixture(scope="module")
+def one(sqlite_service: Service) -> Service:
+    """A service, every answer of which is held against its document."""
+    return documented(sqlite_service)
+
+
+def _compact(service: Service, context: str, wait: str = "wait=20", **policy: Any) -> Any:
+    return service.client.post(f"/contexts/{context}/compact", json=policy, headers={"Prefer": wait})
+
+
+def _texts(service: Service, context: str) -> list[str]:
+    reply = service.client.post(f"/contexts/{context}/chat", json={"query": "plan", "budget": 4000})
+    return [one["content"] for one in reply.json()["data"]["messages"]]
+
+
+def test_a_compaction_can_be_waited_for(service: Service) -> None:
+    context = service.talk(*SAID)
+    reply = _compact(service, context, preserveRecentCount=2)
+    assert (reply.status_code, reply.headers["preference-applied"]) == (200, "wait=20")
+    data = reply.json()["data"]
+    assert data["job"]["state"] == "done"
+    made = data["compaction"]
+    assert (made["version"], made["replaces"], made["preserved"], made["removed"]) == (13, [1, 10], 2, 10)
+    assert made["tokensAfter"] < made["tokensBefore"]
+    assert made["policy"]["preserveRecentCount"] == 2
+    assert service.get(f"/contexts/{context}/compactions")["data"] == [made]
+
+
+def test_a_compaction_is_a_job_that_can_be_asked_after(one: Service) -> None:
+    context = one.talk(*SAID)
+    reply = one.client.post(f"/contexts/{context}/compact", json={"preserveRecentCount": 2})
+    assert reply.status_code == 202
+    assert reply.json()["data"]["compaction"] is None
+    job = reply.json()["data"]["job"]
+    assert reply.headers["location"] == f"/api/v1/jobs/{job['id']}"
+    ended = _compact(one, context).json()["data"]["job"]  # the one that is under way, or the next one
+    assert one.get(f"/jobs/{ended['id']}")["data"]["state"] == "done"
+    assert one.get(f"/jobs/{job['id']}")["data"]["compaction"]["removed"] == 10
+
+
+def test_a_preference_that_is_not_understood_is_none(one: Service) -> None:
+    context = one.talk(*SAID)
+    reply = _compact(one, context, wait="respond-async, wait=soon")
+    assert (reply.status_code, "preference-applied" in reply.headers) == (202, False)
+    assert _compact(one, context, wait="respond-async, wait=20").status_code == 200
+
+
+def test_waiting_ends_when_it_is_over(one: Service) -> None:
+    context = one.talk(*SAID)
+    reply = _compact(one, context, wait="wait=0")
+    assert (reply.status_code, reply.headers["preference-applied"]) == (202, "wait=0")
+
+
+def test_a_compaction_is_taken_back_by_its_version(one: Service) -> None:
+    context = one.talk(*SAID)
+    version = _compact(one, context, preserveRecentCount=2).json()["data"]["compaction"]["version"]
+    assert SAID[0] not in _texts(one, context)
+    undo = f"/contexts/{context}/compactions/{version}/undo"
+    done = one.client.post(undo).json()["data"]["version"]
+    assert done == version + 1
+    assert SAID[0] in _texts(one, context)
+    assert one.client.post(undo).json()["data"]["version"] == done
+    assert [each["inForce"] for each in one.get(f"/contexts/{context}/compactions")["data"]] == [False]
+    assert one.get(f"/contexts/{context}/compactions", atVersion=version)["data"][0]["inForce"]
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("1", 404), ("99", 404), ("0", 404), ("soon", 400), ("-1", 400)]
+)
+def test_only_a_compaction_is_taken_back_as_one(one: Service, version: str, status: int) -> None:
+    context = one.talk("a")
+    assert one.client.post(f"/contexts/{context}/compactions/{version}/undo").status_code == status
+
+
+def test_compactions_come_in_pages(one: Service) -> None:
+    context = one.talk(*SAID)
+    for _ in range(3):
+        _compact(one, context, preserveRecentCount=2)
+        one.say(context, *SAID)
+    path = f"/contexts/{context}/compactions"
+    whole = one.get(path)["data"]
+    assert len(whole) == 3
+    first = one.get(path, limit=2)
+    rest = one.get(path, limit=2, cursor=first["nextCursor"])
+    assert (first["data"] + rest["data"], first["hasMore"], rest["hasMore"]) == (whole, True, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"threshold": "much"}, "threshold"),
+        ({"preserveRecentCount": -1}, "preserveRecentCount"),
+        ({"keep": 2}, "keep"),
+        ({"strategy": "model"}, "strategy"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_the_field(one: Service, body: dict[str, Any], field: str) -> None:
+    context = one.talk("a")
+    for method, path in (("POST", "compact"), ("PUT", "policy"), ("PATCH", "policy")):
+        reply = one.client.request(method, f"/contexts/{context}/{path}", json=body)
+        assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, field)
+
+
+def test_put_says_all_of_a_policy_and_patch_a_part_of_it(one: Service) -> None:
+    context = one.create(policyConfig={"budget": 500, "keep": 0.5})
+    path = f"/contexts/{context}/policy"
+
+    def own(reply: Any) -> dict[str, Any]:
+        data = reply["data"]
+        return {name: data["policy"][name] for name, level in data["levels"].items() if level == "context"}
+
+    assert own(one.get(path)) == {"budget": 500, "keep": 0.5}
+    assert own(one.client.patch(path, json={"threshold": 0.9}).json()) == {
+        "budget": 500,
+        "keep": 0.5,
+        "threshold": 0.9,
+    }
+    assert own(one.client.patch(path, json={"budget": None}).json()) == {"keep": 0.5, "threshold": 0.9}
+    assert own(one.client.put(path, json={"budget": 800}).json()) == {"budget": 800}
+    assert own(one.client.put(path, json={}).json()) == {}
+
+
+def test_a_policy_decides_with_the_next_message(one: Service) -> None:
+    context = one.talk(*SAID)
+    one.client.put(f"/contexts/{context}/policy", json={"budget": 100, "preserveRecentCount": 1})
+    one.say(context, "And one more.")
+    (job,) = one.get("/jobs", contextId=context)["data"]
+    assert job["kind"] == "compact"
+
+
+def test_jobs_are_listed_by_context_and_state(service: Service) -> None:
+    context, other = service.talk(*SAID), service.talk(*SAID)
+    done = _compact(service, context).json()["data"]["job"]
+    _compact(service, other)
+    assert service.get("/jobs", contextId=context)["data"] == [done]
+    assert service.get("/jobs", contextId=context, state="failed")["data"] == []
+    listed = service.get("/jobs", limit=1)
+    assert listed["hasMore"]
+    assert service.get("/jobs", limit=1, cursor=listed["nextCursor"])["data"] != listed["data"]
+
+
+def test_a_job_that_is_done_is_neither_cancelled_nor_tried_again(service: Service) -> None:
+    context = service.talk(*SAID)
+    id = _compact(service, context).json()["data"]["job"]["id"]
+    for verb in ("cancel", "retry"):
+        reply = service.client.post(f"/jobs/{id}/{verb}")
+        assert (reply.status_code, reply.json()["code"]) == (409, "CONFLICT")
+
+
+def test_an_unknown_job_is_404(service: Service) -> None:
+    for id in ("999999", "nobody", "c_1"):
+        assert service.client.get(f"/jobs/{id}").status_code == 404
+        assert service.client.post(f"/jobs/{id}/cancel").status_code == 404
+    assert service.client.get("/jobs", params={"contextId": "c_nobody"}).status_code == 404

@@ -1,0 +1,238 @@
+"""Export and import over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from acms.server import ServerConfig
+from acms.server.config import Limits
+from acms.server.operation import Scope
+from acms.server.routes.export import LINE_BYTES
+from acms.server.tenants import OWN
+from tests.server.document import documented
+from tests.server.guarded import guarded
+from tests.server.serving import Service, serving
+
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Service]:
+    """Another service, which knows nothing."""
+    with serving("memory://") as running:
+        yield documented(running)
+
+
+@pytest.fixture(scope="module")
+def one(sqlite_service: Service) -> Service:
+    """A service, every answer of which is held against its document."""
+    return documented(sqlite_service)
+
+
+def _export(service: Service, **query: str) -> str:
+    reply = service.client.get("/export", params=query)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"] == "application/x-ndjson"
+    return reply.text
+
+
+def _import(service: Service, lines: Any, **query: str) -> Any:
+    return service.client.post("/import", content=lines, params=query, headers=LINES)
+
+
+def _chat(*contents: str) -> str:
+    return "".join(json.dumps({"role": "user", "content": content}) + "\n" for content in contents)
+
+
+def test_what_was_exported_is_the_same_elsewhere(service: Service, other: Service) -> None:
+    context = service.talk("a", "b\u2028c", "d\n" * 50)
+    service.client.post(f"/contexts/{context}/episodes/close")
+    written = _export(service, contextId=context)
+    reply = _import(other, written)
+    assert reply.status_code == 200, reply.text
+    (told,) = reply.json()["data"]["contexts"]
+    assert (told["id"], told["new"], told["version"], told["messageCount"]) == (context, 4, 4, 3)
+    assert _export(other, contextId=context) == written
+    again = _import(other, written).json()["data"]
+    assert (again["format"], again["new"], again["lines"]) == ("export", 0, 5)
+
+
+def test_a_namespace_moves_with_its_forks_parents_first(one: Service, other: Service) -> None:
+    root = one.talk("a", "b", namespace="tree")
+    fork = one.client.post(f"/contexts/{root}/fork", json={"atVersion": 1})
+    child = fork.json()["data"]["id"]
+    one.say(child, "c")
+    one.client.post(f"/contexts/{child}/fork")
+    one.talk("d", namespace="tree")
+    written = _export(one, namespace="tree")
+    reply = _import(other, written)
+    assert reply.status_code == 200, reply.text
+    assert len(reply.json()["data"]["contexts"]) == 4
+    assert _export(other, namespace="tree") == written
+
+
+def test_a_fork_of_what_was_deleted_cannot_be_moved_alone(one: Service) -> None:
+    root = one.talk("a", namespace="orphans")
+    one.client.post(f"/contexts/{root}/fork")
+    one.client.delete(f"/contexts/{root}")
+    reply = one.client.get("/export", params={"namespace": "orphans"})
+    assert (reply.status_code, reply.json()["code"]) == (409, "CONFLICT")
+
+
+def test_a_cut_off_export_is_found_out_and_continued(one: Service, other: Service) -> None:
+    context = one.talk("a")
+    for text in "bcd":
+        one.say(context, text)
+    written = _export(one, contextId=context)
+    lines = written.splitlines(keepends=True)
+    reply = _import(other, "".join(lines[:3]))
+    assert (reply.status_code, reply.json()["code"]) == (400, "VALIDATION")
+    assert "ends at version" in reply.json()["detail"]
+    reply = _import(other, written)
+    assert reply.json()["data"]["new"] in (2, 3)
+    assert _export(other, contextId=context) == written
+
+
+def test_a_forged_line_is_named_also_in_the_second_of_two_exports(one: Service, other: Service) -> None:
+    first, second = one.talk("a", "b"), one.talk("c", "d")
+    written = (_export(one, contextId=first) + _export(one, contextId=second)).splitlines(keepends=True)
+    written[5] = written[5].replace('"position":2', '"position":7')
+    reply = _import(other, "".join(written))
+    assert reply.status_code == 400
+    assert "line 6" in reply.json()["detail"]
+    assert other.client.get(f"/contexts/{first}").status_code == 200, "what came before it stays"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"acms": 1}', '{"acms": 99, "id": "c_x"}', '{"acms":1,"id":{}}', '{"acms": 1, "lineage": 3}'],
+)
+def test_a_broken_export_is_refused(other: Service, line: str) -> None:
+    assert _import(other, line).status_code == 400
+
+
+def test_nothing_is_written_into_what_belongs_to_the_service(one: Service, other: Service) -> None:
+    written = _export(one, contextId=one.talk("a")).replace('"namespace":"default"', f'"namespace":"{OWN}"')
+    reply = _import(other, written)
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "body:1")
+    assert _export(other, namespace=OWN) == ""
+
+
+def test_a_chat_is_read_into_a_context_once(service: Service) -> None:
+    context = service.create()
+    lines = _chat("a", "b") + "\n" + json.dumps({"messages": [{"role": "assistant", "content": "c"}]})
+    reply = _import(service, lines, contextId=context)
+    assert reply.status_code == 200, reply.text
+    data = reply.json()["data"]
+    assert (data["format"], data["lines"], data["new"]) == ("chat", 4, 3)
+    assert _import(service, lines, contextId=context).json()["data"]["new"] == 0
+    grown = _import(service, lines + "\n" + _chat("d"), contextId=context).json()["data"]
+    assert (grown["new"], grown["contexts"][0]["messageCount"]) == (1, 4)
+    texts = [each["content"] for each in service.get(f"/contexts/{context}/messages")["data"]]
+    assert texts == ["a", "b", "c", "d"]
+
+
+def test_a_long_chat_arrives_in_pieces(one: Service) -> None:
+    context = one.create()
+    lines = _chat(*[f"Message {number} é" for number in range(450)]).encode()
+
+    def pieces() -> Iterator[bytes]:
+        yield from (lines[at : at + 1009] for at in range(0, len(lines), 1009))
+
+    reply = _import(one, pieces(), contextId=context)
+    assert reply.json()["data"]["contexts"][0]["messageCount"] == 450
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (b'{"role": "user"', "body:3"),
+        (b'{"content": "nobody says it"}', "body:3"),
+        (b'{"role": "user", "content": "\\u0000"}', "body:3"),
+        (b'{"role": "robot", "content": "a"}', "body:3"),
+        (b'{"role": "user", "content": "\xff"}', "body:3"),
+        (b'{"role": "user", "content": "' + b"a" * 300_000 + b'"}', "body:3"),
+    ],
+    ids=["cut", "nobody", "NUL", "role", "utf-8", "large"],
+)
+def test_a_wrong_line_is_named_and_what_came_before_it_stays(one: Service, line: bytes, where: str) -> None:
+    context = one.create()
+    reply = _import(one, _chat("a", "b").encode() + line, contextId=context)
+    assert reply.status_code in (400, 413)
+    assert reply.json()["errors"][0]["field"].startswith(where)
+
+
+def test_a_line_without_end_is_refused_before_it_is_held(one: Service) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(2 * LINE_BYTES // 1_000_000):
+            yield b"a" * 1_000_000
+
+    reply = _import(one, endless(), contextId=one.create())
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (413, "body:1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "query", "field"),
+    [
+        ("", {}, "body"),
+        ("\n\n", {}, "body"),
+        (_chat("a"), {}, "contextId"),
+    ],
+)
+def test_an_import_says_what_and_where_to(
+    one: Service, lines: str, query: dict[str, str], field: str
+) -> None:
+    reply = _import(one, lines, **query)
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, field)
+
+
+def test_an_export_is_of_a_context_or_of_a_namespace(one: Service) -> None:
+    for query in ({}, {"contextId": "c_1", "namespace": "a"}):
+        assert one.client.get("/export", params=query).status_code == 400
+    assert one.client.get("/export", params={"contextId": "c_nobody"}).status_code == 404
+    assert _export(one, namespace="nobody") == ""
+
+
+def test_an_import_has_an_end() -> None:
+    limits = Limits(import_bytes=10_000)
+    with serving("memory://", ServerConfig(auth="off", limits=limits)) as service:
+        context = service.create()
+
+        def endless() -> Iterator[bytes]:
+            for number in range(1_000):
+                yield _chat(f"Message {number}").encode()
+
+        reply = _import(service, endless(), contextId=context)
+        assert reply.status_code == 413
+
+
+def test_an_import_that_does_not_go_on_is_given_up() -> None:
+    with serving("memory://", ServerConfig(auth="off", limits=Limits(deadline_seconds=0.2))) as service:
+        context = service.create()
+        address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
+        with socket.create_connection(address) as client:
+            head = f"POST /api/v1/import?contextId={context} HTTP/1.1\r\nHost: localhost\r\n"
+            head += "Content-Type: application/x-ndjson\r\nContent-Length: 1000\r\n\r\n"
+            client.sendall(head.encode() + _chat("a").encode())
+            answer = client.makefile("rb").readline()
+        assert b"503" in answer
+        assert service.get(f"/contexts/{context}")["data"]["messageCount"] == 0
+
+
+async def test_settings_come_only_with_a_key_that_may_change_them() -> None:
+    async with guarded("memory://") as service:
+        admin = await service.key("acme")
+        context = (await admin.post("/contexts")).json()["data"]["id"]
+        written = (await admin.get("/export", params={"contextId": context})).text
+        writer = await service.key("acme", [Scope.APPEND])
+        reply = await writer.post("/import", content=written, headers=LINES)
+        assert (reply.status_code, reply.json()["code"]) == (403, "FORBIDDEN")
+        chat = await writer.post("/import", content=_chat("a"), params={"contextId": context}, headers=LINES)
+        assert chat.status_code == 200
+        elsewhere = await (await service.key("other")).post("/import", content=written, headers=LINES)
+        assert elsewhere.status_code == 200, "ids are those of a tenant"

@@ -1,0 +1,117 @@
+"""What can be done about an error is said in words of HTTP, whichever part of the engine raised it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import acms
+from acms import errors
+from acms.contract import problem_details
+from acms.errors import ACMSError, ValidationError
+from tests.server.serving import Service
+
+ROOT = Path(acms.__file__).parent
+ELSEWHERE = {"cli", "client", "evaluation", "testing"}
+"""Doors of their own, and what no service runs."""
+STARTED = {"server/config.py", "server/keys.py", "server/app.py"}
+"""What only the operator of a service gets to read."""
+ARGUMENTS = {
+    # Only a program can pass another object, or call verbs in another order.
+    "pin(key, label=\"…\", priority=…)", "acms.kv.open_kv(url)", "open_kv(url)",
+    "create_pin_registry(store, namespace=…)",
+    "acms.kv.update_entry does so for you", "call cache_hint on the prompt that is rendered", "raise truncate_tokens",
+    "call cache_hint before recall", "build fragments with Prompt() and no codec", "from acms.sync import Prompt",
+    '{"truncate_tokens": 1200}',
+}  # fmt: skip
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Yield the texts in an expression; what is put into one is written as a word."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "7" for one in node.values)
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _texts(child)
+
+
+def _advised() -> Iterator[tuple[str, type[ACMSError], str]]:
+    """Yield (place, class, option) of everything the engine advises."""
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.split("/")[0] in ELSEWHERE or name in STARTED:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                kind = getattr(errors, getattr(node.func, "id", ""), ACMSError)
+                for given in node.keywords:
+                    if given.arg == "options":
+                        for text in _texts(given.value):
+                            yield f"{name}:{node.lineno}", kind, text
+            elif isinstance(node, ast.FunctionDef) and node.name in ("_options", "_twins"):
+                for found in ast.walk(node):
+                    if isinstance(found, ast.Yield) and found.value is not None:
+                        for text in _texts(found.value):
+                            yield f"{name}:{found.lineno}", ACMSError, text
+
+
+def _error(kind: type[ACMSError], option: str) -> ACMSError:
+    error = kind.__new__(kind)
+    ACMSError.__init__(error, "it failed", options=[option])
+    return error
+
+
+def test_what_every_part_of_the_engine_advises_can_be_done_over_http() -> None:
+    advised = list(_advised())
+    assert len(advised) > 150
+    for place, kind, option in advised:
+        written = problem_details.advice(_error(kind, option))
+        assert written or option in ARGUMENTS, f"{place}: nobody can do {option!r} over HTTP"
+        assert not [one for one in written if problem_details.CODE.search(one)], place
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sorted({one for one in vars(errors).values() if isinstance(one, type)}, key=str),
+    ids=lambda one: one.__name__,
+)
+def test_no_error_speaks_python(kind: type[ACMSError]) -> None:
+    if not issubclass(kind, ACMSError):
+        return
+    for option in (
+        "session.copy()",
+        "acms fork --copy",
+        "give tool_call_id",
+        "open one handle per event loop",
+    ):
+        written = problem_details.advice(_error(kind, option))
+        assert not [one for one in written if problem_details.CODE.search(one)]
+
+
+def test_fields_and_verbs_have_their_names_on_the_wire() -> None:
+    error = ValidationError(
+        "needs one", field="tool_call_id", options=("give tool_call_id", "acms jobs cancel 7")
+    )
+    assert problem_details.advice(error) == ["give toolCallId", "POST /api/v1/jobs/7/cancel"]
+
+
+def test_options_are_told_over_http(service: Service) -> None:
+    context = service.talk("one", "two")
+    client = service.client
+    client.put(f"/contexts/{context}/tags/release", json={"atVersion": 1})
+    moved = client.put(f"/contexts/{context}/tags/release", json={"atVersion": 2})
+    assert moved.json()["options"] == ['send "move": true', "choose another name"]
+    body = {"messages": [{"role": "user"}]}
+    answer = client.post(f"/contexts/{context}/messages", json=body)
+    assert answer.json()["options"] == ["give content, toolCalls, toolCallId or parts"]
+    empty = client.post(f"/contexts/{service.create()}/prompt", json={"codec": "openai-chat", "budget": 100})
+    assert "give system, developer or user" in empty.json()["options"], empty.text
+    small = {"codec": "openai-chat", "budget": 20, "user": "word " * 50, "history": False}
+    options = client.post(f"/contexts/{context}/prompt", json=small).json()["options"]
+    assert [one.partition(" ")[0] for one in options] == ["raise", "shorten"]

@@ -1,0 +1,388 @@
+"""Bad input is refused with the field at fault, changes nothing, and is judged the same by every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from acms import (
+    ACMS,
+    ACMSConfig,
+    CacheConfig,
+    ConfigurationError,
+    EpisodeBoundaryConfig,
+    Media,
+    RecallConfig,
+    RetryConfig,
+    Text,
+    ToolCall,
+    ToolResult,
+    ValidationError,
+    sync,
+)
+from acms.log import validation
+from acms.storage import MemoryStorage
+from acms.storage.kv.base import InMemoryKV
+from tests.support.talk import Storage, contents, fill, log_of, seen, session_on
+
+NAN = float("nan")
+CALL = {"id": "c1", "name": "disk", "arguments": "{}"}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+Bad = tuple[str, dict[str, Any], str]
+MESSAGES: list[Bad] = [
+    ("empty text", {"content": ""}, "content"),
+    ("blank text", {"content": " \n\t"}, "content"),
+    ("no text", {"content": None}, "content"),
+    ("bytes", {"content": b"x"}, "content"),
+    ("ten megabytes", {"content": "x" * 10_000_000}, "content"),
+    ("one byte too long", {"content": "x" * (validation.MESSAGE_BYTES + 1)}, "content"),
+    ("NUL", {"content": "a\0b"}, "content"),
+    ("lone surrogate", {"content": "\ud800"}, "content"),
+    ("unknown role", {"role": "bot"}, "role"),
+    ("no role", {"role": None}, "role"),
+    ("empty tool role", {"role": "tool", "content": ""}, "content"),
+    ("unknown marker", {"markers": ["urgent"]}, "markers"),
+    ("one marker as text", {"markers": "goal"}, "markers"),
+    ("markers that are no list", {"markers": 5}, "markers"),
+    ("too many markers", {"markers": [f"custom:{n}" for n in range(17)]}, "markers"),
+    ("naive time", {"created_at": datetime(2026, 3, 14)}, "created_at"),
+    ("naive time as text", {"created_at": "2026-03-14T12:00:00"}, "created_at"),
+    ("no time", {"created_at": "soon"}, "created_at"),
+    ("a number as time", {"created_at": 1_700_000_000}, "created_at"),
+    ("an answer by a user", {"tool_call_id": "c1"}, "tool_call_id"),
+    ("an answer without an id", {"role": "tool", "tool_call_id": ""}, "tool_call_id"),
+    ("a call by a user", {"tool_calls": [CALL]}, "parts"),
+    ("a call without a name", {"role": "assistant", "tool_calls": [{"id": "c1"}]}, "tool_calls[0].name"),
+    ("a call that is no mapping", {"role": "assistant", "tool_calls": ["disk"]}, "tool_calls[0]"),
+    ("calls that are no list", {"role": "assistant", "tool_calls": 5}, "tool_calls"),
+    ("two calls with one id", {"role": "assistant", "tool_calls": [CALL, CALL]}, "parts"),
+    ("arguments that are no JSON", {"role": "assistant", "tool_calls": [{**CALL, "arguments": {"x": {1}}}]},
+     "tool_calls[0].arguments"),
+    ("a part of a user's call", {"parts": [ToolCall("c1", "x")]}, "parts"),
+    ("a result of an assistant", {"role": "assistant", "parts": [ToolResult("c1", "x")]}, "parts"),
+    ("no part", {"parts": [{"type": "text"}]}, "parts[0]"),
+    ("NUL in a part", {"parts": [Text("fine"), Text("\0")]}, "parts[1].text"),
+    ("media without a type", {"parts": [Media("", "ref")]}, "parts[0].mime"),
+    ("media of negative size", {"parts": [Media("image/png", "ref", tokens=-1)]}, "parts[0].tokens"),
+    ("too many parts", {"parts": [Text("x")] * 257}, "parts"),
+    ("NaN in metadata", {"metadata": {"run": NAN}}, "metadata.run"),
+    ("deep metadata", {"metadata": nested(9)}, "metadata" + ".a" * 8),
+    ("many keys", {"metadata": {f"k{n}": n for n in range(65)}}, "metadata"),
+    ("large metadata", {"metadata": {f"k{n}": "x" * 999 for n in range(20)}}, "metadata"),
+    ("metadata that is no JSON", {"metadata": {"when": datetime(2026, 3, 14, tzinfo=UTC)}}, "metadata.when"),
+    ("metadata that is no mapping", {"metadata": [1]}, "metadata"),
+    ("NUL in metadata", {"metadata": {"a": {"b": "\0"}}}, "metadata.a.b"),
+    ("a number above 64 bits", {"metadata": {"n": 2**63}}, "metadata.n"),
+    ("a key that is no text", {"metadata": {1: 2}}, "metadata"),
+    ("empty actor", {"actor_id": " "}, "actor_id"),
+    ("long actor", {"actor_id": "x" * 256}, "actor_id"),
+    ("unknown privacy", {"privacy": "secret"}, "privacy"),
+    ("unknown origin", {"origin": "mars"}, "origin"),
+    ("empty key", {"idempotency_key": ""}, "idempotency_key"),
+    ("NUL in the key", {"idempotency_key": "a\0"}, "idempotency_key"),
+    ("long key", {"idempotency_key": "k" * 256}, "idempotency_key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"), [case[1:] for case in MESSAGES], ids=[case[0] for case in MESSAGES]
+)
+async def test_a_bad_message_is_refused_and_nothing_is_stored(
+    storage: Storage, bad: dict[str, Any], field: str
+) -> None:
+    async with session_on(storage) as session:
+        await fill(session, "before")
+        before = await seen(session)
+        given = {"role": "user", "content": "fine", **bad}
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest(**given)
+        assert caught.value.field == field
+        assert caught.value.code == "VALIDATION"
+        assert not caught.value.retryable
+        assert await seen(session) == before
+        await fill(session, "after")
+        assert session.last_receipt is not None
+        assert session.last_receipt.version == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"), [case[1:] for case in MESSAGES], ids=[case[0] for case in MESSAGES]
+)
+async def test_a_batch_with_a_bad_seventh_message_stores_none_of_it(
+    storage: Storage, bad: dict[str, Any], field: str
+) -> None:
+    async with session_on(storage) as session:
+        batch: list[dict[str, Any]] = [
+            {"role": "user", "content": f"message {number}"} for number in range(10)
+        ]
+        batch[6].update(bad)
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest_many(batch)
+        assert caught.value.field == f"messages[6].{field}"
+        assert (await session.get_session_stats()).version == 0
+        assert await log_of(session) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "field"),
+    [
+        (["hello"], "messages[0]"),
+        ([None], "messages[0]"),
+        ([{}], "messages[0]"),
+        ([{"content": "x"}], "messages[0]"),
+        ([{"role": "user", "content": "x", "colour": "red"}], "messages[0]"),
+        ([{"role": "user", "content": "x", 5: 6, "colour": "red"}], "messages[0]"),
+        ([{"role": "user", "content": "x"}] * 1001, "messages"),
+        (None, "messages"),
+        (5, "messages"),
+        ("hello", "messages"),
+        ({"role": "user", "content": "x"}, "messages"),
+    ],
+)
+async def test_what_is_no_batch_is_refused(storage: Storage, batch: Any, field: str) -> None:
+    async with session_on(storage) as session:
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest_many(batch)
+        assert caught.value.field == field
+        assert (await session.get_session_stats()).version == 0
+
+
+async def test_a_batch_may_be_as_large_as_the_limit(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        receipts = await session.ingest_many([{"role": "user", "content": "x"}] * validation.BATCH)
+        assert [receipt.position for receipt in receipts] == list(range(1, validation.BATCH + 1))
+
+
+async def test_one_key_twice_in_a_batch_is_refused(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        with pytest.raises(ValidationError) as caught:
+            await session.ingest_many([{"role": "user", "content": "x", "key": "k"}] * 2)
+        assert "key" in caught.value.field
+        assert (await session.get_session_stats()).version == 0
+
+
+async def test_a_bad_batch_does_not_spoil_those_it_waits_with(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await fill(session, "first")
+        results = await asyncio.gather(
+            session.ingest("user", "a"),
+            session.ingest("user", "b"),
+            session.ingest_many([{"role": "user", "content": "x", "key": "k"}] * 2),
+            session.ingest("user", "c"),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [str, str, ValidationError, str]
+        assert contents(await session.window(100)) == ["first", "a", "b", "c"]
+
+
+# ── what looks odd and is fine ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "", "tool_call_id": "c1"},
+        {"role": "tool", "content": "from nowhere"},
+        {"role": "USER", "content": "x"},
+        {"role": "user", "content": "x", "markers": [], "metadata": {}, "parts": [], "tool_calls": []},
+        {"role": "user", "content": "x", "created_at": "0001-01-01T00:00:00Z"},
+        {"role": "user", "content": "x", "created_at": datetime.max.replace(tzinfo=UTC)},
+        {
+            "role": "user",
+            "content": "'; DROP TABLE entries; --",
+            "actor_id": "$.a[*]\"'",
+            "idempotency_key": "%_\\",
+        },
+        {"role": "user", "content": "\u202e\u200b\ufeff\U0010ffff\x01\x7f"},
+        {"role": "user", "content": "x" * validation.MESSAGE_BYTES},
+        {"role": "user", "content": "x", "metadata": {"__class__": "x", "$ne": None, "a.b": [1.5, True, {}]}},
+        {"role": "user", "parts": [Media("image/png", "s3://b/k", tokens=10)]},
+    ],
+)
+async def test_odd_but_honest_input_is_kept_as_it_is(storage: Storage, fine: dict[str, Any]) -> None:
+    async with session_on(storage) as session:
+        id = await session.ingest(**fine)
+        stored = await session.get(id)
+        if not fine.get("tool_calls"):
+            assert stored.content == fine.get("content", "")
+        assert dict(stored.metadata) == fine.get("metadata", {})
+        assert len(await session.window(10_000_000)) == 1
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BUDGETS = [-1, 0.5, NAN, float("inf"), True, "100", 10**9]
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+async def test_a_budget_that_makes_no_sense_is_refused(storage: Storage, budget: Any) -> None:
+    async with session_on(storage) as session:
+        for count in (0, 1):
+            calls: list[tuple[Callable[[], Awaitable[Any]], str]] = [
+                (lambda: session.recall("x", token_budget=budget), "token_budget"),
+                (lambda: session.window(budget), "budget"),
+                (lambda: session.messages("x", budget=budget), "budget"),
+            ]
+            for call, field in calls:
+                with pytest.raises(ValidationError) as caught:
+                    await call()
+                assert caught.value.field == field
+            assert (await session.get_session_stats()).version == count
+            await fill(session, "x")
+
+
+READS: list[tuple[Callable[[ACMS], Any], str]] = [
+    (lambda s: s.recall(None), "query"),
+    (lambda s: s.recall("\0"), "query"),
+    (lambda s: s.recall("\ud800"), "query"),
+    (lambda s: s.recall("x", min_relevance=-0.1), "min_relevance"),
+    (lambda s: s.recall("x", min_relevance=1.5), "min_relevance"),
+    (lambda s: s.recall("x", min_relevance=NAN), "min_relevance"),
+    (lambda s: s.recall("x", exclude="m_1"), "exclude"),
+    (lambda s: s.window(100, keep=["king"]), "keep"),
+    (lambda s: s.messages(5, budget=100), "query"),
+    (lambda s: s.history(limit=0), "limit"),
+    (lambda s: s.history(limit=501), "limit"),
+    (lambda s: s.history(limit=1.5), "limit"),
+    (lambda s: s.history(after=-1), "after"),
+    (lambda s: s.history(after="x"), "after"),
+    (lambda s: s.episodes(status="half"), "status"),
+    (lambda s: s.close_episode(""), "reason"),
+    (lambda s: s.close_episode("x" * 256), "reason"),
+]
+
+
+@pytest.mark.parametrize(("call", "field"), READS)
+async def test_a_question_that_makes_no_sense_is_refused(
+    storage: Storage, call: Callable[[ACMS], Any], field: str
+) -> None:
+    async with session_on(storage) as session:
+        await fill(session, "x")
+        with pytest.raises(ValidationError) as caught:
+            await call(session)
+        assert caught.value.field == field
+        assert (await session.get_session_stats()).version == 1
+
+
+@pytest.mark.parametrize("version", [-1, 1.5, "1", None, True])
+def test_a_version_is_a_whole_number(version: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        session_on(MemoryStorage()).at(version)
+    assert caught.value.field == "at"
+
+
+@pytest.mark.parametrize("content", ["", "  ", "\0", "\ud800", None, "x" * (validation.MESSAGE_BYTES + 1)])
+async def test_a_correction_is_checked_like_a_message(storage: Storage, content: Any) -> None:
+    async with session_on(storage) as session:
+        (id,) = await fill(session, "x")
+        with pytest.raises(ValidationError) as caught:
+            await session.replace(id, content)
+        assert caught.value.field == "content"
+        assert (await session.get_session_stats()).version == 1
+
+
+async def test_only_messages_can_be_corrected(storage: Storage) -> None:
+    async with session_on(storage) as session:
+        await fill(session, "x", close=True)
+        with pytest.raises(ValidationError) as caught:
+            await session.replace((await log_of(session))[1].id, "y")
+        assert caught.value.field == "message_id"
+
+
+@pytest.mark.parametrize("name", ["", " ", "\0", "\ud800", "x" * 256, None, 5])
+def test_a_session_has_a_name_every_store_can_keep(name: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ACMS(name, MemoryStorage())
+    assert caught.value.field == "session_id"
+    with pytest.raises(ValidationError) as caught:
+        ACMS("s", MemoryStorage(), namespace=name)
+    assert caught.value.field == "namespace"
+
+
+# ── configuration ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (EpisodeBoundaryConfig, {"max_turns": 0}),
+        (EpisodeBoundaryConfig, {"max_turns": NAN}),
+        (EpisodeBoundaryConfig, {"max_turns": True}),
+        (EpisodeBoundaryConfig, {"max_time_gap_seconds": -1}),
+        (EpisodeBoundaryConfig, {"close_on_patterns": ["("]}),
+        (EpisodeBoundaryConfig, {"close_on_patterns": "done"}),
+        (RecallConfig, {"token_budget": -1}),
+        (RecallConfig, {"token_budget": 1.5}),
+        (RecallConfig, {"current_episode_budget_pct": 40}),
+        (RecallConfig, {"current_episode_budget_pct": NAN}),
+        (CacheConfig, {"max_bytes": -1}),
+        (RetryConfig, {"max_attempts": 0}),
+        (RetryConfig, {"base_delay": -1}),
+        (RetryConfig, {"exponential_base": 0.5}),
+        (RetryConfig, {"max_delay": "long"}),
+    ],
+)
+def test_configuration_that_makes_no_sense_is_refused_at_birth(kind: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        kind(**given)
+
+
+def test_configuration_comes_from_the_environment() -> None:
+    config = ACMSConfig.from_env(
+        {
+            "ACMS_AUTO_DETECT_MARKERS": "no",
+            "ACMS_EPISODES_MAX_TURNS": "9",
+            "ACMS_RECALL_TOKEN_BUDGET": "500",
+            "ACMS_CACHE_ENABLED": "0",
+            "ACMS_RETRY_BASE_DELAY": "0.25",
+            "PATH": "elsewhere",
+        }
+    )
+    assert not config.auto_detect_markers
+    assert (config.episodes.max_turns, config.recall.token_budget) == (9, 500)
+    assert (config.cache.enabled, config.retry.base_delay) == (False, 0.25)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"ACMS_RECALL_TOKEN_BUDGET": "many"},
+        {"ACMS_RECALL_TOKEN_BUDGET": "-1"},
+        {"ACMS_CACHE_ENABLED": "perhaps"},
+        {"ACMS_EPISODES_COLOUR": "1"},
+        {"ACMS_EPISODES_CLOSE_ON_PATTERNS": "x"},
+        {"ACMS_AUTO_DETECT_MARKERS": ""},
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError):
+        ACMSConfig.from_env(environ)
+
+
+def test_a_retry_waits_longer_each_time_up_to_a_limit() -> None:
+    config = RetryConfig(jitter=False)
+    assert [config.delay(attempt, 0.5) for attempt in (1, 2, 3, 9)] == [0.5, 1.0, 2.0, 30.0]
+    spread = RetryConfig()
+    assert spread.delay(2, 0.0) == 0.5
+    assert spread.delay(2, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("given", ["memory://", None, 7, InMemoryKV, InMemoryKV()], ids=range(5))
+@pytest.mark.parametrize("door", [ACMS, sync.ACMS], ids=["async", "blocking"])
+def test_what_is_no_store_is_told_what_would_be_one(door: Any, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="storage must be an open store") as caught:
+        door("x", given)
+    assert caught.value.options == ('open_storage("sqlite:///memory.db")',)

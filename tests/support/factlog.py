@@ -1,0 +1,114 @@
+"""A log whose facts are what the rules make of proposals, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from acms.facts import consolidate
+from acms.facts.consolidate import Consolidated, Rules
+from acms.knowledge import Fact, Outcome, Proposal
+from acms.log import facts
+from acms.log.in_force import Cover
+from acms.model import Draft, Entry, Kind, Origin
+from tests.support.logs import NOON, Log
+
+RULES = Rules(min_confidence=0.7, max_facts=10, max_tokens=200, max_active=100)
+
+
+def add(content: str, **given: Any) -> Proposal:
+    return Proposal(content=content, **given)
+
+
+def at(attribute: str, value: str, **given: Any) -> Proposal:
+    """A value of the only thing of its kind."""
+    given.setdefault("cardinality", "one")
+    return Proposal(
+        content=f"The {attribute} is {value}.", subject="project", attribute=attribute, value=value, **given
+    )
+
+
+def work(
+    proposals: Sequence[Proposal],
+    known: Sequence[Fact],
+    log: Sequence[Entry],
+    read: Sequence[Entry],
+    rules: Rules,
+    key: str = "reflect:1",
+) -> Consolidated:
+    """Consolidate, answering from a log as a runner does."""
+    deciding = consolidate.consolidate(
+        proposals, known, read, rules, now=NOON, count=lambda text: len(text.split()), key=key
+    )
+    answer: dict[str, list[Entry]] | None = None
+    while True:
+        try:
+            asked = deciding.send(answer) if answer is not None else next(deciding)  # type: ignore[arg-type]
+        except StopIteration as ended:
+            found: Consolidated = ended.value
+            return found
+        answer = {id: around(log, id) for id in asked.ids}
+
+
+def around(log: Sequence[Entry], id: str) -> list[Entry]:
+    """A message and up to two before and after it, of the same episode."""
+    said = [entry for entry in log if entry.kind is Kind.MESSAGE]
+    places = [n for n, entry in enumerate(said) if entry.id == id]
+    if not places:
+        return []
+    near = said[max(0, places[0] - 2) : places[0] + 3]
+    return [entry for entry in near if entry.episode == said[places[0]].episode]
+
+
+class FactLog(Log):
+    """A log that is talked in and reflected on."""
+
+    def told(self, content: str, origin: Origin = Origin.USER, **given: Any) -> Entry:
+        entry = replace(self.say("user", content), origin=origin, **given)
+        self.entries[-1] = entry
+        return entry
+
+    def reflect(
+        self, *proposals: Proposal, read: Sequence[Entry] | None = None, **rules: Any
+    ) -> list[Outcome]:
+        """Append what the rules make of proposals about some messages, the newest one if not said otherwise."""
+        made = self.decide(*proposals, read=read, **rules)
+        for draft in made.drafts:
+            self.add(draft)
+        return [decision.outcome for decision in made.decisions]
+
+    def decide(self, *proposals: Proposal, read: Sequence[Entry] | None = None, **rules: Any) -> Consolidated:
+        said = [entry for entry in self.entries if entry.kind is Kind.MESSAGE]
+        return work(
+            proposals,
+            self.known(),
+            self.entries,
+            said[-1:] if read is None else read,
+            replace(RULES, **rules),
+        )
+
+    def known(self) -> list[Fact]:
+        return [fact for fact in self.facts() if fact.retired is None]
+
+    def facts(self, upto: int | None = None) -> list[Fact]:
+        entries = self.entries[: self.version if upto is None else upto]
+        replacing = [entry for entry in entries if entry.replaces]
+        made = [entry for entry in entries if entry.kind is Kind.FACT]
+        return facts.facts(made, Cover(replacing), replacing)
+
+    def said(self) -> list[str]:
+        """What is in force, in words."""
+        return [fact.value or fact.content for fact in self.known()]
+
+    def take_back(self, version: int, reason: str = "undo") -> Entry:
+        spans = ((version, version),)
+        return self.add(Draft(kind=Kind.RETRACTION, created_at=NOON, replaces=spans, data={"reason": reason}))
+
+    def demoted(self) -> dict[str, list[str]]:
+        """Content of the demoted messages → what of each is still good."""
+        by_id = {entry.id: entry.content for entry in self.entries}
+        return {
+            by_id[id]: [by_id[id][start:end].strip() for start, end in spans]
+            for id, spans in facts.demoted(self.cover()).items()
+        }

@@ -1,0 +1,75 @@
+"""Indexes over logs made by hand, built in every way a living index may have come about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acms.log.in_force import Cover
+from acms.model import Entry, State
+from acms.recall.corpus import Field
+from acms.recall.index import Segment, Snapshot
+from acms.text import index_record
+from tests.support.logs import CONTEXT, NONCE
+
+Row = tuple[int, int, bytes]
+"""Version, part and float16 bytes of a vector."""
+
+
+def card(entry: Entry) -> bytes | None:
+    """The card of an entry; None for one whose content is gone."""
+    return index_record.write(entry, NONCE) if entry.state is State.LIVE else None
+
+
+def packed(entries: Iterable[Entry]) -> list[bytes | None]:
+    return [card(entry) for entry in entries]
+
+
+def appended(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Segment:
+    """A segment that grew a few cards at a time."""
+    segment = Segment(base)
+    for start in range(0, len(found), step):
+        segment.extend(found[start : start + step])
+    return segment
+
+
+def built(found: Sequence[bytes | None], base: int = 0) -> Segment:
+    """A segment that was made of all cards at once."""
+    segment = Segment(base)
+    segment.extend(found)
+    return segment
+
+
+def snapshot(*segments: Segment) -> Snapshot:
+    """Everything in segments that follow each other, as one lineage."""
+    return Snapshot([(CONTEXT, segment, segment.count) for segment in segments])
+
+
+def lineage(found: Sequence[bytes | None], cuts: Collection[int]) -> list[Segment]:
+    """One segment for each fork: cut after these versions."""
+    ends = sorted({*(cut for cut in cuts if 0 < cut < len(found)), len(found)})
+    starts = [0, *ends[:-1]]
+    return [built(found[start:end], start) for start, end in zip(starts, ends, strict=True)]
+
+
+def cover_of(entries: Iterable[Entry]) -> Cover:
+    return Cover(entry for entry in entries if entry.replaces)
+
+
+def field_of(entries: Sequence[Entry], vectors: Iterable[Row] = (), space: str = "s") -> Field:
+    """The field of some entries, in the simplest way."""
+    segment = built(packed(entries))
+    segment.add_vectors(space, vectors)
+    return Field(snapshot(segment), cover_of(entries))
+
+
+def half(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> bytes:
+    return np.asarray(vector, np.float32).astype("<f2").tobytes()
+
+
+def unit(vector: NDArray[np.float64] | NDArray[np.float32] | Sequence[float]) -> NDArray[np.float32]:
+    """The unit vector in a direction, as an embedder gives it."""
+    found = np.asarray(vector, np.float32)
+    return np.asarray(found / np.sqrt(found @ found), np.float32)

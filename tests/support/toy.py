@@ -1,0 +1,137 @@
+"""A codec whose counts are plain to see: a token a word, and a few for every message and part."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from acms.model import Json, Media, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Fitted, NeedSummary, Scope
+from acms.ports import TokenCounter
+from acms.prompt.fit import fit
+from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
+
+T = TypeVar("T")
+
+
+class Words:
+    """Counts words: what stands between spaces."""
+
+    name = "words"
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+class Toy:
+    """Two tokens a message and one a tool call or answer, besides the words; a word a tool."""
+
+    name = "toy"
+    model = "toy"
+    marks_only = False
+
+    def __init__(self, primer: int = 0) -> None:
+        self.counter: TokenCounter = Words()
+        self.primer = primer
+        self.costed = 0
+        #: Tokens of every media.
+        self.media = 0
+
+    def cost(self, message: PromptMessage) -> int:
+        self.costed += 1
+        total = 2
+        for part in message.parts:
+            if isinstance(part, Text | Reasoning):
+                total += self.counter.count(part.text)
+            elif isinstance(part, ToolCall):
+                total += 1 + self.counter.count(part.arguments)
+            elif isinstance(part, Media):
+                total += self.media
+            elif isinstance(part, ToolResult):
+                total += 1 + self.counter.count(part.output)
+        return total
+
+    def base(self, tools: Sequence[Tool] = ()) -> int:
+        return self.primer + len(tools)
+
+    def limit(self, budget: int) -> int:
+        return budget
+
+    def normal(self, messages: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
+        return tuple(messages)
+
+    def notes(self, messages: Sequence[PromptMessage]) -> tuple[str, ...]:
+        return ()
+
+    def render(
+        self,
+        messages: Sequence[PromptMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        marks: Sequence[CacheMark] = (),
+    ) -> dict[str, Json]:
+        return {"tokens": self.base(tools) + sum(self.cost(message) for message in messages)}
+
+    def parse(self, payload: Mapping[str, Json]) -> tuple[PromptMessage, ...]:
+        return ()
+
+    def check(self, payload: Mapping[str, Json]) -> None:
+        return
+
+    def count(self, payload: Mapping[str, Json]) -> Count:
+        tokens = payload["tokens"]
+        return Count(tokens=tokens, exactness=Exactness.EXACT, upper_bound=tokens)
+
+    def cached(self, tokens: int) -> int:
+        return tokens
+
+    def usage(self, usage: object) -> Usage:
+        return Usage(input_tokens=0)
+
+    def observe(self, tokens: int, usage: Usage) -> None:
+        return
+
+
+def answered(steps: Generator[NeedSummary, str | None, T], answers: Iterable[str | None] = ()) -> T:
+    """Run a fit to its end with these answers, then None to every further question."""
+    waiting = iter(answers)
+    try:
+        next(steps)
+        while True:
+            steps.send(next(waiting, None))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def fitted(tree: Scope, limit: int | None, *answers: str | None, codec: Toy | None = None) -> Fitted:
+    """Fit a tree with the toy codec."""
+    return answered(fit(tree, codec or Toy(), limit), answers)
+
+
+def said(text: str, role: Role = Role.USER, **fields: Json) -> PromptMessage:
+    """Return a message of one text."""
+    return PromptMessage(role=role, parts=(Text(text),), **fields)
+
+
+def unit(text: str, role: Role = Role.USER, **fields: Json) -> Atom:
+    """Return a unit of one message of one text."""
+    return Atom((said(text, role),), **fields)
+
+
+def words(number: int, word: str = "w") -> str:
+    """Return so many words, each different."""
+    return " ".join(f"{word}{index}" for index in range(number))
+
+
+def texts(found: Fitted) -> list[str]:
+    """Return what a prompt shows, a text a message."""
+    return [
+        " ".join(
+            part.text
+            if isinstance(part, Text | Reasoning)
+            else getattr(part, "output", getattr(part, "name", ""))
+            for part in one.message.parts
+        )
+        for one in found.placed
+    ]
