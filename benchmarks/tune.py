@@ -13,8 +13,8 @@ together, and is measured on those it left out. "chosen" is what the choice on e
 out" what choices reach on conversations they never saw. The margin over plain BM25 is shown for both, the first with
 its 95 % bootstrap interval over conversations and questions; "yes" says that the second is not below that interval.
 
-Every question is ranked by `acms.recall.rank.rank` itself: the 256 best. Figures of one configuration are computed once,
-whatever folds ask for them; an idle machine with two cores takes some minutes. The conversations are described in
+Every question is ranked by `acms.recall.rank.rank` itself: the 256 best. Figures of one configuration are computed
+once, whatever folds ask for them; an idle machine with two cores takes some minutes. The conversations are described in
 `benchmarks/quality.py`.
 """
 

@@ -15,7 +15,6 @@ from acms.log.validation import budget, choice, fraction, markers
 from acms.model import Privacy
 from acms.observability.events import Event
 from acms.text import markers as _markers
-from acms.write.episodes import CLOSING_PATTERNS, Rules
 
 __all__ = [
     "ACMSConfig",
@@ -28,6 +27,18 @@ __all__ = [
     "RetryConfig",
     "WorkerConfig",
 ]
+
+
+#: A whole message that does nothing but close: "done", "OK, that's finished.", "Thanks, that fixed it!".
+#: Not "that is not done yet", "give me the complete list", "thanks, but it still fails" (gleanr's probe 5).
+CLOSING_PATTERNS: tuple[str, ...] = (
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
+    r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]{1,4}){0,3}"
+    r"(?:done|finished|completed?)(?: (?:now|here|then|for (?:now|today)))?\W{0,9}\Z",
+    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|many)[\s,.!]{1,4}){0,2}(?:thanks|thank you|thx)\b"
+    r"(?![^\n]*\b(?:but|not|still|however|now|next|also|please|can|could|would|will|what|how|why)\b)"
+    r"[^?\n]{0,80}\Z",
+)
 
 
 def _positive(value: float, name: str, least: float = 0) -> None:
@@ -63,15 +74,6 @@ class EpisodeBoundaryConfig:
         _positive(self.max_turns, "max_turns", 1)
         _positive(self.max_time_gap_seconds, "max_time_gap_seconds")
         object.__setattr__(self, "close_on_patterns", _patterns(self.close_on_patterns, "close_on_patterns"))
-
-    def rules(self) -> Rules:
-        """Return the rules the core decides by."""
-        return Rules(
-            max_turns=self.max_turns,
-            max_time_gap_seconds=self.max_time_gap_seconds,
-            close_on_tool_result=self.close_on_tool_result,
-            close_on_patterns=tuple(self.close_on_patterns),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ __all__ = [
     "Json",
     "KVEntry",
     "Kind",
+    "Layer",
     "Lease",
     "MarkerType",
     "Media",
@@ -136,6 +137,15 @@ class Privacy(StrEnum):
     ALLOW = "allow"
     REDACT = "redact"
     BLOCK = "block"
+
+
+class Layer(StrEnum):
+    """Where knowledge comes from: the world, the project, experience, or the caller's own cache."""
+
+    L1 = "L1"
+    L2 = "L2"
+    L4 = "L4"
+    CACHED = "cached"
 
 
 @dataclass(frozen=True, slots=True)

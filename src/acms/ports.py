@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, runtime_checkable
 
 from acms.errors import ACMSError
 from acms.knowledge import Fact, Reflection
@@ -59,6 +59,7 @@ __all__ = [
     "HasMigrations",
     "HasSpaces",
     "KVMemory",
+    "Progress",
     "ReflectionRequest",
     "Reflector",
     "Reranker",
@@ -68,6 +69,10 @@ __all__ = [
     "TokenCounter",
     "Turn",
 ]
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told (entries done, entries in all) after every page."""
 
 
 @runtime_checkable

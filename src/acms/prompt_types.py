@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
-from acms.model import Json, Part, Role, Text
+from acms.model import Json, Part, Privacy, Role, Text
 
-__all__ = ["CacheMark", "CachePrediction", "Change", "Count", "Exactness", "PromptMessage", "Tool", "Usage"]
+__all__ = [
+    "CacheMark",
+    "CachePrediction",
+    "Change",
+    "Count",
+    "Exactness",
+    "PromptMessage",
+    "Redacted",
+    "Tool",
+    "Usage",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +127,13 @@ class CachePrediction:
     reason: str = ""
     #: Name under which the provider keeps it, where a cache hint gave one.
     key: str = ""
+
+
+class Redacted(NamedTuple):
+    """An entry that is not shown as it was stored, and what was taken out of it."""
+
+    entry: str
+    #: The mode it was shown under; under `block` all of its text was withheld.
+    mode: Privacy
+    #: How often what was taken out, by kind.
+    kinds: tuple[tuple[str, int], ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from acms import compose
 from acms.config import ACMSConfig
 from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy_levels, validation
@@ -96,6 +97,7 @@ class ACMS(View):
                 summarizer,
                 reflector,
                 reranker,
+                composition=compose,
             )
         )
 
@@ -299,7 +301,7 @@ class ACMS(View):
             context,
             Letter(
                 drafts,
-                shared.rules,
+                shared.config.episodes,
                 shared.config.retry,
                 seen=seen,
                 watch=shared.watch,
@@ -362,7 +364,9 @@ class ACMS(View):
             kind=Kind.EPISODE, created_at=datetime.now(UTC), origin=Origin.DERIVED, data={"reason": reason}
         )
         shared = self._shared
-        letter = Letter([draft], shared.rules, shared.config.retry, close=reason, reflect=shared.reflects)
+        letter = Letter(
+            [draft], shared.config.episodes, shared.config.retry, close=reason, reflect=shared.reflects
+        )
         delivered = await self._writer.post(context, letter)
         if delivered is not None:
             if delivered.asked:
@@ -387,7 +391,7 @@ class ACMS(View):
         the rest of a tool group stays in the log, and is not shown as long as it is incomplete. Facts that were made
         from a message go with it, and a fact goes with all it stands in for.
         """
-        return await rewrite.retract(self, self._shared, self._writer, message_id, reason=reason, alone=alone)
+        return await rewrite.retract(self._shared, self._writer, message_id, reason=reason, alone=alone)
 
     async def clear(self, *, reason: str = "cleared") -> int:
         """Put everything said so far out of force; return the version of the retraction, 0 for an empty session.
@@ -403,7 +407,7 @@ class ACMS(View):
         of the original also names its newest edit. Facts that were made from the old text are retired. `GoneError` when
         the message was retracted or its content is gone.
         """
-        return await rewrite.replace(self, self._shared, self._writer, message_id, content)
+        return await rewrite.replace(self._shared, self._writer, message_id, content)
 
     # ── forks and versions ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -519,7 +523,7 @@ class ACMS(View):
         """
         from acms.compaction import job as compaction
 
-        return await compaction.undo(self, self._shared, self._writer, version)
+        return await compaction.undo(self._shared, self._writer, version)
 
     async def set_policy(self, **changes: Json) -> ResolvedPolicy:
         """Change fields of this session's policy and return the one in force; None goes back to the level above."""

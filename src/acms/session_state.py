@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from copy import copy
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from acms.compaction import span
 from acms.config import ACMSConfig
-from acms.errors import ConfigurationError, SessionNotFoundError
-from acms.jobs import requests as asked
+from acms.errors import ConfigurationError, EntryNotFoundError, SessionNotFoundError
+from acms.jobs import requests
+from acms.jobs.requests import CompactionRequest
 from acms.log import validation
 from acms.model import Context, ContextDraft, JobQuery, JobState, Privacy
 from acms.observability.events import Event, Planned, Rewritten
@@ -26,11 +27,10 @@ from acms.results import ContextItems
 from acms.storage import handles
 from acms.storage.cached import CachedStorage
 from acms.text.markers import freeze
-from acms.write.episodes import Rules
-from acms.write.queue import Watch
 
 if TYPE_CHECKING:
     from acms.jobs.background import Background
+    from acms.jobs.worker import Handler
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
 
@@ -43,6 +43,18 @@ class _Named:
     def __init__(self, counter: Any) -> None:
         self.name = type(counter).__name__
         self.count = counter.count
+
+
+class Composition(Protocol):
+    """What a session needs of packages that it is below; `acms.compose` has it."""
+
+    def handlers_of(self, shared: SharedSession) -> Mapping[str, Handler]:
+        """Return the handlers of the jobs that this session's process can do, by kind."""
+        ...
+
+    async def catch_up(self, shared: SharedSession, context: str) -> None:
+        """See to it that a reflection which another process asked for and did not finish is worked off."""
+        ...
 
 
 class SharedSession:
@@ -59,6 +71,8 @@ class SharedSession:
         summarizer: Summarizer | None = None,
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,
+        *,
+        composition: Composition,
     ) -> None:
         self.session_id = validation.session_name(session_id, "session_id")
         self.namespace = validation.name(namespace, "namespace")
@@ -75,7 +89,6 @@ class SharedSession:
         #: What may leave of what it reads.
         self.stage: Stage = stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze(self.config.marker_patterns)
-        self.rules: Rules = self.config.episodes.rules()
         self.embedder = None if embedder is None else _usable(embedder)
         if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
             raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
@@ -87,10 +100,11 @@ class SharedSession:
         #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
         self.reflects: str | None = None
         if reflector is not None and self.config.reflection.enabled:
-            self.reflects = asked.kind_of(reflector)
+            self.reflects = requests.reflection_kind(reflector)
+        self._composition = composition
         #: Whether the worker knows what this session's jobs need.
         self._served = False
-        self._watch: Watch | None = None
+        self._watch: CompactionRequest | None = None
         self._embedding: Embedding | None = None
         self._indexes: Indexes | None = None
         self.context_id: str | None = None
@@ -165,9 +179,7 @@ class SharedSession:
                 return None
             self._check(context.counter)
             if self.reflects is not None and self.config.worker.enabled:
-                from acms.facts import request
-
-                await request.catch_up(self, context.id)
+                await self._composition.catch_up(self, context.id)
             self.namespace = context.namespace  # it may have been found by its id
             self.context_id = context.id  # last: who sees it writes at once
         return self.context_id
@@ -210,6 +222,10 @@ class SharedSession:
                 options=(f"open the session with a token counter named {name!r}",),
             )
 
+    def no_entry(self, id: str) -> EntryNotFoundError:
+        """Return the error that says that the session has no such entry."""
+        return EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
+
     def retain(self) -> None:
         """Count as a user of the storage handle, once."""
         if not self.retained:
@@ -228,19 +244,12 @@ class SharedSession:
         """See to it that the jobs this process asked for are worked off."""
         if not self.config.worker.enabled:
             return
-        from acms.jobs import operator
-
         counters = handles.shared(self.handle).counters
         counters.setdefault(self.counter.name, self.counter)
         background = self.background
         if not self._served:
             self._served = True
-            summarizers = () if self.summarizer is None else (self.summarizer,)
-            reflectors = () if self.reflector is None else (self.reflector,)
-            found = operator.handlers(
-                self.config, summarizers, counters, reflectors=reflectors, handle=self.handle
-            )
-            for kind, handler in found.items():
+            for kind, handler in self._composition.handlers_of(self).items():
                 background.serve(kind, handler)
         background.poke()
 
@@ -268,12 +277,12 @@ class SharedSession:
             await background.settled()
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> CompactionRequest:
         """Return how an append asks for a compaction."""
         found = self._watch
         if found is None:
-            kind = span.kind_of(self.summarizer)
-            found = self._watch = Watch(self.namespace, self.config.compaction, kind)
+            kind = requests.compaction_kind(self.summarizer)
+            found = self._watch = CompactionRequest(self.namespace, self.config.compaction, kind)
         return found
 
     def show(self, verb: str, items: ContextItems) -> ContextItems:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import partial
 
-from acms.errors import EntryNotFoundError, ValidationError
+from acms.errors import ValidationError
 from acms.knowledge import Fact
-from acms.log import policy_levels, validation
+from acms.log import policy_levels, read, validation
 from acms.log.hash_chain import episode_id
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy
-from acms.log.read import active, in_force
+from acms.log.read import active, find_entry, in_force
 from acms.model import Entry, Json, Kind, Role, State
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
@@ -240,9 +240,9 @@ class View:
             self._nothing()
             return HistoryPage(entries=())
         head = await shared.storage.head(context)
-        version = pipeline.version_of(head, self._at)
+        version = read.version_of(head, self._at)
         entries = await shared.storage.read(context, at=version, after=after, limit=limit + 1)
-        cover = await pipeline.cover_at(shared.storage, context, head, version)
+        cover = await read.cover_at(shared.storage, context, head, version)
         page = [
             HistoryEntry(
                 id=entry.id,
@@ -269,10 +269,10 @@ class View:
             self._nothing()
             return []
         head = await self._shared.storage.head(context)
-        version = pipeline.version_of(head, self._at)
+        version = read.version_of(head, self._at)
         kinds = (Kind.MESSAGE, Kind.EPISODE, Kind.SUMMARY)
         entries = await self._shared.storage.read(context, at=version, kinds=kinds)
-        cover = await pipeline.cover_at(self._shared.storage, context, head, version)
+        cover = await read.cover_at(self._shared.storage, context, head, version)
         entries = [one for one in entries if one.kind is not Kind.SUMMARY or cover.by(one.version) is None]
         shown = [self.stage.entry(one) if one.kind is Kind.SUMMARY else one for one in entries]
         found = await off_loop(lambda: episodes(context, shown), len(shown) * EACH)
@@ -301,7 +301,7 @@ class View:
             raise ValidationError("a past version of one session has no namespace around it", field="scope")
         storage, context = self._shared.storage, await self._shared.find()
         if scope == "namespace":
-            profile = await facts.profile(storage, self._shared.namespace)
+            profile = await read.profile(storage, self._shared.namespace)
             context = None if profile is None else profile.id
         elif context is None:
             self._nothing()
@@ -324,16 +324,10 @@ class View:
         It is for whoever owns the data, not for a model. `EntryNotFoundError` when there is none at this version.
         """
         context = await self._shared.find()
-        (entry,) = await self._shared.storage.get([id]) if context is not None else (None,)
-        if entry is not None and context is not None:
-            head = await self._shared.storage.head(context)
-            if entry.version <= pipeline.version_of(head, self._at):
-                (own,) = await self._shared.storage.read(
-                    context, after=entry.version - 1, before=entry.version + 1
-                ) or [None]
-                if own is not None and own.id == id:
-                    return own
-        raise EntryNotFoundError(f"the session {self.session_id!r} has no entry {id!r}")
+        found = None if context is None else await find_entry(self._shared.storage, context, self._at, id)
+        if found is None:
+            raise self._shared.no_entry(id)
+        return found
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
@@ -427,10 +421,10 @@ class View:
                 counter=shared.counter.name,
             )
         head = await shared.storage.head(context)
-        version = pipeline.version_of(head, self._at)
+        version = read.version_of(head, self._at)
         newest = await shared.storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1)
         messages, tokens = (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)
-        cover = await pipeline.cover_at(shared.storage, context, head, version)
+        cover = await read.cover_at(shared.storage, context, head, version)
         active_messages, active_tokens = await active(shared.storage, context, head, version, cover)
         made = await shared.storage.read(context, at=version, kinds=(Kind.FACT, Kind.SUMMARY))
         standing = [one for one in made if one.state is State.LIVE and cover.by(one.version) is None]

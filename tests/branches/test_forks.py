@@ -23,6 +23,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
+from acms.facts import adopt
 from acms.model import ContextQuery, Done, Failed, Job, JobQuery, JobState, Kind, Lease, Role, State
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage
@@ -343,7 +344,7 @@ async def take(storage: StorageBackend, kind: str = "adopt") -> Lease:
 async def adopted(storage: StorageBackend) -> Any:
     """Do what a worker does with an adopt job; return the outcome."""
     lease = await take(storage)
-    outcome = await rooms.adopt(storage, lease)
+    outcome = await adopt.adopt(storage, lease)
     if outcome is not None:
         await storage.settle(lease, outcome)
     return outcome
@@ -525,7 +526,7 @@ async def test_adopting_decides_again_when_something_is_erased_meanwhile(store: 
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-    assert await rooms.adopt(Racing(store), lease) is None  # type: ignore[arg-type]
+    assert await adopt.adopt(Racing(store), lease) is None  # type: ignore[arg-type]
     assert contents(await facts_of(child)) == ["of b"]
 
 
@@ -535,12 +536,12 @@ async def test_t07_adoption_into_or_from_a_deleted_session_is_cancelled(store: A
     await put(store, await context_of(session), noted("of a", sources=(ids[0],)))
     child = await session.fork(at=2)
     await child.delete()
-    outcome = await rooms.adopt(store, await take(store))
+    outcome = await adopt.adopt(store, await take(store))
     assert isinstance(outcome, Failed)
     assert outcome.cancelled
     other = await session.fork(at=2)
     await session.delete()
-    outcome = await rooms.adopt(store, await take(store))
+    outcome = await adopt.adopt(store, await take(store))
     assert isinstance(outcome, Failed)
     assert outcome.cancelled
     assert await facts_of(other) == []

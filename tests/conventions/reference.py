@@ -39,8 +39,8 @@ def page() -> str:
     lines = [
         "# Reference",
         "",
-        "Every public name, written from the docstrings by `python -m tests.conventions.reference`. Limits of the border",
-        "stand in [limits](#limits), commands in [the command line](how-to/cli.md).",
+        "Every public name, written from the docstrings by `python -m tests.conventions.reference`. Limits of the",
+        "border stand in [limits](#limits), commands in [the command line](how-to/cli.md).",
         "",
     ]
     seen: set[int] = set()

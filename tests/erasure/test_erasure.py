@@ -33,8 +33,8 @@ from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
 from acms.erasure.erase import collect, expire
 from acms.errors import ConflictError, StorageBusyError
-from acms.facts.profile import PROFILE
 from acms.log import policy_levels
+from acms.log.read import PROFILE
 from acms.model import (
     Context,
     ContextQuery,

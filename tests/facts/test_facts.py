@@ -21,8 +21,8 @@ from acms import (
     WorkerConfig,
     open_storage,
 )
-from acms.branches import forks
-from acms.facts.profile import PROFILE, profile
+from acms.facts import adopt as late
+from acms.log.read import PROFILE, profile
 from acms.model import Append, ContextDraft, Draft, Entry, Expect, Origin, State
 from acms.testing.logs import WHEN, put, taken_back
 from tests.support.factlog import RULES, at, work
@@ -467,7 +467,7 @@ async def test_erasing_the_middle_of_a_chain_leaves_its_end_alone(storage: Stora
 
 async def adopt(storage: Any) -> None:
     for lease in await storage.claim(["adopt"], lease=timedelta(minutes=1), limit=10):
-        outcome = await forks.adopt(storage, lease)
+        outcome = await late.adopt(storage, lease)
         if outcome is not None:
             await storage.settle(lease, outcome)
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from acms import ACMS, ACMSConfig, ReflectionConfig, open_storage, sync
+from acms import ACMS, ACMSConfig, ReflectionConfig, compose, open_storage, sync
 from acms.config import EpisodeBoundaryConfig, RetryConfig, WorkerConfig
 from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
 from acms.facts import backlog as reflect
 from acms.facts.job import handler
-from acms.facts.profile import PROFILE
 from acms.jobs.operator import cancel
 from acms.jobs.worker import Worker
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known
 from acms.log.in_force import Cover
+from acms.log.read import PROFILE
 from acms.model import Append, Entry, Job, JobQuery, JobState, Kind, Origin, Privacy, Receipt
 from acms.observability.events import Event, JobFailed, JobFinished, Reflected
 from acms.ports import ReflectionRequest, StorageBackend
@@ -585,12 +585,11 @@ async def busy() -> None:
 
 def jobs_of(session: ACMS) -> dict[str, Any]:
     """The handlers of every kind of job, as a session knows them."""
-    from acms.jobs import operator as all_jobs
 
     shared = session._shared
     reflector = shared.reflector
     assert reflector is not None
-    return all_jobs.handlers(shared.config, counters=COUNTERS, reflectors=[reflector])
+    return compose.handlers(shared.config, counters=COUNTERS, reflectors=[reflector])
 
 
 async def test_an_edit_is_read_with_the_next_episode_or_when_somebody_asks(

@@ -16,9 +16,9 @@ import pytest
 
 from acms import ACMS, ACMSConfig, EpisodeBoundaryConfig, WorkerConfig
 from acms.facts import backlog as reflect
-from acms.facts.profile import PROFILE
 from acms.log import facts as known
 from acms.log.in_force import Cover
+from acms.log.read import PROFILE
 from acms.model import JobQuery, JobState, Kind
 from acms.ports import StorageBackend
 from acms.testing.logs import sound

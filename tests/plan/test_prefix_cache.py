@@ -12,21 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.model import Role
-from acms.plan.prefix_cache import (
-    LINES,
-    SLACK,
-    Prices,
-    best,
-    confirm,
-    cost,
-    distance,
-    epoch,
-    hoisted,
-    predict,
-    start,
-    step,
-)
+from acms.plan.prefix_cache import LINES, SLACK, Prices, best, cost, distance, epoch, start, step
 from acms.ports import Codec
+from acms.prompt.cache_forecast import confirm, hoisted, predict
 from acms.prompt.manifest import Manifest, Sent
 from acms.prompt_types import CacheMark, PromptMessage, Tool, Usage
 

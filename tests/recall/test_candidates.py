@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
 from acms.model import Kind, Role, Source, State
 from acms.ports import TokenCounter
@@ -24,7 +25,6 @@ from acms.recall.rank import Question, rank
 from acms.recall.superseded import Stale, stale
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
-from acms.write.episodes import Rules
 from tests.support.counters import COUNTERS, Counting
 from tests.support.indexes import field_of, lineage, packed, snapshot
 from tests.support.logs import CONTEXT, Log
@@ -185,7 +185,7 @@ def test_a_copy_of_what_cannot_be_shown_is_offered() -> None:
 
 
 def test_a_giant_episode_is_not_a_thousand_candidates() -> None:
-    log = Log(BYTES.count, Rules(max_turns=10_000))
+    log = Log(BYTES.count, EpisodeBoundaryConfig(max_turns=10_000))
     for number in range(1000):
         log.say("user", f"note {number} of many", markers=["goal"] if number in (3, 500) else [])
     found = offered(log, budget=500)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms.config import EpisodeBoundaryConfig
 from acms.log.in_force import Unit
 from acms.model import Media, Role, Source, Text
 from acms.ports import TokenCounter
@@ -29,7 +30,6 @@ from acms.recall.planner import (
     suffix,
 )
 from acms.results import ContextItem, ContextItems
-from acms.write.episodes import Rules
 from tests.support.counters import COUNTERS, NAMES, Counting
 from tests.support.logs import Log, entry
 
@@ -53,7 +53,7 @@ texts = st.lists(pieces, min_size=1, max_size=8).map(" ".join) | st.text(min_siz
 
 @st.composite
 def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
-    log = Log(counter.count, Rules(max_turns=draw(st.integers(2, 8))))
+    log = Log(counter.count, EpisodeBoundaryConfig(max_turns=draw(st.integers(2, 8))))
     for _ in range(draw(st.integers(1, 14))):
         text = draw(texts)
         match draw(st.sampled_from(["say", "say", "call", "answer", "answer", "media", "edit", "summarise"])):

@@ -1,8 +1,8 @@
 """What seed 001 expects of its routes, as cases of our own.
 
 Taken from the behaviour of the public project that the seed grew out of (spec/seed-checklists.md §1.1 and §1.4); what
-the engine does below the routes stands in tests/session/test_versioned_contexts.py. Each difference is on purpose and stands, with its
-reason, in docs/how-to/http-differences.md: a case whose name says "unlike" is one of them.
+the engine does below the routes stands in tests/session/test_versioned_contexts.py. Each difference is on
+purpose and stands, with its reason, in docs/how-to/http-differences.md: a case whose name says "unlike" is one of them.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ FAULTS = [
     ),
     Fault(
         "new and old keys mix", "sqlite",
-        code(append_rules, "repeats", ("if entry is None:", "if False:"), ("if entry.state", "if entry and entry.state")),
+        code(append_rules, "repeats", ("if entry is None:", "if False:"), 
+             ("if entry.state", "if entry and entry.state")),
         "test_new_and_old_keys_do_not_mix",
     ),
     Fault(
@@ -126,7 +127,8 @@ FAULTS = [
         "test_a_key_belongs_to_one_context",
     ),
     Fault(
-        "the expected last message is ignored", "sqlite", code(append_rules, "check", ("expected is not ANY and", "False and")),
+        "the expected last message is ignored", "sqlite",
+        code(append_rules, "check", ("expected is not ANY and", "False and")),
         "test_t03_of_two_appends_on_the_same_head_one_is_refused",
     ),
     Fault(

@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from acms.config import EpisodeBoundaryConfig
 from acms.log.hash_chain import entry_id
 from acms.log.in_force import Cover, Unit, effective, units
 from acms.log.validation import canonical_text
 from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult
 from acms.recall.planner import media_tokens
-from acms.write.episodes import Rules, Tail, place
+from acms.write.episodes import Tail, place
 
 CONTEXT = "c_0123456789abcdef"
 NONCE = "0a1b2c"
@@ -42,9 +43,9 @@ def entry(version: int, content: str = "", **given: Any) -> Entry:
 class Log:
     """A log in the making: messages are placed by the rules a session uses."""
 
-    def __init__(self, count: Any = len, rules: Rules | None = None) -> None:
+    def __init__(self, count: Any = len, rules: EpisodeBoundaryConfig | None = None) -> None:
         self.count = count
-        self.rules = rules or Rules()
+        self.rules = rules or EpisodeBoundaryConfig()
         self.tail = Tail()
         self.entries: list[Entry] = []
         self._time = NOON

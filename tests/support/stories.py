@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
+from acms.config import EpisodeBoundaryConfig
 from acms.model import Kind, State
-from acms.write.episodes import Rules
 from tests.support.indexes import Row, half
 from tests.support.logs import Log
 
@@ -28,7 +28,7 @@ QUERIES = [
 
 def told(random: Random, steps: int, *, erasing: bool = True) -> Log:
     """A log of about so many entries; erased entries have lost their content."""
-    log = Log(rules=Rules(max_turns=random.randint(2, 9)))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=random.randint(2, 9)))
 
     def text() -> str:
         return " ".join(random.choices(WORDS, k=random.randint(0, 12)))

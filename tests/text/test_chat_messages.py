@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms.config import EpisodeBoundaryConfig
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit, effective, units
 from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, Text, ToolCall, ToolResult
@@ -20,7 +21,6 @@ from acms.recall.rank import Question, rank
 from acms.results import ContextItem
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS
-from acms.write.episodes import Rules
 from tests.support.counters import COUNTERS, Counting
 from tests.support.indexes import field_of
 from tests.support.logs import Log
@@ -96,7 +96,7 @@ ids = st.sampled_from(["c1", "c2", "c3"])
 
 @st.composite
 def logs(draw: st.DrawFn, counter: TokenCounter) -> Log:
-    log = Log(counter.count, Rules(max_turns=draw(st.integers(2, 6))))
+    log = Log(counter.count, EpisodeBoundaryConfig(max_turns=draw(st.integers(2, 6))))
     for _ in range(draw(st.integers(0, 3))):
         log.say(draw(st.sampled_from(["system", "developer"])), draw(words))
     for _ in range(draw(st.integers(1, 14))):

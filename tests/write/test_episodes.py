@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.hash_chain import micros
 from acms.model import Role, ToolResult
 from acms.write.episodes import (
-    CLOSING_PATTERNS,
     MAX_TURNS,
     PATTERN,
     TIME_GAP,
     TOOL_RESULT,
-    Rules,
     Tail,
     episodes,
     tail_of,
@@ -52,7 +51,7 @@ def test_an_episode_ends_after_six_messages() -> None:
 
 
 def test_a_single_turn_limit_makes_every_message_an_episode() -> None:
-    log = Log(rules=Rules(max_turns=1))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=1))
     for word in "abc":
         log.say("user", word)
     assert ordinals(log) == [1, 2, 3]
@@ -97,7 +96,7 @@ def test_an_episode_waits_for_the_last_of_parallel_answers() -> None:
 
 
 def test_open_calls_hold_every_end_back() -> None:
-    log = Log(rules=Rules(max_turns=2))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=2))
     log.say("user", "go")
     log.say("assistant", "done", calls=["c1", "c2"])
     log.say("tool", "one", answers="c1")
@@ -107,7 +106,7 @@ def test_open_calls_hold_every_end_back() -> None:
 
 
 def test_tool_results_may_be_told_not_to_end_an_episode() -> None:
-    log = Log(rules=Rules(close_on_tool_result=False))
+    log = Log(rules=EpisodeBoundaryConfig(close_on_tool_result=False))
     log.say("assistant", calls=["c1"])
     log.say("tool", "40 %", answers="c1")
     log.say("assistant", "40 %")
@@ -141,7 +140,7 @@ def test_a_result_nobody_asked_for_does_not_end_an_episode_that_waits_for_answer
 
 
 def test_a_late_answer_to_an_older_call_does_not_end_an_episode_that_waits_for_answers() -> None:
-    log = Log(rules=Rules(max_turns=99))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=99))
     log.say("assistant", calls=["old"])
     log.say("user", "never mind, look here")
     log.say("assistant", calls=["new"])
@@ -151,7 +150,7 @@ def test_a_late_answer_to_an_older_call_does_not_end_an_episode_that_waits_for_a
 
 
 def test_abandoned_calls_hold_nothing_back() -> None:
-    log = Log(rules=Rules(max_turns=3))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=3))
     log.say("assistant", calls=["c1"])
     log.say("user", "never mind")
     log.say("user", "something else")
@@ -232,7 +231,7 @@ def test_words_of_closing_inside_a_sentence_end_nothing(text: str) -> None:
 
 
 def test_a_phrase_in_a_tool_result_or_a_system_message_ends_nothing() -> None:
-    log = Log(rules=Rules(close_on_tool_result=False))
+    log = Log(rules=EpisodeBoundaryConfig(close_on_tool_result=False))
     log.say("system", "done")
     log.say("developer", "thanks")
     log.say("tool", "done")
@@ -240,7 +239,7 @@ def test_a_phrase_in_a_tool_result_or_a_system_message_ends_nothing() -> None:
 
 
 def test_own_patterns_replace_the_default_ones() -> None:
-    log = Log(rules=Rules(close_on_patterns=(r"over and out",)))
+    log = Log(rules=EpisodeBoundaryConfig(close_on_patterns=(r"over and out",)))
     assert log.say("user", "done").closes is None
     assert log.say("assistant", "Roger, over and out.").closes == PATTERN
 
@@ -282,7 +281,7 @@ def test_a_closed_episode_says_what_it_holds() -> None:
 
 
 def test_an_edit_is_no_turn_and_moves_no_episode() -> None:
-    log = Log(rules=Rules(max_turns=2))
+    log = Log(rules=EpisodeBoundaryConfig(max_turns=2))
     log.say("user", "a")
     log.edit(1, "A")
     log.say("user", "b")
@@ -300,7 +299,7 @@ def test_an_empty_log_has_no_episode() -> None:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Log:
-    rules = Rules(
+    rules = EpisodeBoundaryConfig(
         max_turns=draw(st.integers(1, 5)),
         close_on_tool_result=draw(st.booleans()),
         max_time_gap_seconds=draw(st.sampled_from([0, 60, 1800])),

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from acms.branches import export, forks
-from acms.branches.export import PAGE, Problem, Progress
+from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy_levels, validation
 from acms.log.hash_chain import genesis, token
@@ -33,7 +33,7 @@ from acms.model import (
     State,
 )
 from acms.observability.logging import log
-from acms.ports import HasSpaces, StorageBackend
+from acms.ports import HasSpaces, Progress, StorageBackend
 from acms.storage.append_rules import segments
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record

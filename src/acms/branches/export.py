@@ -7,22 +7,19 @@ is moved parents first. Restoring needs no room for the whole log, and goes on w
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import cast
 
 from acms.errors import ACMSError, CorruptRecordError
 from acms.log import hash_chain
 from acms.log.entry_json import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
 from acms.model import Context, Entry, Json, Kind
-from acms.ports import StorageBackend
+from acms.ports import Progress, StorageBackend
 
 __all__ = ["Problem", "Progress", "export", "pages", "restore", "verify"]
 
 PAGE = 500
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Told (entries done, entries in all) after every page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,33 +10,27 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from acms.branches import diff as differing
-from acms.branches import late_facts as adoption
-from acms.branches.diff import Run, Standing
-from acms.erasure.erase import COLLECT_AFTER
+from acms.branches.diff import Standing
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
-from acms.log import policy_levels, validation
+from acms.facts import adopt
+from acms.log import policy_levels, read, validation
 from acms.model import (
     Append,
     Context,
     ContextDraft,
     ContextQuery,
-    Done,
     Entry,
-    Expect,
-    Failed,
     Head,
     JobDraft,
     Json,
     Kind,
-    Lease,
 )
 from acms.observability.logging import log
 from acms.ports import StorageBackend
-from acms.recall import pipeline
 from acms.results import Branch, Change, Delta, Diff, Tree
 from acms.storage.append_rules import segments
 
@@ -47,17 +41,15 @@ if TYPE_CHECKING:
 TAGS = "tags"
 MAX_TAGS = 1_000
 """Names one session may give to its versions."""
-ADOPT = "adopt"
 COLLECT = "collect"
+COLLECT_AFTER = timedelta(days=30)
+"""How long a deleted context can still be brought back."""
 
 _PAGE = 500
 _TURN = 100
 """Heads that are read in a row."""
 _SHOWN = 20
 """Known tags that an error lists."""
-_LATE = 32
-"""Late facts a fork looks at itself: so few are read without leaving the event loop."""
-_LEARNED = (Kind.FACT, Kind.SUMMARY, Kind.RETRACTION)
 _COMPARED = (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
 
 
@@ -99,7 +91,7 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
         )
     # Where the log is nothing but messages there are no facts to look for.
     late = head is not None and version is not None and head.version > max(version, head.messages)
-    if late and await _ask_for_adoption(storage, parent, child):
+    if late and await adopt.ask_for(storage, parent, child):
         shared.work()
     log(logging.DEBUG, "fork", context=child.id, parent=parent, version=child.fork)
     return child
@@ -110,103 +102,6 @@ async def _what(storage: StorageBackend, context: Context) -> str:
         return "a session that is no fork"
     parent = await storage.context(context.parent)
     return f"a fork of {parent.key or parent.id!r} at version {context.fork}"
-
-
-async def _ask_for_adoption(storage: StorageBackend, parent: str, child: Context) -> bool:
-    """Enqueue a job when the parent has facts that came too late for the fork; return whether it was needed."""
-    late = await storage.read(parent, kinds=_LEARNED, after=child.fork or 0, limit=_LATE)
-    found = adoption.candidates(late, _inherited(child), child.fork or 0)
-    if len(late) < _LATE:  # else the job looks at them all
-        if not found:
-            return False
-        own = await storage.read(child.id, kinds=_LEARNED, after=child.fork or 0)
-        if {fact.id for fact in found} <= {id for fact in own for id in fact.sources}:
-            return False  # a named fork that was made before
-    job = JobDraft(kind=ADOPT, dedupe=f"{ADOPT}:{child.id}")
-    _done(*await storage.append([Append(context=child.id, drafts=(), jobs=(job,))]))
-    return True
-
-
-async def adopt(storage: StorageBackend, lease: Lease) -> Done | Failed | None:
-    """Append the late facts of its parent to a fork: the handler of "adopt" jobs.
-
-    Copies what was said with the sources, and cites the original. Doing it again adds nothing. Cancelled when the fork
-    or its parent was deleted.
-    """
-    try:
-        return None if await adopt_late(storage, lease.job.context, lease) else Done()
-    except SessionNotFoundError as error:
-        return Failed(error=str(error), cancelled=True)
-
-
-async def adopt_late(storage: StorageBackend, context: str, finish: Lease | None = None) -> bool:
-    """Append the late facts of its parent to a fork; return whether there were any."""
-    while True:
-        child = await storage.context(context)
-        if child.parent is None or child.fork is None:
-            return False
-        head = await storage.head(child.id)
-        late = await _late(storage, child)
-        own = await storage.read(child.id, at=head.version, kinds=_LEARNED, after=child.fork)
-        cover = await pipeline.cover_at(storage, child.id, head, head.version)
-        drafts = adoption.adopted(late, own, cover, child.fork, await _open_episode(storage, child))
-        if not drafts:
-            return False
-        (result,) = await storage.append(
-            [
-                Append(
-                    context=child.id,
-                    drafts=tuple(drafts),
-                    expect=Expect(rewrites=head.rewrites),
-                    finish=finish,
-                )
-            ]
-        )
-        if type(result) is ConflictError:
-            continue  # something was replaced or erased meanwhile: look again
-        receipt = _done(result)
-        log(logging.INFO, "adopted", context=child.id, entries=len(drafts))
-        return not receipt.repeated
-
-
-async def _late(storage: StorageBackend, child: Context) -> list[Entry]:
-    """Return what the parent learned above a fork from what the fork has, and would not have unlearned without more."""
-    assert child.parent is not None
-    assert child.fork is not None
-    runs = _inherited(child)
-    head = await storage.head(child.parent)
-    late = await storage.read(child.parent, at=head.version, kinds=_LEARNED, after=child.fork)
-    found = adoption.candidates(late, runs, child.fork)
-    if not found:
-        return []
-    known: dict[str, Entry | None] = {}
-    asked = {id for one in found for id in one.sources}
-    while asked:
-        wanted = sorted(asked)
-        entries = await storage.get(wanted)
-        known.update(zip(wanted, entries, strict=True))
-        beyond = [entry for entry in entries if entry is not None and not adoption.inherits(entry.id, runs)]
-        asked = {id for entry in beyond if entry.kind is Kind.FACT for id in entry.sources} - known.keys()
-    replacing = await storage.read(child.parent, at=head.version, replacing=True) if head.rewrites else []
-    found = adoption.grounded(found, known, runs)
-    return adoption.standing(found, late, replacing, child.fork)
-
-
-async def _open_episode(storage: StorageBackend, child: Context) -> int:
-    """Return the ordinal of the first episode that had not ended where a fork begins."""
-    entries = await storage.read(child.id, at=child.fork, kinds=(Kind.MESSAGE, Kind.EPISODE), newest=_LATE)
-    turns = [entry for entry in entries if entry.kind is Kind.MESSAGE and not entry.replaces]
-    if not turns:
-        return 0
-    newest = turns[-1]
-    ended = newest.closes is not None or any(
-        entry.kind is Kind.EPISODE and entry.episode == newest.episode for entry in entries
-    )
-    return newest.episode + 1 if ended else newest.episode
-
-
-def _inherited(child: Context) -> list[Run]:
-    return segments(child.id, child.lineage, 1, child.fork or 0)
 
 
 def _done(result: Any) -> Any:
@@ -398,7 +293,7 @@ async def _tagged(storage: StorageBackend, context: Context) -> dict[str, Mappin
 async def _place(storage: StorageBackend, context: Context, at: int | str | None) -> tuple[int, Head]:
     head = await storage.head(context.id)
     if not isinstance(at, str):
-        return pipeline.version_of(head, None if at is None else validation.whole(at, "at")), head
+        return read.version_of(head, None if at is None else validation.whole(at, "at")), head
     found = await _tagged(storage, context)
     tagged = found.get(at)
     if tagged is None:
@@ -483,7 +378,7 @@ async def _standing(storage: StorageBackend, side: Side) -> tuple[str, int, Stan
     context = await _live(storage, await _known(side.shared))
     version, head = await _place(storage, context, side.at)
     runs = segments(context.id, context.lineage, 1, version)
-    return context.id, version, Standing(runs, await pipeline.cover_at(storage, context.id, head, version))
+    return context.id, version, Standing(runs, await read.cover_at(storage, context.id, head, version))
 
 
 async def _known(shared: SharedSession) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from acms.branches import forks
+from acms.branches.forks import COLLECT_AFTER
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -29,7 +30,6 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
-from acms.erasure.erase import COLLECT_AFTER
 from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.hash_chain import locate
 from acms.log.in_force import Cover, preview

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from acms.branches.export import Progress
 from acms.cli import render
 from acms.cli.base import AsJson, Db, app, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
 from acms.model import Json
-from acms.ports import StorageBackend
+from acms.ports import Progress, StorageBackend
 from acms.results import Erasure
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acms import compose
 from acms.cli import render
 from acms.cli.base import (
     AsJson,
@@ -74,7 +75,7 @@ def worker(
     tenant of the HTTP service, --concurrency jobs of each at a time; new ones are found within a minute.
     """
     wanted = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
-    can = operations.handlers(ACMSConfig())
+    can = compose.handlers(ACMSConfig())
     for kind in wanted or ():
         if kind not in can and not (reflector and kind.startswith("reflect:")):
             raise typer.BadParameter(f"{kind!r} is not one of {', '.join(sorted(can))}", param_hint="--kinds")
@@ -86,7 +87,7 @@ def worker(
             found: list[Reflector] = []
             if reflector is not None:
                 found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
-            handlers = operations.handlers(config, reflectors=found)
+            handlers = compose.handlers(config, reflectors=found)
             unknown = [kind for kind in wanted or () if kind not in handlers]
             if unknown:  # only the reflector itself knows its name
                 raise ConfigurationError(

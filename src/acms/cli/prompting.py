@@ -165,7 +165,7 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
 
     The shared beginning is what a provider can read from its cache.
     """
-    from acms.plan.prefix_cache import predict
+    from acms.prompt.cache_forecast import predict
 
     async def work() -> None:
         one, other = _kept(left), _kept(right)

@@ -25,8 +25,8 @@ from acms.cli.base import (
     run,
 )
 from acms.cli.render import Column, Screen
-from acms.facts.profile import PROFILE
 from acms.log.in_force import preview
+from acms.log.read import PROFILE
 from acms.log.validation import NAMESPACE
 
 LEFT_OUT = 10

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from acms.branches.export import Progress
 from acms.errors import ACMSError, ValidationError
 from acms.log.in_force import preview
 from acms.model import Json, ToolCall
+from acms.ports import Progress
 from acms.results import ContextItem, ContextItems, Verdict
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

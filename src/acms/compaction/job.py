@@ -31,8 +31,9 @@ from acms.errors import (
     ProviderError,
     ValidationError,
 )
+from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, policy_levels
+from acms.log import in_force, policy_levels, read
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy, changed
 from acms.model import (
@@ -60,14 +61,15 @@ from acms.observability.events import Compacted
 from acms.observability.logging import log, tell
 from acms.ports import StorageBackend, Summarizer, SummaryRequest, TokenCounter, Turn
 from acms.privacy import stage as sinks
+from acms.privacy.modes import strictest
 from acms.providers.tokens import token_counter
-from acms.recall import pipeline
 from acms.results import Compaction
+from acms.text.summary_form import LEAST, cleaned
+from acms.text.summary_form import LEAST, cleaned
 from acms.write.rewrite import take_back, taken_back
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
-    from acms.view import View
     from acms.write.rewrite import Writer
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
@@ -88,7 +90,7 @@ async def request(shared: SharedSession, context: str, overrides: Mapping[str, J
     service = shared.config.compaction
     known = await policy_levels.resolve(storage, context, namespace=shared.namespace, service=service)
     policy = CompactionPolicy(**{**known.policy.to_json(), **changed({}, overrides)})
-    draft = span.requested(context, span.kind_of(shared.summarizer), policy, force=True)
+    draft = requests.compaction(context, requests.compaction_kind(shared.summarizer), policy, force=True)
     while True:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
@@ -122,7 +124,7 @@ async def wait(shared: SharedSession, context: str, job: Job, timeout: float | N
     return found[-1] if found else None  # a log that came from another store may have one of an older job 17
 
 
-async def undo(view: View, shared: SharedSession, writer: Writer, version: int) -> int:
+async def undo(shared: SharedSession, writer: Writer, version: int) -> int:
     """Take back the rewrite at a version; return the version of the retraction."""
     storage = shared.storage
     while True:
@@ -149,7 +151,7 @@ async def undo(view: View, shared: SharedSession, writer: Writer, version: int) 
                 options=(f"undo v{by} first",),
             )
         for first, last in entry.replaces:
-            for old in await storage.read(context, at=last, after=first - 1, kinds=pipeline.SHOWN):
+            for old in await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN):
                 if old.state is State.EXPIRED and cover.by(old.version) == version:
                     raise ExpiredError(
                         f"retention has deleted the content of v{old.version}, it cannot come back"
@@ -174,8 +176,8 @@ async def compactions(
 ) -> list[Compaction]:
     """List the summaries up to a version, oldest first; with `job` only what that job wrote."""
     head = await storage.head(context)
-    version = pipeline.version_of(head, at)
-    cover = await pipeline.cover_at(storage, context, head, version)
+    version = read.version_of(head, at)
+    cover = await read.cover_at(storage, context, head, version)
     found: list[Compaction] = []
     for entry in await storage.read(context, at=version, kinds=(Kind.SUMMARY,)):
         if not entry.replaces or (job is not None and entry.data.get("job") != job):
@@ -205,7 +207,7 @@ async def expand(storage: StorageBackend, context: str | None, at: int | None, v
     """Return what a summary stands for, as it was read just before it."""
     entry = None
     if context is not None:
-        pipeline.version_of(await storage.head(context), at)
+        read.version_of(await storage.head(context), at)
         entry = await _at(storage, context, version)
     if (
         context is None
@@ -218,7 +220,7 @@ async def expand(storage: StorageBackend, context: str | None, at: int | None, v
     before = Cover(await storage.read(context, at=version - 1, replacing=True))
     found: list[Entry] = []
     for first, last in entry.replaces:
-        found += await storage.read(context, at=last, after=first - 1, kinds=pipeline.SHOWN)
+        found += await storage.read(context, at=last, after=first - 1, kinds=read.SHOWN)
     inside = {one.version for one in found}
     return [one for one in in_force.effective(found, before) if one.version in inside]
 
@@ -268,8 +270,8 @@ def handler(
 async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
     storage, context = work.storage, work.context.id
     head = await storage.head(context)
-    cover = await pipeline.cover_at(storage, context, head, head.version)
-    entries = await pipeline.read_stretches(storage, context, cover, head.version)
+    cover = await read.cover_at(storage, context, head, head.version)
+    entries = await read.read_stretches(storage, context, cover, head.version)
     choosing = partial(_chosen, entries, cover, work.policy)
     stretch = await asyncio.to_thread(choosing) if len(entries) > THREAD_ABOVE else choosing()
     said = max((entry.total for entry in entries), default=0)
@@ -284,7 +286,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
         created_at=datetime.now(UTC),
         tokens=tokens,
         origin=Origin.DERIVED,
-        privacy=span.privacy(stretch.entries),
+        privacy=strictest(stretch.entries),
         covers=stretch.covers,
         replaces=stretch.spans,
         data={
@@ -294,7 +296,7 @@ async def _compact(work: _Work, lease: Lease) -> Done | Retry | Failed | None:
             "after": stretch.before - stretch.tokens + tokens,
             "preserved": stretch.preserved,
             "removed": len(stretch.entries),
-            "summarizer": span.name_of(work.summarizer),
+            "summarizer": requests.model_name(work.summarizer),
             "coverage": coverage,
             "level": stretch.level,
             in_force.ASKED: bool(lease.job.payload.get("force")),
@@ -334,7 +336,7 @@ async def _append(
         ):
             raise result
         head = await storage.head(context)
-        cover = await pipeline.cover_at(storage, context, head, head.version)
+        cover = await read.cover_at(storage, context, head, head.version)
         current = await storage.get([entry.id for entry in stretch.entries])
         if any(entry is None or entry.state is not State.LIVE for entry in current):
             return Failed(error="what it was to stand for was erased or has expired", cancelled=True)
@@ -448,13 +450,13 @@ class _Call:
     seconds: float
 
     def refused(self, why: str, *, retryable: bool = True) -> ProviderError:
-        return ProviderError(why, provider=span.name_of(self.summarizer), retryable=retryable)
+        return ProviderError(why, provider=requests.model_name(self.summarizer), retryable=retryable)
 
     async def texts(self, parts: Sequence[Sequence[Turn]], limit: int) -> AsyncIterator[str]:
         """Ask for one summary of each part, each with its share of the tokens."""
         total = sum(map(_length, parts))
         for part in parts:
-            share = limit if len(parts) == 1 else max(span.LEAST, limit * _length(part) // total)
+            share = limit if len(parts) == 1 else max(LEAST, limit * _length(part) // total)
             asked = SummaryRequest(turns=tuple(part), max_tokens=share, counter=self.counter)
             try:
                 async with asyncio.timeout(self.seconds):
@@ -465,6 +467,6 @@ class _Call:
                 raise
             except Exception as error:
                 raise self.refused(type(error).__name__) from error
-            if not isinstance(text, str) or not span.cleaned(text):
+            if not isinstance(text, str) or not cleaned(text):
                 raise self.refused("it returned no text")
-            yield span.cleaned(text)
+            yield cleaned(text)

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from acms.log.in_force import Cover, Units, anchor
-from acms.log.policy import CompactionPolicy
-from acms.model import Entry, JobDraft, Kind, Privacy, Role, Span
+from acms.log.policy import CompactionPolicy, due
+from acms.model import Entry, Kind, Privacy, Role, Span
 from acms.plan.prefix_cache import SLACK, step
-from acms.ports import Summarizer, TokenCounter, Turn
+from acms.ports import TokenCounter, Turn
 from acms.results import speak
 from acms.text.chunks import spans
+from acms.text.summary_form import LEAST, SHORTER
 
-KIND = "compact"
-"""Kind of the job that every worker takes; one that needs a certain summarizer adds its name."""
 MARKED = 4
 """Marked messages stay as they are while they take no more than one part in so many of the budget."""
 LEFT = 0.5
@@ -29,12 +28,6 @@ SUMMARIES = 0.25
 """Share of the budget that summaries may take."""
 FAN = 4
 """So many summaries beside each other are merged into one."""
-SHORTER = 5
-"""A summary takes one part in so many of what it stands for, unless it is told otherwise."""
-LEAST = 48
-"""Tokens a summary may always have: less says nothing."""
-GROWTH = 0.1
-"""Share of the budget by which a log must have grown since a compaction was last asked for."""
 GAIN = 0.4
 """Share of the budget that a compaction must free which nobody but an append asked for: each one makes every prompt new
 from its place on (decision 0036)."""
@@ -67,17 +60,6 @@ class Stretch:
         return self.spans[0][0], self.spans[-1][1]
 
 
-def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
-    """Whether an append shall ask for a compaction.
-
-    `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
-    does not ask again with every message.
-    """
-    if not policy.enabled or not policy.budget:
-        return False
-    return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget
-
-
 def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
     """Whether a compaction that an append asked for shall be done: the log is still too long, and it frees enough.
 
@@ -89,24 +71,6 @@ def worth(policy: CompactionPolicy, stretch: Stretch, said: int) -> bool:
     distance = step(budget, SLACK)
     soon = said % distance >= (1 - SOON) * distance
     return stretch.tokens - stretch.limit >= (LITTLE if soon else GAIN) * budget
-
-
-def name_of(model: object) -> str:
-    """Return the name of a summarizer or a reflector: its `model`, else that of its class."""
-    name = getattr(model, "model", None)
-    return name if isinstance(name, str) and name else type(model).__name__
-
-
-def kind_of(summarizer: Summarizer | None) -> str:
-    """Return the kind of job that workers with this summarizer take; every worker has the extractive one."""
-    return KIND if summarizer is None else f"{KIND}:{name_of(summarizer)}"
-
-
-def requested(context: str, kind: str, policy: CompactionPolicy, *, force: bool) -> JobDraft:
-    """Return the request to compact a log; while one is under way another is the same."""
-    return JobDraft(
-        kind=kind, dedupe=f"{KIND}:{context}", payload={"policy": policy.to_json(), "force": force}
-    )
 
 
 def choose(found: Units, policy: CompactionPolicy) -> Stretch | None:
@@ -236,11 +200,6 @@ def turns(entries: Iterable[Entry]) -> tuple[Turn, ...]:
     )
 
 
-def privacy(entries: Iterable[Entry]) -> Privacy:
-    """Return how private a text made from some entries is: a blocked one is not part of it."""
-    return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW
-
-
 def chunks(said: Sequence[Turn], most: int, counter: TokenCounter) -> list[tuple[Turn, ...]]:
     """Divide turns into runs of at most so many tokens; one that alone is longer is cut between its sentences."""
     found: list[tuple[Turn, ...]] = []
@@ -282,11 +241,6 @@ def _pieces(turn: Turn, most: int, counter: TokenCounter) -> list[Turn]:
         )
         for piece in pieces
     ]
-
-
-def cleaned(text: str) -> str:
-    """Return what a summarizer wrote without what no store can keep, and without space around it."""
-    return text.replace("\0", "").encode("utf-8", "ignore").decode("utf-8").strip()
 
 
 def completed(text: str, said: Sequence[Turn], limit: int, count: Callable[[str], int]) -> str:

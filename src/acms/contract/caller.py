@@ -4,8 +4,8 @@
     outcome = await ceo.ask("Debug the memory leak in the importer")
     outcome.reply.fragments
 
-Everything is decided by tables and rules (`acms.contract.intent_defaults`, docs/how-to/kv-policy.md): the same text, ids and clock
-make the same request, and the same replies the same outcome.
+Everything is decided by tables and rules (`acms.contract.intent_defaults`, docs/how-to/kv-policy.md):
+the same text, ids and clock make the same request, and the same replies the same outcome.
 """
 
 from __future__ import annotations

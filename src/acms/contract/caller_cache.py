@@ -1,7 +1,7 @@
 """The caller's cache: fragments of past replies under their ids, kept, shrunk and dropped as `kv_policy` says.
 
-`acms.contract.kv_policy` is the other side, which advises. Here a policy is applied: pin wins over compress, compress over
-evict, all at once or not at all; a key that is not held is passed over.
+`acms.contract.kv_policy` is the other side, which advises. Here a policy is applied: pin wins over compress,
+compress over evict, all at once or not at all; a key that is not held is passed over.
 """
 
 from __future__ import annotations

@@ -131,12 +131,12 @@ class _Pile:
 class ACS:
     """Adaptive context scaling: asks every source, chooses within the budget, says what went wrong and what can help.
 
-    `sources` are sessions and objects with an async `search` (`acms.contract.providers.KnowledgeSource`, `HTTPSource`). `privacy`
-    is the policy of whoever runs it: the strictest of it, the request and the item holds. `profile` is "quality" or the
-    "published" formula, `order` of the fragments "selection" or "lod". Providers are asked for `top_k` items. Without a
-    `token_counter` tokens are counted as the first session counts them. One object serves many requests at a time; it
-    remembers what the last attempts brought, for `return_minimal` and retries, so tenants must not share one. The first
-    one of a process loads rules and vocabulary, which takes a third of a second.
+    `sources` are sessions and objects with an async `search` (`acms.contract.providers.KnowledgeSource`,
+    `HTTPSource`). `privacy` is the policy of whoever runs it: the strictest of it, the request and the item holds.
+    `profile` is "quality" or the "published" formula, `order` of the fragments "selection" or "lod". Providers are
+    asked for `top_k` items. Without a `token_counter` tokens are counted as the first session counts them. One object
+    serves many requests at a time; it remembers what the last attempts brought, for `return_minimal` and retries, so
+    tenants must not share one. The first one of a process loads rules and vocabulary, which takes a third of a second.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from acms.contract.wire import ITEMS, fields, needed, number, one_of, strings, text, whole
 from acms.errors import ValidationError
-from acms.model import Json, Privacy
+from acms.model import Json, Layer, Privacy
 from acms.results import Ledger
 
 __all__ = [
@@ -60,15 +60,6 @@ class Lod(StrEnum):
 
 
 _RANK = {"macro": 0, "micro": 1, "atomic": 2}
-
-
-class Layer(StrEnum):
-    """Where knowledge comes from: the world, the project, experience, or the caller's own cache."""
-
-    L1 = "L1"
-    L2 = "L2"
-    L4 = "L4"
-    CACHED = "cached"
 
 
 class RiskLevel(StrEnum):

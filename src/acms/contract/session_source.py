@@ -19,9 +19,8 @@ from acms.contract.entities import entities, gaze
 from acms.contract.providers import size
 from acms.contract.schema import Candidate, Layer, Lod, RenderRequest, Variant
 from acms.errors import SessionNotFoundError
-from acms.facts.profile import PROFILE
 from acms.log.in_force import preview
-from acms.log.read import in_force
+from acms.log.read import PROFILE, in_force
 from acms.model import Entry, Kind, Privacy, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact

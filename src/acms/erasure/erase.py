@@ -12,24 +12,22 @@ from datetime import UTC, datetime, timedelta
 from types import EllipsisType
 from typing import Any, TypeVar
 
-from acms.branches.export import Progress
+from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
-from acms.facts.profile import profile
 from acms.log import policy_levels, validation
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import Link, Reached, Run, spans
+from acms.log.read import profile
 from acms.log.reissue import COPIED, COPIES
 from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
-from acms.ports import StorageBackend
+from acms.ports import Progress, StorageBackend
 from acms.results import Erasure
 from acms.storage.append_rules import segments
 
 T = TypeVar("T")
 
-COLLECT_AFTER = timedelta(days=30)
-"""How long a deleted context can still be brought back."""
 LOOK_AGAIN = timedelta(days=1)
 """When a job that must wait for people, such as one under legal hold, looks again."""
 BATCH = 500

@@ -12,12 +12,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, get_args
 
-from acms.compaction.span import LEAST, SHORTER, cleaned, privacy
 from acms.knowledge import Action, Cardinality, Decision, Fact, Proposal, Reflection, Scope
 from acms.log.in_force import Cover, anchor, effective
 from acms.model import Draft, Entry, Kind, Origin, Privacy, Role, State
 from acms.ports import Turn
+from acms.privacy.modes import strictest
 from acms.results import Episode
+from acms.text.summary_form import LEAST, SHORTER, cleaned
 from acms.text.tokenizer import words
 from acms.write.episodes import episodes, is_mark
 
@@ -266,7 +267,7 @@ def mark(
         created_at=now,
         tokens=tokens,
         origin=Origin.DERIVED,
-        privacy=privacy(part.entries),
+        privacy=strictest(part.entries),
         episode=one.ordinal,
         covers=(one.first, one.last),
         sources=tuple(entry.id for entry in part.entries),

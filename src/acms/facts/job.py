@@ -17,22 +17,20 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from acms.branches import forks
-from acms.compaction.span import name_of
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConflictError, GoneError, IdempotencyMismatchError, ProviderError
-from acms.facts import backlog
+from acms.facts import adopt, backlog
 from acms.facts import consolidate as rules
 from acms.facts.backlog import Limits, Reached, Stretch
 from acms.facts.consolidate import Around, Consolidated, Rules
 from acms.facts.pacing import Pace
-from acms.facts.profile import PROFILE, Rewrite, follow
-from acms.facts.profile import profile as profile_of
-from acms.jobs.requests import KIND, kind_of
+from acms.jobs.requests import REFLECT, model_name, reflection_kind
 from acms.jobs.worker import Handler
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known_facts
 from acms.log.in_force import Cover
+from acms.log.read import PROFILE
+from acms.log.read import profile as profile_of
 from acms.model import (
     Append,
     Context,
@@ -55,6 +53,7 @@ from acms.providers.tokens import token_counter
 from acms.storage import handles
 from acms.text.echo import own_words
 from acms.text.summary_form import RECIPE
+from acms.write.retirement import Rewrite, follow
 
 CHUNK = 256
 """Entries that are looked at for the next episodes; more when one of them is longer."""
@@ -130,7 +129,7 @@ def handler(
     handle is closed.
     """
     seeded = backlog.seed_shaped(reflector)
-    name = name_of(reflector)
+    name = model_name(reflector)
 
     async def run(storage: StorageBackend, lease: Lease) -> None:
         context = await storage.context(lease.job.context)
@@ -157,7 +156,7 @@ async def _run(work: _Work) -> None:
         if not adopted:
             fork = work.context.fork or 0
             if before.mark is None or before.mark.version <= fork:
-                await forks.adopt_late(storage, context)
+                await adopt.adopt_late(storage, context)
                 before = await _reached(storage, context)
             adopted = True
         work.pace.enter(context)
@@ -216,7 +215,7 @@ async def _next(work: _Work, before: Reached, head: Head) -> tuple[Stretch | Non
     """Return what is to be read next, and what is known of the log at that point."""
     storage, context, config = work.storage, work.context.id, work.config.reflection
     turns = config.max_turns
-    if kind_of(work.reflector) == KIND:
+    if reflection_kind(work.reflector) == REFLECT:
         turns = min(turns, SLICE)
     limits = Limits(least=config.min_episode_turns, turns=turns, tokens=config.max_tokens)
     work.pace.begin()

@@ -25,8 +25,8 @@ POLL = 0.02
 async def request(shared: SharedSession, context: str) -> Job:
     """Enqueue a reflection on everything closed, also on what is short, and return its job."""
     storage = shared.storage
-    kind = requests.KIND if shared.reflector is None else requests.kind_of(shared.reflector)
-    draft = requests.requested(context, kind, force=True)
+    kind = requests.REFLECT if shared.reflector is None else requests.reflection_kind(shared.reflector)
+    draft = requests.reflection(context, kind, force=True)
     while True:
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
@@ -62,13 +62,13 @@ async def _take_over(shared: SharedSession, context: str) -> None:
     found = await _newest(storage, context, UNFINISHED) or await _newest(storage, context)
     if found is None:
         return
-    kind = requests.kind_of(shared.reflector)
+    kind = requests.reflection_kind(shared.reflector)
     lost = found.state is JobState.CANCELLED and found.error == WITHDRAWN
     if not lost and found.state not in UNFINISHED:
         return
     other = found.state is JobState.READY and found.kind != kind
     if lost or (other and await operator.withdraw(storage, found, WITHDRAWN)):
-        draft = requests.requested(context, kind, force=bool(found.payload.get("force")))
+        draft = requests.reflection(context, kind, force=bool(found.payload.get("force")))
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):
             raise result
@@ -91,6 +91,6 @@ async def finished(shared: SharedSession, context: str) -> None:
 
 async def _newest(storage: StorageBackend, context: str, states: Sequence[JobState] = ()) -> Job | None:
     """Return the newest reflection of a log, of those in some states or of all."""
-    name = requests.named(context)
+    name = requests.reflection_name(context)
     page = await storage.jobs(JobQuery(context=context, states=tuple(states), limit=500))
     return next((job for job in page.items if job.dedupe == name), None)

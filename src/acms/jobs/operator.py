@@ -1,71 +1,12 @@
-"""Jobs as an operator sees them: which ones every installation can run, trying one again, cancelling one."""
+"""Jobs as an operator sees them: looking at one, trying it again, cancelling it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from acms.compaction.span import kind_of
-from acms.config import ACMSConfig
 from acms.errors import ConflictError, LeaseLostError, NotFoundError
-from acms.jobs import requests
-from acms.jobs.worker import Handler, Outcome
 from acms.model import Failed, Job, JobQuery, JobState, Lease, Retry
-from acms.ports import Reflector, StorageBackend, Summarizer, TokenCounter
-
-
-def handlers(
-    config: ACMSConfig,
-    summarizers: Sequence[Summarizer] = (),
-    counters: Mapping[str, TokenCounter] | None = None,
-    *,
-    reflectors: Sequence[Reflector] = (),
-    handle: StorageBackend | None = None,
-) -> dict[str, Handler]:
-    """Return the handlers of every kind of job by kind; those of models have their name behind it.
-
-    Reflecting by rules and compacting by extraction need no model: every worker can.
-
-    `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
-    write to, which reflections keep out of the way of.
-    """
-    from acms.branches import forks
-    from acms.compaction import job as compaction
-    from acms.erasure import erase  # a worker alone needs them
-
-    known = {} if counters is None else counters
-    return {
-        "adopt": forks.adopt,
-        "collect": erase.collect,
-        "expire": erase.expire,
-        **{kind_of(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
-        requests.KIND: _offline(config, known, handle),
-        **{requests.kind_of(one): _reflecting(config, one, known, handle) for one in reflectors},
-    }
-
-
-def _reflecting(
-    config: ACMSConfig,
-    reflector: Reflector,
-    counters: Mapping[str, TokenCounter],
-    handle: StorageBackend | None,
-) -> Handler:
-    from acms.facts import job as reflection
-
-    return reflection.handler(config, reflector, counters, handle=handle)
-
-
-def _offline(
-    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
-) -> Handler:
-    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
-
-    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
-        from acms.providers.offline.reflector import OfflineReflector
-
-        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
-
-    return run
+from acms.ports import StorageBackend
 
 
 async def job(storage: StorageBackend, id: str) -> Job:

@@ -17,6 +17,9 @@ from acms.model import Json
 LEVELS = ("service", "namespace", "context")
 """Where a policy may be set, the nearest last."""
 
+GROWTH = 0.1
+"""Share of the budget by which a log must have grown since a compaction was last asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
@@ -82,3 +85,14 @@ def resolved(service: CompactionPolicy, *stored: Mapping[str, Json]) -> Resolved
         policy = replace(policy, **known)
         levels.update(dict.fromkeys(known, level))
     return ResolvedPolicy(policy=policy, levels=levels)
+
+
+def due(policy: CompactionPolicy, active: int, grown: int) -> bool:
+    """Whether an append shall ask for a compaction.
+
+    `active` tokens are in force, and `grown` were added since one was last asked for: a log that cannot be made shorter
+    does not ask again with every message.
+    """
+    if not policy.enabled or not policy.budget:
+        return False
+    return active >= policy.threshold * policy.budget and grown >= GROWTH * policy.budget

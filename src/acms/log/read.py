@@ -1,11 +1,58 @@
-"""What of a log is in force: the entries, and how much they take."""
+"""Reads of a log: what is in force at a version, how much it takes, one entry, the profile of a namespace."""
 
 from __future__ import annotations
 
+from acms.errors import SessionNotFoundError, ValidationError
 from acms.log.in_force import LONG_RUN, Cover, effective
-from acms.model import Entry, Head, Kind
+from acms.model import Context, Entry, Head, Kind
 from acms.ports import StorageBackend
-from acms.recall.pipeline import cover_at, read_stretches, version_of
+
+SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
+"""Kinds that a reader sees as part of the conversation."""
+PROFILE = "@profile"
+"""Key of the context that holds the facts of a whole namespace."""
+
+
+def version_of(head: Head, at: int | None) -> int:
+    """Return the version to read; `ValidationError` when the log does not reach it."""
+    if at is None:
+        return head.version
+    if at > head.version:
+        raise ValidationError(f"the log ends at version {head.version}, {at} does not exist yet", field="at")
+    return at
+
+
+async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
+    """Return what is out of force at a version."""
+    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
+
+
+async def read_stretches(
+    storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
+) -> list[Entry]:
+    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
+    found: list[Entry] = []
+    for first, last in cover.stretches(version):
+        if last > after:
+            found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
+    return found
+
+
+async def find_entry(storage: StorageBackend, context: str, at: int | None, id: str) -> Entry | None:
+    """Return an entry that a log has at a version by its id; None when it has none."""
+    (entry,) = await storage.get([id])
+    if entry is None or entry.version > version_of(await storage.head(context), at):
+        return None
+    own = await storage.read(context, after=entry.version - 1, before=entry.version + 1)
+    return own[0] if own and own[0].id == id else None
+
+
+async def profile(storage: StorageBackend, namespace: str) -> Context | None:
+    """Return the profile of a namespace; None while it knows nothing."""
+    try:
+        return await storage.context(PROFILE, namespace=namespace)
+    except SessionNotFoundError:
+        return None
 
 
 async def in_force(storage: StorageBackend, context: str, at: int | None, newest: int | None) -> list[Entry]:

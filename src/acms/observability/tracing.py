@@ -17,7 +17,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import ACMSError
-from acms.log.entry_json import dump
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.observability.events import PromptRendered, ScopeShrunk
 from acms.observability.logging import shown
@@ -105,7 +104,15 @@ class RenderSpan:
             }
         )
         if _content:
-            self._span.set_attribute("gen_ai.input.messages", dump([_said(one) for one in messages]))
+            self._span.set_attribute(
+                "gen_ai.input.messages",
+                json.dumps(
+                    [_said(one) for one in messages],
+                    ensure_ascii=False,
+                    sort_keys=True,
+                    separators=(",", ":"),
+                ),
+            )
 
 
 def _mark(span: Span, error: BaseException) -> None:

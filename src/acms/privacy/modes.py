@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from acms.model import Entry, Privacy, Redaction, Span
-
-if TYPE_CHECKING:
-    from acms.prompt.manifest import Redacted
+from acms.prompt_types import Redacted
 
 _STRICT = {Privacy.ALLOW: 0, Privacy.REDACT: 1, Privacy.BLOCK: 2}
 
@@ -57,8 +54,6 @@ def stored_mode(configured: Privacy | None, item: Privacy) -> Privacy:
 
 def redactions(shown: Iterable[str], told: Mapping[str, object]) -> tuple[Redacted, ...]:
     """Return what was taken out of the entries that are shown, each once; `told` has them as they are shown, by id."""
-    from acms.prompt.manifest import Redacted  # sessions without prompts do without it
-
     found: dict[str, Redacted] = {}
     for id in shown:
         redaction: Redaction | None = getattr(told.get(id), "redaction", None)
@@ -73,3 +68,8 @@ def taken(one: Redacted) -> str:
         return "its text was withheld"
     counts = ", ".join(f"{count} {kind}" for kind, count in one.kinds)
     return f"redacted: {counts}" if counts else "redacted"
+
+
+def strictest(entries: Iterable[Entry]) -> Privacy:
+    """Return how private a text made from some entries is: a blocked one is not part of it."""
+    return Privacy.REDACT if any(entry.privacy is Privacy.REDACT for entry in entries) else Privacy.ALLOW

@@ -1,8 +1,8 @@
 """Sinks: what of an entry may leave the engine, decided once for all that shows, sends or distils text.
 
 Under `block` ids, roles, times, markers and the frame of tool calls are left, and `WITHHELD` stands for the text. Under
-`redact` and `allow` what `acms.privacy.detect` finds is replaced by its mark: in the content, in every part, in what was
-stored beside it. JSON stays JSON. Tokens are counted anew.
+`redact` and `allow` what `acms.privacy.detect` finds is replaced by its mark: in the content, in every part, in what
+was stored beside it. JSON stays JSON. Tokens are counted anew.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from acms.branches.export import Progress
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.model import (
@@ -25,7 +24,7 @@ from acms.model import (
     ToolCall,
     ToolResult,
 )
-from acms.ports import StorageBackend
+from acms.ports import Progress, StorageBackend
 from acms.privacy.detect import KINDS, PERSONAL, RULES, mark, redact, safe_key, spans
 
 __all__ = ["Finding", "KindFound", "Scan", "scan"]

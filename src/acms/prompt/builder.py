@@ -38,10 +38,9 @@ from acms.prompt import render as rendering
 from acms.prompt import steps as contents
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
-from acms.prompt.steps import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.steps import Fixed, Hint, Log, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
 from acms.prompt.summaries import Summaries
 from acms.prompt_types import PromptMessage, Tool
-from acms.view import View
 
 if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
 
 Content: TypeAlias = Union[
-    str, Mapping[str, Any], PromptMessage, Part, Node, View, "Prompt", "Sequence[Content]", None
+    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, "Prompt", "Sequence[Content]", None
 ]
 """What may stand in a prompt.
 
@@ -210,7 +209,7 @@ class Prompt:
 
     def recall(
         self,
-        session: View,
+        session: Readable,
         query: str,
         *,
         tokens: int | None = None,
@@ -494,7 +493,7 @@ def _read(content: object, field: str, bound: list[Prompt], depth: int = 0) -> l
         return _read([content], field, bound)
     if isinstance(content, Mapping):
         return [Said(contents.read(content, field))]
-    if isinstance(content, View):
+    if isinstance(content, Readable):
         return [Log(content)]
     if isinstance(content, Prompt):
         bound.append(content)
@@ -542,8 +541,8 @@ def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
     return "", list(content)
 
 
-def _session(value: object) -> View:
-    if not isinstance(value, View):
+def _session(value: object) -> Readable:
+    if not isinstance(value, Readable):
         raise ValidationError(
             f"must be a session or a view, not {type(value).__name__}", field="session", options=_twins(value)
         )
@@ -553,7 +552,7 @@ def _session(value: object) -> View:
 def _twins(value: object) -> tuple[str, ...]:
     """Return what to do with a session or a prompt of the blocking door."""
     inner = getattr(value, "inner", None)
-    return ("from acms.sync import Prompt",) if isinstance(inner, View | Prompt) else ()
+    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Prompt) else ()
 
 
 def _prompt(value: object, field: str) -> Prompt:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from acms.errors import ValidationError
 from acms.model import Json, Privacy, Role
-from acms.prompt_types import CacheMark, Tool
+from acms.prompt_types import CacheMark, Redacted, Tool
 
 __all__ = [
     "FORMAT",
@@ -153,16 +153,6 @@ class Tried(NamedTuple):
     #: Raw tokens of the whole prompt before and after.
     before: int
     after: int
-
-
-class Redacted(NamedTuple):
-    """An entry that is not shown as it was stored, and what was taken out of it."""
-
-    entry: str
-    #: The mode it was shown under; under `block` all of its text was withheld.
-    mode: Privacy
-    #: How often what was taken out, by kind.
-    kinds: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

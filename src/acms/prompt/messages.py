@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from acms.errors import TokenBudgetExceededError
 from acms.log.in_force import Unit, effective
+from acms.log.read import SHOWN
 from acms.model import Entry, Json, Role, Source
 from acms.ports import Frame, TokenCounter
 from acms.recall.pipeline import (
-    SHOWN,
     Gathered,
     Gone,
     Ranked,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from acms.log.in_force import Cover, unasked
+from acms.log.read import version_of
 from acms.model import Kind
 from acms.plan.prefix_cache import distance, epoch
 from acms.ports import Frame, StorageBackend
 from acms.privacy.stage import OPEN, Stage
-from acms.recall.pipeline import Gathered, before, gather_newest, version_of
+from acms.recall.pipeline import Gathered, before, gather_newest
 
 
 async def gather_epoch(

@@ -29,11 +29,11 @@ from acms.observability.logging import tell
 from acms.observability.tracing import RenderSpan, render_span
 from acms.plan.nodes import Composed, Fitted, Left, Placed, Scope
 from acms.plan.nodes import Step as Shrunk
-from acms.plan.prefix_cache import confirm, predict
 from acms.plan.tool_groups import paired
 from acms.ports import Codec
 from acms.prompt import pin_index, summary_coverage
 from acms.prompt import steps as content
+from acms.prompt.cache_forecast import confirm, predict
 from acms.prompt.fit import fit
 from acms.prompt.fit_state import written
 from acms.prompt.layout import laid_out

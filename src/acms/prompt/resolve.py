@@ -17,9 +17,8 @@ from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
 from acms.prompt import steps as content
-from acms.prompt.steps import Fixed, Hint, Log, Plugged, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.steps import Fixed, Hint, Log, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
 from acms.recall.pipeline import Gathered
-from acms.view import View
 
 if TYPE_CHECKING:
     from acms.prompt.summaries import SummaryRun
@@ -47,7 +46,7 @@ class Request:
 class LogRead:
     """What was read of a log for a prompt."""
 
-    view: View
+    view: Readable
     gathered: Gathered
     #: Whether it is all that is in force.
     complete: bool
@@ -76,7 +75,7 @@ class Resolved:
     #: Contents that a summary may stand for, by its name.
     standing: dict[str, SummaryRun] = field(default_factory=dict)
 
-    def shows(self, view: View, seen: set[str]) -> bool:
+    def shows(self, view: Readable, seen: set[str]) -> bool:
         """Return whether everything in force in a log is among the entries that are shown."""
         return any(
             log.complete
@@ -228,7 +227,7 @@ class Resolver:
     async def _log(self, step: Log, place: Room) -> list[Atom]:
         """Read of a log what could be shown, and all of what must be."""
         room = place.tokens if place.shrinks else None
-        view: View = step.session
+        view: Readable = step.session
         counter = view.counter.name
         same = counter == self._request.codec.counter.name
         count = step.newest if place.newest is None else place.newest
@@ -259,7 +258,7 @@ class Resolver:
         return found.union(*(log.gathered.stays for log in self._found.logs))
 
     async def _note(
-        self, gathered: Gathered, view: View, complete: bool, *, first: int = 0, summary: str = ""
+        self, gathered: Gathered, view: Readable, complete: bool, *, first: int = 0, summary: str = ""
     ) -> None:
         lineage = (await view.storage.context(gathered.context)).lineage if gathered.context else ()
         versions = [entry.version for unit in gathered.units for entry in unit.entries]

@@ -7,10 +7,10 @@ becomes a scope of the prompt tree (`acms.plan.nodes`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from acms.errors import ValidationError
 from acms.log import validation
@@ -18,8 +18,13 @@ from acms.log.in_force import Cover, Unit, anchor, shown_role
 from acms.model import Entry, Json, Kind, Media, Part, Reasoning, Role, State, Text, ToolResult
 from acms.plan.nodes import Atom, Composed, Node, Piece, Scope, Strategy
 from acms.prompt_types import PromptMessage, Tool
-from acms.results import SEPARATOR, ContextItem, speak
+from acms.results import SEPARATOR, ContextItem, ContextItems, speak
 from acms.text import chat_messages
+
+if TYPE_CHECKING:
+    from acms.ports import StorageBackend, TokenCounter
+    from acms.privacy.stage import Stage
+    from acms.recall.pipeline import Gathered
 
 DEPTH = 100
 """Levels of a prompt tree: what works on it calls itself for each."""
@@ -35,10 +40,62 @@ class Said(NamedTuple):
     message: PromptMessage
 
 
+@runtime_checkable
+class Readable(Protocol):
+    """What a prompt reads: a session, at its head or at a version."""
+
+    @property
+    def session_id(self) -> str:
+        """The caller's name for the conversation."""
+        ...
+
+    @property
+    def counter(self) -> TokenCounter:
+        """How the tokens of its messages are counted."""
+        ...
+
+    @property
+    def storage(self) -> StorageBackend:
+        """Where its log lies."""
+        ...
+
+    @property
+    def stage(self) -> Stage:
+        """What may leave of its entries."""
+        ...
+
+    async def said(
+        self,
+        *,
+        budget: int | None = None,
+        messages: int | None = None,
+        since: int | None = None,
+        scale: int = 0,
+        slack: float = 0.0,
+    ) -> Gathered:
+        """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number."""
+        ...
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        token_budget: int | None = None,
+        include_current_episode: bool = True,
+        min_relevance: float = 0.0,
+        exclude: Iterable[str] = (),
+        scope: str = "session",
+        include_superseded: bool = False,
+        relevant_only: bool = False,
+    ) -> ContextItems:
+        """Return what the model should see for a query."""
+        ...
+
+
 class Log(NamedTuple):
     """Messages of a session: all of them, or the newest n."""
 
-    session: Any
+    session: Readable
     newest: int | None = None
 
 
@@ -78,7 +135,7 @@ class Standing(NamedTuple):
 class Recalling(NamedTuple):
     """What a session's past answers to a query."""
 
-    session: Any
+    session: Readable
     query: str
     #: None: a share of the budget.
     tokens: int | None

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from acms.compaction import job, span
+from acms.compaction import job
 from acms.errors import ACMSError, ProviderError, ValidationError
+from acms.jobs.requests import model_name
 from acms.log import validation
 from acms.model import Entry, Json, KVEntry, Role
 from acms.observability.logging import log, shown
@@ -26,13 +27,12 @@ from acms.plan.tool_groups import joined
 from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
-from acms.prompt.steps import Fixed, Log, Said, Step
+from acms.prompt.steps import Fixed, Log, Readable, Said, Step
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
 from acms.recall.pipeline import Gathered, before
 from acms.storage.kv import change_entry
 from acms.text.summary_form import RECIPE
-from acms.view import View
 
 if TYPE_CHECKING:
     from acms.prompt.builder import Content
@@ -199,7 +199,7 @@ class SummaryRun:
     @property
     def model(self) -> str:
         """Who writes it."""
-        return RECIPE if self.summarizer is None else span.name_of(self.summarizer)
+        return RECIPE if self.summarizer is None else model_name(self.summarizer)
 
     async def reach(self, *, stamp: str) -> int:
         """Return how far back a log must be read for `load`: to an atom with no more tokens before it.
@@ -247,7 +247,7 @@ class SummaryRun:
         first = Atom((summary_coverage.message(text, self.role),))
         return Loaded(Summarise(self.id, text, 1, self.tokens, self.role), (first, *atoms[found.covers :]))
 
-    async def of_log(self, view: View, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
+    async def of_log(self, view: Readable, *, room: int | None = 0) -> tuple[Loaded, Gathered]:
         """Read of a log what the stored summary goes on from, all of it where none matches, and load it.
 
         The newest messages that fill `room` tokens are read in any case, None is all of them: what fits as a whole is

@@ -5,7 +5,7 @@ What needs an extra is imported when asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acms.runtime.lazy import lazily
 

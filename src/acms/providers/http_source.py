@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from acms.config import RetryConfig
-from acms.contract.schema import Layer, ProviderRequest
 from acms.errors import ConfigurationError
+from acms.model import Layer
 from acms.providers.http import Endpoint, OverEndpoint
 
 __all__ = ["HTTPSource"]
 
 MAX_BYTES = 8 * 1024 * 1024
 """Bytes of one answer, at most."""
+
+
+class _Wired(Protocol):
+    """A request of the contract, which says how it is written."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        ...
 
 
 class HTTPSource(OverEndpoint):
@@ -65,7 +73,7 @@ class HTTPSource(OverEndpoint):
     def __repr__(self) -> str:
         return f"HTTPSource({self._endpoint!r}, layer={self.layer.value!r})"
 
-    async def search(self, request: ProviderRequest) -> dict[str, Any]:
+    async def search(self, request: _Wired) -> dict[str, Any]:
         """Ask, and return the answer as it came; `ProviderError` when there is none."""
         return await self._endpoint.post(self._path, request.to_wire(), dict)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acms.errors import SessionNotFoundError
-from acms.facts.profile import profile
+from acms.log.read import profile
 from acms.ports import StorageBackend
 from acms.recall.fact_candidates import Known, Usual, known
 from acms.recall.superseded import NONE, Stale

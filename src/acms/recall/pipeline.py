@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from acms.errors import SessionNotFoundError, ValidationError
+from acms.errors import SessionNotFoundError
 from acms.log.in_force import Cover, Unit, Units, effective, shown_role, units
+from acms.log.read import cover_at, read_stretches, version_of
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
@@ -46,8 +47,6 @@ HITS = 64
 ELSEWHERE = 4
 """Other logs of a namespace that are asked, at most."""
 
-SHOWN = (Kind.MESSAGE, Kind.SUMMARY)
-
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
@@ -68,31 +67,6 @@ class Gathered:
     stays: frozenset[str] = frozenset()
     #: Tokens by which the log grows between two moves of a start; 0 when nothing was measured.
     length: int = 0
-
-
-def version_of(head: Head, at: int | None) -> int:
-    """Return the version to read; `ValidationError` when the log does not reach it."""
-    if at is None:
-        return head.version
-    if at > head.version:
-        raise ValidationError(f"the log ends at version {head.version}, {at} does not exist yet", field="at")
-    return at
-
-
-async def cover_at(storage: StorageBackend, context: str, head: Head, version: int) -> Cover:
-    """Return what is out of force at a version."""
-    return Cover(await storage.read(context, at=version, replacing=True) if head.rewrites else [])
-
-
-async def read_stretches(
-    storage: StorageBackend, context: str, cover: Cover, version: int, *, after: int = 0
-) -> list[Entry]:
-    """Read the messages and summaries of a log above a version, without the long runs that are out of force."""
-    found: list[Entry] = []
-    for first, last in cover.stretches(version):
-        if last > after:
-            found += await storage.read(context, at=last, after=max(first - 1, after), kinds=SHOWN)
-    return found
 
 
 async def gather_all(storage: StorageBackend, context: str, at: int | None, stage: Stage = OPEN) -> Gathered:

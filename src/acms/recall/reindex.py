@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from acms.branches.export import Progress
 from acms.errors import ProviderError, SessionNotFoundError
 from acms.model import Context, ContextQuery, Derived, Entry, Kind, Privacy, State
-from acms.ports import Embedder, StorageBackend
+from acms.ports import Embedder, Progress, StorageBackend
 from acms.recall.embeddings import BATCH, Embedding
 from acms.storage.wrapper import WrapperStorage
 from acms.text import index_record as cards

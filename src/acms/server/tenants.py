@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from acms import compose
 from acms.config import ACMSConfig
 from acms.contract.engine import ACS
 from acms.contract.providers import KnowledgeSource
 from acms.errors import ConfigurationError, SessionNotFoundError
-from acms.jobs import operator
 from acms.jobs.background import background
 from acms.log import validation
 from acms.model import Context
@@ -192,7 +192,7 @@ class Tenant:
             self._works = True
             summarizers = () if engine.summarizer is None else (engine.summarizer,)
             reflectors = () if engine.reflector is None else (engine.reflector,)
-            found = operator.handlers(
+            found = compose.handlers(
                 config,
                 summarizers,
                 handles.shared(self.handle).counters,

@@ -23,6 +23,10 @@ RECIPE = "extractive1"
 """Name of the recipe: another one writes another text."""
 CUT = " […] "
 """Stands for what was left out of a marked message."""
+SHORTER = 5
+"""A summary takes one part in so many of what it stands for, unless it is told otherwise."""
+LEAST = 48
+"""Tokens a summary may always have: less says nothing."""
 
 _NAME = "Details: "
 _BREAK = "\n"
@@ -140,3 +144,8 @@ def written(chosen: Sequence[Piece]) -> str:
     if listed:
         lines.append(_NAME + "; ".join(dict.fromkeys(listed)))
     return "\n".join(lines)
+
+
+def cleaned(text: str) -> str:
+    """Return what a summarizer wrote without what no store can keep, and without space around it."""
+    return text.replace("\0", "").encode("utf-8", "ignore").decode("utf-8").strip()

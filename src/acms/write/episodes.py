@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.hash_chain import episode_id, micros
 from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult, filling
 from acms.results import Episode
@@ -23,29 +24,8 @@ TIME_GAP = "time_gap"
 TOOL_RESULT = "tool_result"
 PATTERN = "pattern"
 
-#: A whole message that does nothing but close: "done", "OK, that's finished.", "Thanks, that fixed it!".
-#: Not "that is not done yet", "give me the complete list", "thanks, but it still fails" (gleanr's probe 5).
-CLOSING_PATTERNS: tuple[str, ...] = (
-    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|all|everything|that|this|it|we|i|now)"
-    r"(?:['\u2019](?:s|re|m)| is| are| am)?[\s,.!]{1,4}){0,3}"
-    r"(?:done|finished|completed?)(?: (?:now|here|then|for (?:now|today)))?\W{0,9}\Z",
-    r"(?i)\A\W{0,9}(?:(?:ok(?:ay)?|great|perfect|good|nice|cool|many)[\s,.!]{1,4}){0,2}(?:thanks|thank you|thx)\b"
-    r"(?![^\n]*\b(?:but|not|still|however|now|next|also|please|can|could|would|will|what|how|why)\b)"
-    r"[^?\n]{0,80}\Z",
-)
-
 _OPEN_CALLS = 256
 """How many unanswered calls a tail remembers; older ones count as abandoned."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """When an episode ends."""
-
-    max_turns: int = 6
-    max_time_gap_seconds: float = 1800
-    close_on_tool_result: bool = True
-    close_on_patterns: tuple[str, ...] = CLOSING_PATTERNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +71,10 @@ _CLOSING_CHARS = 200
 """No longer text can match the default patterns."""
 
 
-def _closing(content: str, patterns: tuple[str, ...]) -> bool:
+def _closing(content: str, patterns: Sequence[str]) -> bool:
     if patterns is CLOSING_PATTERNS and len(content) > _CLOSING_CHARS:
         return False
-    return any(pattern.search(content) for pattern in _compiled(patterns))
+    return any(pattern.search(content) for pattern in _compiled(tuple(patterns)))
 
 
 @lru_cache(maxsize=64)
@@ -111,7 +91,7 @@ class Place(NamedTuple):
     tail: Tail
 
 
-def place(tail: Tail, draft: Draft, rules: Rules, group: str) -> Place:
+def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) -> Place:
     """Decide the episode, its end and the tool group of the next message; `group` is used when it starts one."""
     now = micros(draft.created_at)
     calls: Sequence[str] = ()

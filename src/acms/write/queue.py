@@ -17,27 +17,19 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
-from acms.compaction.span import due, requested
-from acms.config import RetryConfig
-from acms.errors import (
-    ACMSError,
-    ConflictError,
-    IdempotencyMismatchError,
-    PreconditionError,
-    StorageUnavailableError,
-    ValidationError,
-)
-from acms.jobs.requests import requested as asked_for
-from acms.log import policy_levels
+from acms.config import EpisodeBoundaryConfig, RetryConfig
+from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, PreconditionError, StorageUnavailableError, ValidationError
+from acms.jobs import requests
+from acms.jobs.requests import CompactionRequest
+from acms.log import policy_levels, read
 from acms.log.hash_chain import Entropy, token
-from acms.log.policy import CompactionPolicy
+from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
 from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall, filling
 from acms.observability.logging import log
 from acms.ports import StorageBackend
-from acms.recall import pipeline
 from acms.storage.handles import shared
-from acms.write.episodes import Place, Rules, Tail, place, tail_of
+from acms.write.episodes import Place, Tail, place, tail_of
 
 MERGE = 512
 """Messages one append may hold when callers are merged."""
@@ -49,22 +41,12 @@ _FillingExpect = filling(Expect)
 _FillingAppend = filling(Append)
 
 
-class Watch(NamedTuple):
-    """How an append asks for a compaction when the log in force has grown too long."""
-
-    namespace: str
-    #: The service's level of the policy.
-    service: CompactionPolicy
-    #: Kind of the job.
-    kind: str
-
-
 @dataclass(slots=True)
 class Letter:
     """What one caller wants appended."""
 
     drafts: Sequence[Draft]
-    rules: Rules
+    rules: EpisodeBoundaryConfig
     retry: RetryConfig
     #: The drafts are no new turns (edits, retractions): appended as they are, without moving the tail.
     rewrite: bool = False
@@ -77,7 +59,7 @@ class Letter:
     #: Close the current episode for this reason instead of appending drafts.
     close: str | None = None
     #: How compaction is asked for; None when an append asks for none.
-    watch: Watch | None = None
+    watch: CompactionRequest | None = None
     #: Kind of the reflection that the end of an episode asks for; None when it asks for none.
     reflect: str | None = None
     #: Where the answer goes when the caller waits in the queue.
@@ -291,7 +273,7 @@ class Mailbox:
             if jobs:
                 tail = replace(tail, asked=head.tokens + _tokens(placed))
         if reflects is not None:
-            jobs = (*jobs, asked_for(self._context, reflects))
+            jobs = (*jobs, requests.reflection(self._context, reflects))
         expect = _FillingExpect()
         seen = letters[0].seen
         expect.last_message = head.last_message if seen is ANY else seen
@@ -333,7 +315,7 @@ class Mailbox:
         return monotonic() > self._policy_until
 
     async def _asks(
-        self, watch: Watch, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
+        self, watch: CompactionRequest, head: Head, tail: Tail, placed: Sequence[Sequence[Draft]]
     ) -> tuple[JobDraft, ...]:
         """Return the compaction that an append shall ask for, in the same commit (decision 11)."""
         if self._policy is None or self._asks_again():
@@ -348,12 +330,12 @@ class Mailbox:
         if not due(policy, total, total - tail.asked):
             return ()
         if self._hidden[:2] != (head.rewrites, head.epoch):
-            cover = await pipeline.cover_at(self._storage, self._context, head, head.version)
+            cover = await read.cover_at(self._storage, self._context, head, head.version)
             _, tokens = await active(self._storage, self._context, head, head.version, cover)
             self._hidden = (head.rewrites, head.epoch, head.tokens - tokens)
         if not due(policy, total - self._hidden[2], total - tail.asked):
             return ()
-        return (requested(self._context, watch.kind, policy, force=False),)
+        return (requests.compaction(self._context, watch.kind, policy, force=False),)
 
     async def _end_of_log(self) -> tuple[Head, Tail]:
         head = await self._storage.head(self._context)

@@ -13,12 +13,13 @@ from typing import Any
 from acms.errors import GoneError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Cover, group_spans
+from acms.log.read import find_entry
 from acms.model import Draft, Embedded, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.session_state import SharedSession
 from acms.text.markers import detect
-from acms.view import View
+from acms.write import retirement
 from acms.write.queue import Delivered, Letter, Mailbox, Overtaken, mailbox
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
@@ -78,7 +79,7 @@ class Writer:
         shared = self._shared
         letter = Letter(
             drafts,
-            shared.rules,
+            shared.config.episodes,
             shared.config.retry,
             rewrite=True,
             rewrites=head.rewrites,
@@ -93,15 +94,11 @@ class Writer:
         return delivered
 
 
-async def retract(
-    view: View, shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False
-) -> int:
+async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False) -> int:
     """Put an entry out of force, a tool group whole; return the version of the retraction."""
-    from acms.facts import profile  # the first rewrite loads it
-
     reason = validation.name(reason, "reason")
     while True:
-        context, target, replacing, head = await _target(view, shared, id)
+        context, target, replacing, head = await _target(shared, id)
         # What a summary stands for can still be found and come back: that too must end.
         cover = Cover(replacing, searchable=True)
         edit = cover.edit_of(target)
@@ -118,12 +115,12 @@ async def retract(
             first = next(one for one in replacing if one.version == by)
             edits = [one for one in replacing if (one.version, one.version) in first.replaces]
             gone = frozenset(one.id for one in (*targets, *edits) if one.kind is Kind.MESSAGE)
-            again = profile.Rewrite((), gone, target.id)
-            await profile.follow(shared.storage, shared.namespace, again, first.id)
+            again = retirement.Rewrite((), gone, target.id)
+            await retirement.follow(shared.storage, shared.namespace, again, first.id)
             return by
         if target.kind is Kind.FACT:
             made = await shared.storage.read(context, at=head.version, kinds=(Kind.FACT,))
-            spans = profile.ended(target, made, replacing)
+            spans = retirement.ended(target, made, replacing)
         draft = Draft(
             kind=Kind.RETRACTION,
             created_at=datetime.now(UTC),
@@ -167,12 +164,10 @@ async def take_back(
 
 async def taken_back(shared: SharedSession, entry: Entry, by: Entry) -> bool:
     """Whether one entry is the undoing of another; if so, what was cut short behind its commit is completed."""
-    from acms.facts import profile
-
     if by.kind is not Kind.RETRACTION or by.data.get("reason") != UNDO or by.sources != (entry.id,):
         return False
     gone = frozenset((entry.id,) if entry.kind is Kind.MESSAGE else ())
-    await profile.follow(shared.storage, shared.namespace, profile.Rewrite((), gone, entry.id), by.id)
+    await retirement.follow(shared.storage, shared.namespace, retirement.Rewrite((), gone, entry.id), by.id)
     return True
 
 
@@ -190,24 +185,20 @@ async def _rewrite(
     undone: Entry | None = None,
 ) -> Receipt | None:
     """Append a rewrite with what it does to facts; None when something came first: decide again."""
-    from acms.facts import profile
-
-    done = await profile.rewrite(
+    done = await retirement.rewrite(
         shared.storage, context, draft, replacing, version=head.version, gone=gone, undone=undone
     )
     delivered = await writer.rewrite(context, done.drafts, head)
     if delivered is None:
         return None
     receipt = delivered.receipt
-    await profile.follow(shared.storage, shared.namespace, done, receipt.ids[0])
+    await retirement.follow(shared.storage, shared.namespace, done, receipt.ids[0])
     shared.rewritten(context, receipt.versions[0], id, reason)
     return receipt
 
 
 async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
     """Put everything said so far out of force; return the version of the retraction, 0 for an empty session."""
-    from acms.facts import profile
-
     reason = validation.name(reason, "reason")
     while True:
         context = await shared.find()
@@ -224,15 +215,15 @@ async def clear(shared: SharedSession, writer: Writer, *, reason: str) -> int:
         delivered = await writer.rewrite(context, [draft], head)
         if delivered is not None:
             receipt = delivered.receipt
-            await profile.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])
+            await retirement.forget(shared.storage, shared.namespace, context, head.version, receipt.ids[0])
             return receipt.versions[0]
 
 
-async def replace(view: View, shared: SharedSession, writer: Writer, id: str, content: str) -> str:
+async def replace(shared: SharedSession, writer: Writer, id: str, content: str) -> str:
     """Correct the text of a message and return the id of the new entry."""
     content = validation.text(content, "content")
     while True:
-        context, target, replacing, head = await _target(view, shared, id)
+        context, target, replacing, head = await _target(shared, id)
         cover = Cover(replacing)
         said = (target.version, target.version)
         before = [target, *(one for one in replacing if one.kind is Kind.MESSAGE and said in one.replaces)]
@@ -276,9 +267,11 @@ async def replace(view: View, shared: SharedSession, writer: Writer, id: str, co
             return receipt.ids[0]
 
 
-async def _target(view: View, shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
-    target = await view.get(id)
-    context = await shared.ensure()
+async def _target(shared: SharedSession, id: str) -> tuple[str, Entry, list[Entry], Head]:
+    context = await shared.find()
+    target = None if context is None else await find_entry(shared.storage, context, None, id)
+    if context is None or target is None:
+        raise shared.no_entry(id)
     head = await shared.storage.head(context)
     replacing = await shared.storage.read(context, at=head.version, replacing=True)
     return context, target, replacing, head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acms.errors import ValidationError
 from acms.prompt_types import Count, Exactness, Tool, Usage

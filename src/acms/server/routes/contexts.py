@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
-from acms.facts.profile import PROFILE
 from acms.log import policy_levels, validation
 from acms.log.policy import CompactionPolicy, changed
 from acms.log.policy_levels import POLICY
+from acms.log.read import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.providers.tokens import default_counter
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape

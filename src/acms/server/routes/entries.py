@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.errors import TooLargeError
+from acms.log.read import cover_at
 from acms.model import Json
-from acms.recall.pipeline import cover_at
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.routes.compaction import OneVersion
 from acms.server.routes.messages import WholeShape, whole_shown

@@ -10,9 +10,9 @@ from pydantic import Field
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Cover, anchor, effective
+from acms.log.read import cover_at
 from acms.model import Entry, Json, Kind
 from acms.ports import StorageBackend
-from acms.recall.pipeline import cover_at
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
 from acms.server.routes.contexts import etag
 from acms.server.routes.messages import EntryShape, RoleName, entry_shown

@@ -11,9 +11,9 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from acms.compaction import job as compaction
-from acms.compaction.span import KIND
 from acms.errors import NotFoundError, SessionNotFoundError
 from acms.jobs import operator as operators
+from acms.jobs.requests import COMPACT
 from acms.model import Job, JobQuery, JobState, Json
 from acms.results import Compaction
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape
@@ -229,7 +229,7 @@ async def get_job(call: Call[None, None]) -> Reply:
     """
     job = await _job(call.tenant, call.path["job_id"])
     made: Compaction | None = None
-    if job.state is JobState.DONE and job.kind.partition(":")[0] == KIND:
+    if job.state is JobState.DONE and job.kind.partition(":")[0] == COMPACT:
         try:
             stage = (await call.tenant.session(job.context)).stage
             storage = call.tenant.handle

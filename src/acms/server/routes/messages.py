@@ -13,6 +13,7 @@ from pydantic import Field
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
 from acms.log.hash_chain import episode_id
+from acms.log.read import cover_at
 from acms.model import (
     ANY,
     Entry,
@@ -29,7 +30,6 @@ from acms.model import (
     ToolResult,
 )
 from acms.privacy.modes import Cleared
-from acms.recall.pipeline import cover_at
 from acms.results import MessageReceipt
 from acms.server import wire
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape

@@ -1,0 +1,88 @@
+"""The composition root: which package does which job, and what a session is given of those above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from acms.config import ACMSConfig
+from acms.jobs.requests import REFLECT, compaction_kind, reflection_kind
+from acms.jobs.worker import Handler, Outcome
+from acms.model import Lease
+from acms.ports import Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.storage import handles
+
+if TYPE_CHECKING:
+    from acms.session_state import SharedSession
+
+
+def handlers_of(shared: SharedSession) -> Mapping[str, Handler]:
+    """Return the handlers of the jobs that a session's process can do, by kind."""
+    return handlers(
+        shared.config,
+        () if shared.summarizer is None else (shared.summarizer,),
+        handles.shared(shared.handle).counters,
+        reflectors=() if shared.reflector is None else (shared.reflector,),
+        handle=shared.handle,
+    )
+
+
+async def catch_up(shared: SharedSession, context: str) -> None:
+    """See to it that a reflection which another process asked for and did not finish is worked off."""
+    from acms.facts import request
+
+    await request.catch_up(shared, context)
+
+
+def handlers(
+    config: ACMSConfig,
+    summarizers: Sequence[Summarizer] = (),
+    counters: Mapping[str, TokenCounter] | None = None,
+    *,
+    reflectors: Sequence[Reflector] = (),
+    handle: StorageBackend | None = None,
+) -> dict[str, Handler]:
+    """Return the handlers of every kind of job by kind; those of models have their name behind it.
+
+    Reflecting by rules and compacting by extraction need no model: every worker can.
+
+    `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
+    write to, which reflections keep out of the way of.
+    """
+    from acms.compaction import job as compaction
+    from acms.erasure import erase  # a worker alone needs them
+    from acms.facts import adopt
+
+    known = {} if counters is None else counters
+    return {
+        "adopt": adopt.adopt,
+        "collect": erase.collect,
+        "expire": erase.expire,
+        **{compaction_kind(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+        REFLECT: _offline(config, known, handle),
+        **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
+    }
+
+
+def _reflecting(
+    config: ACMSConfig,
+    reflector: Reflector,
+    counters: Mapping[str, TokenCounter],
+    handle: StorageBackend | None,
+) -> Handler:
+    from acms.facts import job as reflection
+
+    return reflection.handler(config, reflector, counters, handle=handle)
+
+
+def _offline(
+    config: ACMSConfig, counters: Mapping[str, TokenCounter], handle: StorageBackend | None
+) -> Handler:
+    """Return what reflects without a model: every worker has it, and its rules are loaded when they are needed."""
+
+    async def run(storage: StorageBackend, lease: Lease) -> Outcome:
+        from acms.providers.offline.reflector import OfflineReflector
+
+        return await _reflecting(config, OfflineReflector(), counters, handle)(storage, lease)
+
+    return run

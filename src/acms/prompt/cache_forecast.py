@@ -1,0 +1,168 @@
+"""What of a prompt a provider has in its cache: predicted from two manifests, confirmed by what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from acms.log.hash_chain import is_summary
+from acms.model import Role, Text
+from acms.ports import Codec
+from acms.prompt.manifest import Manifest, Sent
+from acms.prompt_types import CachePrediction, Change, PromptMessage, Usage
+
+
+def hoisted(normal: Callable[[Sequence[PromptMessage]], Sequence[PromptMessage]]) -> frozenset[Role]:
+    """Return the roles whose messages a codec sets before all others, by its `normal`: system text in some formats."""
+    spoken = PromptMessage(role=Role.USER, parts=(Text("a"),))
+    found: set[Role] = set()
+    for role in (Role.SYSTEM, Role.DEVELOPER):
+        first = normal((spoken, PromptMessage(role=role, parts=(Text("b"),))))[0]
+        if first.role is not Role.USER:
+            found.add(role)
+    return frozenset(found)
+
+
+def predict(now: Manifest, previous: Manifest | None, codec: Codec, *, key: str = "") -> CachePrediction:
+    """Return what of a prompt can be read from the provider's cache when another one was sent before it, and why.
+
+    Whole messages are compared by their hashes, in the order in which the provider reads them: tools, what is set
+    before all others, then the rest. `key` is the name under which the cache is kept, where a hint gave one.
+    """
+    if previous is None:
+        return CachePrediction(reason="there is no earlier prompt to compare with", key=key)
+    front = hoisted(codec.normal)
+    old, new = _read(previous, front), _read(now, front)
+    first = Change(index=new[0][0], role=new[0][1].role, path=new[0][1].path) if new else None
+    if (previous.codec, previous.model) != (now.codec, now.model):
+        reason = f"it was sent to {previous.model} by {previous.codec}, this one goes to {now.model} by {now.codec}"
+        return CachePrediction(first_change=first, reason=reason, key=key)
+    if previous.tools != now.tools:
+        return CachePrediction(first_change=first, reason=_tools(previous, now), key=key)
+    place = 0
+    shared = codec.base(now.tools)
+    while place < min(len(old), len(new)) and old[place][1].hash == new[place][1].hash:
+        shared += new[place][1].tokens
+        place += 1
+    change = None
+    if place < len(old):
+        index, sent = new[place] if place < len(new) else (len(now.messages), None)
+        change = Change(
+            index=index, role=None if sent is None else sent.role, path="" if sent is None else sent.path
+        )
+    readable = shared
+    reason = _why([one for _, one in old], [one for _, one in new], place)
+    if codec.marks_only:
+        end = _marked(previous, old, place)
+        readable = 0 if end is None else codec.base(now.tools) + sum([one.tokens for _, one in new[:end]])
+        if end is None or not now.marks:
+            readable = 0
+            reason += "; nothing is cached, as no mark ends what is shared: give a cache hint"
+    return CachePrediction(
+        predicted_tokens=codec.cached(readable),
+        shared_tokens=shared,
+        first_change=change,
+        reason=reason,
+        key=key,
+    )
+
+
+def confirm(prediction: CachePrediction, usage: Usage) -> str:
+    """Return what differs between a prediction and what the provider reports; "" when it read what was predicted.
+
+    More than predicted is no fault: it may know the prompt from somewhere else.
+    """
+    missed = prediction.predicted_tokens - usage.cached_tokens
+    if missed <= 0:
+        return ""
+    if not usage.cached_tokens:
+        return (
+            f"none of the {prediction.predicted_tokens} tokens predicted were read from the cache: it had expired, was "
+            "never written, or another machine has it"
+        )
+    return f"{usage.cached_tokens} of the {prediction.predicted_tokens} tokens predicted were read from the cache"
+
+
+def _read(manifest: Manifest, front: frozenset[Role]) -> list[tuple[int, Sent]]:
+    """Return the messages with their places, in the order in which the provider reads them."""
+    return sorted(enumerate(manifest.messages), key=lambda one: one[1].role not in front)
+
+
+def _marked(manifest: Manifest, order: Sequence[tuple[int, Sent]], place: int) -> int | None:
+    """Return how many messages, as the provider reads them, end at the last mark within the first `place`."""
+    places = {index: number + 1 for number, (index, _) in enumerate(order)}
+    ends = [places.get(mark.messages - 1, 0) for mark in manifest.marks]
+    return max((end for end in ends if end <= place), default=None)
+
+
+def _tools(old: Manifest, new: Manifest) -> str:
+    before, after = {tool.name: tool for tool in old.tools}, {tool.name: tool for tool in new.tools}
+    found = [f"{name} is new" for name in after if name not in before]
+    found += [f"{name} is gone" for name in before if name not in after]
+    found += [f"{name} changed" for name in after if name in before and before[name] != after[name]]
+    return f"tools come first, and {', '.join(found) or 'their order changed'}"
+
+
+def _why(old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
+    """Return in words what is different at the first place at which two prompts are."""
+    if place == len(old):
+        added = len(new) - place
+        return (
+            "nothing changed"
+            if not added
+            else f"the earlier prompt is the beginning of this one, {_many(added)} more"
+        )
+    was = old[place]
+    if place == len(new):
+        return f"this prompt ends where the earlier one went on with {was.path}"
+    is_now = new[place]
+    if was.moves:
+        return f"what was recalled stood here: {was.path} is chosen anew every turn, behind all that stays"
+    if was.path != is_now.path:
+        if any(one.hash == is_now.hash for one in old[place:]):
+            return f"{was.path} is gone"
+        return f"{is_now.path} stands where {was.path} was"
+    if was.rendition == "pieces" or is_now.rendition == "pieces":
+        return _pieces(was, is_now)
+    return _log(was, is_now, old, new, place)
+
+
+def _pieces(was: Sent, is_now: Sent) -> str:
+    """Return which pieces of a message changed: pins."""
+    found = [f"{name} is new" for name in is_now.pieces if name not in was.pieces]
+    found += [f"{name} is gone" for name in was.pieces if name not in is_now.pieces]
+    if not found:
+        same = is_now.pieces == was.pieces
+        found = [f"the text of {' or '.join(is_now.pieces)} changed" if same else "their order changed"]
+    return f"{is_now.path}: {', '.join(found)}"
+
+
+def _log(was: Sent, is_now: Sent, old: Sequence[Sent], new: Sequence[Sent], place: int) -> str:
+    """Return what happened to a history."""
+    after = new[place + 1] if place + 1 < len(new) else None
+    if is_now.rendition == "summary" and was.rendition != "summary":
+        return f"{is_now.path}: a summary stands for what began here"
+    if is_now.rendition == "summary":
+        return f"{is_now.path}: the summary changed"
+    if not (is_now.first and was.first):
+        return f"{is_now.path}: the text changed"
+    if after is not None and after.path == is_now.path and is_now.first > after.first > was.first:
+        what = "a summary" if all(map(is_summary, is_now.sources)) else "an edit"
+        return f"{is_now.path}: {what}, v{is_now.first}, stands for {_span(was.first, after.first - 1)}"
+    if any(one.hash == is_now.hash for one in old[place:]):
+        if place and old[place - 1].path == was.path:
+            return f"{is_now.path}: {_span(was.first, max(was.first, is_now.first - 1))} left"
+        return f"the start of {is_now.path} moved: {_span(was.first, max(was.first, is_now.first - 1))} left"
+    if any(one.hash == was.hash for one in new[place:]):
+        return f"{is_now.path}: {_span(is_now.first, max(is_now.first, was.first - 1))} came in before v{was.first}"
+    if is_now.first == was.first:
+        how = f" and is now {is_now.rendition}" if is_now.rendition != was.rendition else ""
+        return f"{is_now.path}: v{was.first} changed{how}"
+    return f"{is_now.path}: v{is_now.first} stands where v{was.first} was"
+
+
+def _span(first: int, last: int) -> str:
+    return f"v{first}" if first == last else f"v{first} to v{last}"
+
+
+def _many(count: int) -> str:
+    return "one message" if count == 1 else f"{count} messages"

@@ -1,0 +1,181 @@
+"""Retirement: what becomes of facts when the messages they were made from are rewritten.
+
+Whoever retracts or edits a message retires the facts that were made from it, in the same commit; those in the profile
+of the namespace follow in a commit of their own, and doing it again completes what was cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from acms.errors import ACMSError, ConflictError
+from acms.log import facts as rules
+from acms.log.facts import REVOKED
+from acms.log.hash_chain import locate
+from acms.log.in_force import Cover
+from acms.log.read import profile
+from acms.model import Append, Draft, Entry, Expect, Kind, Origin, Span
+from acms.ports import StorageBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A rewrite of a log with all it does to facts: what is appended, and what the profile has to follow."""
+
+    drafts: tuple[Draft, ...]
+    #: Ids of the messages that go out of force.
+    gone: frozenset[str]
+    #: Id of the rewrite that is taken back.
+    undone: str | None = None
+    #: Whether a fact goes only when all that it was made from goes.
+    whole: bool = False
+
+
+async def rewrite(
+    storage: StorageBackend,
+    context: str,
+    draft: Draft,
+    replacing: Sequence[Entry],
+    *,
+    version: int,
+    gone: Iterable[Entry] = (),
+    undone: Entry | None = None,
+) -> Rewrite:
+    """Return what a draft that puts entries out of force does to facts, decided at a version.
+
+    Facts that were made from the messages `gone` are retired in an entry of their own behind the draft. The rewrite
+    `undone` is taken back with the retirements it caused. `ConflictError` when a fact would come back to an address of
+    cardinality one that another one fills.
+    """
+    # What a summary stands for can still be found: its facts come and go as if it were said.
+    before = Cover(replacing, searchable=True)
+    if undone is not None:
+        caused = [one for one in replacing if _caused(one, undone) and before.by(one.version) is None]
+        draft = replace(draft, replaces=(*draft.replaces, *rules.one_by_one(caused)))
+    ids = frozenset(entry.id for entry in gone if entry.kind is Kind.MESSAGE)
+    found = Rewrite((draft,), ids, undone.id if undone is not None else None)
+    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    if not made:
+        return found
+    after = Cover(rules.then(replacing, [draft], version), searchable=True)
+    revoked = rules.revoked(made, after, ids)
+    drafts = (draft, _revocation(revoked, ids)) if revoked else (draft,)
+    after = Cover(rules.then(replacing, drafts, version), searchable=True)
+    clash = rules.collision(made, before, after)
+    if clash is not None:
+        raise _clash(*clash)
+    return replace(found, drafts=drafts)
+
+
+def _caused(entry: Entry, by: Entry) -> bool:
+    """Whether a retirement of facts was written with a rewrite."""
+    revocation = entry.kind is Kind.RETRACTION and entry.data.get("reason") == REVOKED
+    return revocation and entry.batch == by.batch and entry.version > by.version
+
+
+def _clash(fact: Entry, other: Entry) -> ConflictError:
+    return ConflictError(
+        f"the fact v{fact.version} would come back to the address of v{other.version}, which holds one value",
+        retryable=False,
+        options=(f"retract {other.id} first", f"undo v{other.version} first"),
+    )
+
+
+def _revocation(revoked: Iterable[Entry], gone: Iterable[str], by: str | None = None) -> Draft:
+    return Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=rules.one_by_one(revoked),
+        sources=tuple(sorted(gone)),
+        data={"reason": REVOKED} if by is None else {"reason": REVOKED, "by": by},
+    )
+
+
+async def follow(storage: StorageBackend, namespace: str, done: Rewrite, by: str) -> None:
+    """Let the profile of a namespace follow a rewrite of a session: `by` is the id of its entry.
+
+    Retires the profile's facts that were made from what went, and brings back those that went with what is taken back.
+    """
+    if not done.gone and done.undone is None:
+        return
+    known = await profile(storage, namespace)
+    while known is not None:
+        head = await storage.head(known.id)
+        made = await storage.read(known.id, at=head.version, kinds=(Kind.FACT,))
+        if not made:
+            return
+        replacing = await storage.read(known.id, at=head.version, replacing=True)
+        drafts = _following(made, replacing, done, by, head.version)
+        if not drafts:
+            return
+        (result,) = await storage.append(
+            [Append(context=known.id, drafts=drafts, expect=Expect(version=head.version))]
+        )
+        if not isinstance(result, ACMSError):
+            return
+        if type(result) is not ConflictError:
+            raise result
+
+
+async def forget(storage: StorageBackend, namespace: str, context: str, upto: int, by: str) -> None:
+    """Let the profile of a namespace follow a session that was cleared up to a version: `by` is the id of that entry.
+
+    Retires the profile's facts that were made from messages of this session alone; what another one said too stands.
+    """
+    known = await profile(storage, namespace)
+    if known is None or known.id == context:
+        return
+    made = await storage.read(known.id, kinds=(Kind.FACT,))
+    gone = frozenset(id for fact in made if _said_in(fact, context, upto) for id in fact.sources)
+    await follow(storage, namespace, Rewrite((), gone, whole=True), by)
+
+
+def _said_in(fact: Entry, context: str, upto: int) -> bool:
+    """Whether all that a fact was made from is of one context, up to a version."""
+    places = [locate(id) for id in fact.sources]
+    return all(place is not None and place[0] == context and place[1] <= upto for place in places)
+
+
+def _following(
+    made: Sequence[Entry], replacing: Sequence[Entry], done: Rewrite, by: str, version: int
+) -> tuple[Draft, ...]:
+    cover = Cover(replacing)
+    back = [
+        one
+        for one in replacing
+        if done.undone is not None and one.data.get("by") == done.undone and cover.by(one.version) is None
+    ]
+    undo = Draft(
+        kind=Kind.RETRACTION,
+        created_at=datetime.now(UTC),
+        origin=Origin.DERIVED,
+        replaces=rules.one_by_one(back),
+        sources=tuple(one.id for one in back),
+        data={"reason": "undo"},
+    )
+    drafts = _with_revocation((undo,), made, replacing, done, by, version)
+    if back and rules.collision(made, cover, Cover(rules.then(replacing, drafts, version))) is None:
+        return drafts
+    return _with_revocation((), made, replacing, done, by, version)  # what was learned since is not overruled
+
+
+def _with_revocation(
+    first: tuple[Draft, ...],
+    made: Sequence[Entry],
+    replacing: Sequence[Entry],
+    done: Rewrite,
+    by: str,
+    version: int,
+) -> tuple[Draft, ...]:
+    cover = Cover(rules.then(replacing, first, version))
+    revoked = rules.revoked(made, cover, done.gone, whole=done.whole)
+    return (*first, _revocation(revoked, done.gone, by)) if revoked else first
+
+
+def ended(target: Entry, made: Iterable[Entry], replacing: Iterable[Entry]) -> tuple[Span, ...]:
+    """Return the places of a fact that is retracted and of all it stands in for."""
+    found = rules.Succession(made, Cover(replacing))
+    return rules.one_by_one([target, *found.chain(target)])
