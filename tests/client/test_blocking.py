@@ -15,7 +15,7 @@ from acms import HandleError, ValidationError, View, client, open_storage, sync
 from acms.codecs import OpenAIChat
 from acms.pins import KVPinRegistry, create_pin_registry
 from acms.prompt import Prompt as AsyncPrompt
-from acms.storage.kv.base import KVHome
+from acms.storage.kv_home import KVHome
 
 
 def verbs(of: type) -> dict[str, inspect.Signature]:

@@ -37,7 +37,7 @@ from acms.server import ServerConfig, create_app, wire
 from acms.server.dispatch import pairs
 from acms.server.routes.table import OPERATIONS
 from acms.storage import MemoryStorage, open_storage
-from acms.storage.kv.base import InMemoryKV
+from acms.storage.kv_home import InMemoryKV
 
 Run = Callable[[bytes], None]
 

@@ -26,7 +26,7 @@ from acms import (
 )
 from acms.log import validation
 from acms.storage import MemoryStorage
-from acms.storage.kv.base import InMemoryKV
+from acms.storage.kv_home import InMemoryKV
 from tests.support.talk import Storage, contents, fill, log_of, seen, session_on
 
 NAN = float("nan")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 with suppress(ModuleNotFoundError):  # `acms eval` comes with the distribution acms-eval
-    import acms_eval.cli  # noqa: F401
+    importlib.import_module("acms_eval.cli")
 
 
 def _version(wanted: bool) -> None:

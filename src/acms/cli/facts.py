@@ -30,10 +30,10 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError
-from acms.facts import profile as knowledge
 from acms.knowledge import Decision, Fact, Scope
 from acms.log.hash_chain import locate
 from acms.log.in_force import preview
+from acms.log.read import profile
 from acms.model import Entry
 from acms.observability.events import Event, Reflected
 from acms.ports import StorageBackend
@@ -327,10 +327,10 @@ async def _undo(asked: _Asked, version: int) -> None:
     if asked.scope == "namespace":
         async with opened(asked.db) as storage:
             await known(storage, asked.session, asked.namespace)
-            profile = await knowledge.profile(storage, asked.namespace)
-        if profile is None:
+            held = await profile(storage, asked.namespace)
+        if held is None:
             raise EntryNotFoundError(f"the namespace {asked.namespace!r} has no profile")
-        name = profile.id
+        name = held.id
     async with writing(asked.db, asked.namespace, name, works=False) as one:
         undone = await one.undo(version)
     screen = Screen(asked.as_json)

@@ -24,7 +24,7 @@ from acms.providers.tokens import default_counter
 from acms.storage import open_storage
 from acms.storage.files import create_folder
 from acms.storage.kv import KVEntry, KVMemory, SQLiteKV, open_kv
-from acms.storage.kv.base import KVHome
+from acms.storage.kv_home import KVHome
 
 Kv = Annotated[
     str | None,

@@ -23,7 +23,7 @@ from acms.ports import Embedder, Handle, KVMemory, Reflector, Reranker, Summariz
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import handles, open_storage
-from acms.storage.kv.base import InMemoryKV, KVHome
+from acms.storage.kv_home import InMemoryKV, KVHome
 from acms.storage.shards import Shards
 
 __all__ = ["OWN", "Engine", "Stores", "Tenant"]
@@ -256,7 +256,7 @@ class Stores:
         path: Path | None = getattr(handle, "path", None)
         if path is None:
             return InMemoryKV()
-        from acms.storage.kv.sqlite import SQLiteKV
+        from acms.storage.sqlite.kv import SQLiteKV
 
         return SQLiteKV(path, tenant=handle.tenant, durability=handle.durability)
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from acms.errors import ConflictError, GoneError, LeaseLostError
 from acms.model import Append, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Receipt, Retry
 from acms.ports import StorageBackend
-from acms.testing.logs import WHEN, all_refused, new, put, said, sound, summed_up
-
-if TYPE_CHECKING:
-    from acms.testing.storage import ManualClock
+from acms.testing.logs import WHEN, ManualClock, all_refused, new, put, said, sound, summed_up
 
 
 class JobTests:

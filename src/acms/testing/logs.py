@@ -38,6 +38,21 @@ WHEN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now: datetime = WHEN) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+    def advance(self, **by: float) -> None:
+        """Move on, by the arguments of `timedelta`."""
+        self.now += timedelta(**by)
+
+
 def said(content: str, **fields: Any) -> Draft:
     """Make a message of three tokens."""
     chosen: dict[str, Any] = {"created_at": WHEN, "tokens": 3, "role": Role.USER, **fields}

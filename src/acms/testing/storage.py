@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import product
 from typing import Any, cast
 
@@ -60,6 +60,7 @@ from acms.testing.erasure import ErasureTests
 from acms.testing.jobs import JobTests
 from acms.testing.logs import (
     WHEN,
+    ManualClock,
     all_refused,
     carry,
     drafted,
@@ -118,21 +119,6 @@ HOSTILE = (
     "9" * 5000,
 )
 """Ids, keys, names and words that are meant to hurt (T35)."""
-
-
-class ManualClock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self, now: datetime = WHEN) -> None:
-        self.now = now
-
-    def __call__(self) -> datetime:
-        """Return the time."""
-        return self.now
-
-    def advance(self, **by: float) -> None:
-        """Move on, by the arguments of `timedelta`."""
-        self.now += timedelta(**by)
 
 
 class StorageBackendTests(VectorTests, ErasureTests, JobTests):

@@ -21,7 +21,7 @@ from acms.errors import (
 )
 from acms.log.hash_chain import Entropy
 from acms.log.validation import text, whole
-from acms.storage.kv.base import Clock, How, KVHome, OneLoop, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, OneLoop, utc_now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

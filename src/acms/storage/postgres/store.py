@@ -16,7 +16,7 @@ from acms.log.hash_chain import Entropy, genesis, micros, verify
 from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
 from acms.observability.logging import log as tell
 from acms.storage import append_rules
-from acms.storage.kv.postgres import PostgresKV
+from acms.storage.postgres.kv import PostgresKV
 from acms.storage.postgres.ops import COLUMNS
 from acms.storage.postgres.pool import Connection, Pool
 from acms.storage.postgres.search import PostgresSearch

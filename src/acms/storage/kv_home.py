@@ -13,9 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
-from urllib.parse import unquote
 
-from acms.errors import ConfigurationError, ConflictError, CorruptRecordError, HandleError, ValidationError
+from acms.errors import ConflictError, CorruptRecordError, HandleError
 from acms.log import validation
 from acms.log.entry_json import dump, load_mapping
 from acms.log.hash_chain import Entropy, micros, moment, token
@@ -208,78 +207,3 @@ class OneLoop:
         self._own()  # refuses to close what belongs to another event loop
         self._owner = None
         return True
-
-
-def open_kv(url: str) -> KVHome:
-    """Return a handle on the key-value memory a URL names; it is opened by its first use.
-
-        memory://                                      gone with the object
-        sqlite:///pins.db                              a file; the file of a log store will do
-        sqlite:///pins.db?mode=ro&tenant=acme          as in `acms.open_storage`, also durability=relaxed
-        postgresql://user@host/database?tenant=acme    the database of a log store will do; extra `postgres`
-        redis://host:6379/0?prefix=acms:kv:            also rediss:// and unix://, ttl_seconds=3600; extra `redis`
-
-    `ConfigurationError` for anything else.
-    """
-    scheme, _, rest = url.partition("://")
-    try:
-        if scheme == "memory":
-            where, options = _options(rest, "tenant")
-            validation.name(options.get("tenant", "default"), "tenant")
-            if not where:
-                return InMemoryKV()
-        elif scheme == "sqlite":
-            from acms.storage.kv.sqlite import SQLiteKV
-
-            where, options = _options(rest, "tenant", "mode", "durability")
-            mode, durability = options.get("mode", "rw"), options.get("durability", "disk")
-            known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and "?" not in where
-            if known and where[:1] == "/" and where[1:]:
-                return SQLiteKV(
-                    unquote(where[1:]),
-                    tenant=options.get("tenant", "default"),
-                    durability="disk" if durability == "disk" else "relaxed",
-                    read_only=mode == "ro",
-                )
-        elif scheme in ("postgresql", "postgres"):
-            from acms.storage.kv.postgres import PostgresKV
-
-            where, options = _options(rest, "tenant")
-            return PostgresKV(f"{scheme}://{where}", tenant=options.get("tenant", "default"))
-        elif scheme in ("redis", "rediss", "unix"):
-            from acms.storage.kv.redis import RedisKV
-
-            where, options = _options(rest, "prefix", "ttl_seconds")
-            ttl = options.get("ttl_seconds")
-            return RedisKV(
-                f"{scheme}://{where}",
-                prefix=options.get("prefix", "acms:kv:"),
-                ttl_seconds=None if ttl is None else int(ttl),
-            )
-    except (ValidationError, ValueError) as error:
-        raise ConfigurationError(f"{_shown(url)} does not name a key-value memory: {error}") from error
-    raise ConfigurationError(
-        f"{_shown(url)} does not name a key-value memory",
-        options=("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0"),
-    )
-
-
-def _options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
-    """Take options of ours out of a URL; what is left goes to the driver, letter by letter."""
-    where, _, query = rest.partition("?")
-    found: dict[str, str] = {}
-    left: list[str] = []
-    for item in query.split("&") if query else ():
-        name, _, value = item.partition("=")
-        if name in names:
-            found[name] = unquote(value)
-        else:
-            left.append(item)
-    return (f"{where}?{'&'.join(left)}" if left else where), found
-
-
-def _shown(url: str) -> str:
-    """Return a URL without the password that may be in it."""
-    scheme, slashes, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return repr(f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}")

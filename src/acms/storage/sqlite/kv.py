@@ -11,7 +11,7 @@ import apsw
 from acms.log.hash_chain import Entropy
 from acms.log.validation import name
 from acms.model import Durability
-from acms.storage.kv.base import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, utc_now
 from acms.storage.sql import queries
 from acms.storage.sqlite.file import SQLiteFile
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.hash_chain import Entropy
 from acms.log.validation import name, whole
-from acms.storage.kv.base import Clock, How, KVHome, utc_now
+from acms.storage.kv_home import Clock, How, KVHome, utc_now
 from acms.storage.sql import queries
 
 if TYPE_CHECKING:
