@@ -20,7 +20,7 @@ from acms.observability.logging import log, tell
 from acms.ports import Embedder, Reflector, Reranker, StorageBackend, Summarizer, TokenCounter
 from acms.privacy.stage import Stage, stage
 from acms.providers.tokens import default_counter
-from acms.recall import pipeline
+from acms.recall import request
 from acms.recall.planner import TextFrame
 from acms.recall.reranker import Reranking
 from acms.results import ContextItems
@@ -156,9 +156,9 @@ class SharedSession:
         if self._embedding is not None:
             await self._embedding.stop()
 
-    def reader(self) -> pipeline.Reader:
+    def reader(self) -> request.Reader:
         """Return what reads need."""
-        return pipeline.Reader(
+        return request.Reader(
             self.storage, self.indexes, self.embedding, self.counter, self.frame, self.reranking, self.stage
         )
 

@@ -16,7 +16,7 @@ from acms.model import Entry, Json, Kind, Role, State
 from acms.ports import StorageBackend, TokenCounter
 from acms.privacy.stage import Stage
 from acms.prompt.prefix_window import gather_epoch
-from acms.recall import pipeline
+from acms.recall import pipeline, request
 from acms.results import (
     Branch,
     Compaction,
@@ -99,7 +99,7 @@ class View:
         )
         if isinstance(exclude, str):
             raise ValidationError("must be a list of ids, not a string", field="exclude")
-        asked = pipeline.Recall(
+        asked = request.Recall(
             query=validation.text(query, "query"),
             budget=budget,
             include_current=include_current_episode,
@@ -159,7 +159,7 @@ class View:
         messages and a newest tool call do not fit.
         """
         shared = self._shared
-        asked = pipeline.Recall(
+        asked = request.Recall(
             query=validation.text(query, "query"),
             budget=validation.budget(budget, "budget"),
             weights=shared.config.marker_weights,

@@ -19,9 +19,10 @@ from acms.recall.candidates import Offer, Rest, Terms, newest, offer
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Usual, known
 from acms.recall.fact_sources import Beside
-from acms.recall.pipeline import Ranked, Recall, plan_recall
+from acms.recall.pipeline import plan_recall
 from acms.recall.planner import TextFrame
 from acms.recall.rank import Question, rank
+from acms.recall.request import Ranked, Recall
 from acms.recall.superseded import Stale, stale
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS

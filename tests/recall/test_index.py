@@ -15,9 +15,10 @@ from acms.model import Entry, State
 from acms.recall.candidates import newest, unit_at
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
-from acms.recall.pipeline import Ranked, Recall, plan_recall
+from acms.recall.pipeline import plan_recall
 from acms.recall.planner import TextFrame
 from acms.recall.rank import Question, Ranking, rank
+from acms.recall.request import Ranked, Recall
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from acms.text.tokenizer import terms, words

@@ -15,9 +15,10 @@ from acms.model import Entry, Head, Kind, Media, Raw, Reasoning, Role, Source, T
 from acms.ports import TokenCounter
 from acms.prompt.messages import ChatPlan, Material, plan_chat
 from acms.recall.candidates import Terms, offer
-from acms.recall.pipeline import Gathered, Ranked, Recall, _gathered
+from acms.recall.pipeline import Gathered, _gathered
 from acms.recall.planner import TextFrame, candidate, present, suffix
 from acms.recall.rank import Question, rank
+from acms.recall.request import Ranked, Recall
 from acms.results import ContextItem
 from acms.text import chat_messages
 from acms.text.markers import WEIGHTS

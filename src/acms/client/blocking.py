@@ -45,7 +45,7 @@ from acms.prompt import pins as _pins
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
 from acms.results import Diff, IndexStats, MessageReceipt
-from acms.storage import kv_home as _kv
+from acms.storage import kv as _kv
 from acms.storage.cached import CacheStats
 from acms.storage.kv_home import Clock, utc_now
 

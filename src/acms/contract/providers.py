@@ -16,6 +16,7 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from acms.contract.candidate_size import OBJECT, letters
 from acms.contract.schema import (
     SNIPPET,
     Candidate,
@@ -48,8 +49,6 @@ MANY = 100
 """Candidates from which on the garbage collector waits until they are read."""
 WARNINGS = 100
 """Warnings of one answer that are read."""
-OBJECT = 200
-"""Characters that a candidate counts for besides its texts."""
 LEAST_GRACE, GRACE = 0.005, 0.05
 """Seconds that a call which is cancelled has to clean up, at least and at most."""
 KILL = 0.005
@@ -395,16 +394,6 @@ def _text_of(value: object) -> list[str]:
     """Return the text of a candidate that was passed over; others of the same answer must not tell it."""
     said = value.get("text") if isinstance(value, Mapping) else None
     return [said[:SNIPPET]] if isinstance(said, str) else []
-
-
-def size(one: Candidate) -> int:
-    """Return about how much there is to read in a candidate, in characters."""
-    return OBJECT + letters(one)
-
-
-def letters(one: Candidate) -> int:
-    """Return the characters of all renditions of a candidate."""
-    return len(one.text or "") + sum([len(variant.text) for variant in one.variants])
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from acms.runtime.lazy import lazily
 
 if TYPE_CHECKING:
-    from acms.prompt.builder import Content, Plugin, Prompt
+    from acms.prompt.builder import Plugin, Prompt
+    from acms.prompt.content import Content
     from acms.prompt.render import Rendered, Report, Request
 
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]

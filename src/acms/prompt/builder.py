@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from acms.errors import ConfigurationError, ValidationError
 from acms.log import validation
-from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.model import Json, Part, Reasoning, Role, ToolResult
 from acms.observability.events import Event
 from acms.plan.nodes import (
     RECALL,
@@ -36,9 +36,10 @@ from acms.plan.nodes import (
 from acms.ports import Codec, KVMemory, Summarizer
 from acms.prompt import render as rendering
 from acms.prompt import steps as contents
+from acms.prompt.content import PARTS, Content, Recipe, steps_of, twins
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
-from acms.prompt.steps import Fixed, Hint, Log, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.steps import Hint, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
 from acms.prompt.summaries import Summaries
 from acms.prompt_types import PromptMessage, Tool
 
@@ -46,17 +47,6 @@ if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
 
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
-
-Content: TypeAlias = Union[
-    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, "Prompt", "Sequence[Content]", None
-]
-"""What may stand in a prompt.
-
-A text is a message of the user; a mapping is a message as `ingest_many` takes it; a list of parts is one message of the
-user, any other list is its items in order; a session or a view is its history; None is nothing.
-"""
-
-_PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
 
 
 class Plugin(Protocol):
@@ -70,7 +60,7 @@ class Plugin(Protocol):
         ...
 
 
-class Prompt:
+class Prompt(Recipe):
     """A prompt as a recipe: every method returns a new one, and nothing is read before `render`.
 
     Order of calls is the order of the prompt; only what is recalled is laid behind the last message that stays. What
@@ -88,10 +78,7 @@ class Prompt:
                 f"{codec!r} is no codec",
                 options=("OpenAIChat(model)", "OpenAIResponses(model)", "AnthropicMessages(model)"),
             )
-        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
-        self.codec = codec
-        self.steps: tuple[Step, ...] = ()
-        self.offered: tuple[Tool, ...] = ()
+        super().__init__(codec)
         self._on_event = on_event
 
     def __repr__(self) -> str:
@@ -426,7 +413,7 @@ class Prompt:
                 )
         return made
 
-    def _bound(self, other: Prompt) -> Self:
+    def _bound(self, other: Recipe) -> Self:
         """Return the prompt bound to the codec of another one if it had none."""
         theirs = other.codec
         if theirs is None or self.codec is theirs:
@@ -465,74 +452,19 @@ class Prompt:
 
     def _read(self, content: object, field: str) -> tuple[Self, tuple[Step, ...]]:
         """Return a content as steps, checked, and the prompt bound to the codec that the content is bound to."""
-        bound: list[Prompt] = []
-        steps = _read(content, field, bound)
-        if contents.depth(steps) > contents.DEPTH:
-            raise _too_deep(field)
+        bound: list[Recipe] = []
+        steps = steps_of(content, field, bound)
         made = self
         for one in bound:
             made = made._bound(one)
         return made, tuple(steps)
 
 
-def _too_deep(field: str) -> ValidationError:
-    return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
-
-
-def _read(content: object, field: str, bound: list[Prompt], depth: int = 0) -> list[Step]:
-    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [Said(contents.message(Role.USER, content))]
-    if isinstance(content, PromptMessage):
-        return [Said(contents.checked(content, field))]
-    if isinstance(content, Scope | Atom | Composed):
-        return [Fixed(content)]
-    if isinstance(content, _PARTS):
-        return _read([content], field, bound)
-    if isinstance(content, Mapping):
-        return [Said(contents.read(content, field))]
-    if isinstance(content, Readable):
-        return [Log(content)]
-    if isinstance(content, Prompt):
-        bound.append(content)
-        if content.offered:
-            raise ValidationError("carries tools: merge it instead", field=field)
-        if any(isinstance(step, Hint) for step in content.steps):
-            raise ValidationError(
-                "carries a cache hint, which marks a prefix of the whole prompt",
-                field=field,
-                options=("call cache_hint on the prompt that is rendered", "merge it"),
-            )
-        return list(content.steps)
-    if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        if content and all(isinstance(item, _PARTS) for item in content):
-            return [Said(contents.message(_role_of(content), parts=list(content)))]
-        if depth >= contents.DEPTH:
-            raise _too_deep(field)
-        return [
-            step
-            for index, item in enumerate(content)
-            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
-        ]
-    raise ValidationError(
-        f"{type(content).__name__} cannot stand in a prompt", field=field, options=_twins(content)
-    )
-
-
-def _role_of(parts: Sequence[object]) -> Role:
-    """Return whose message some parts are: results a tool's, calls and reasoning the assistant's, others the user's."""
-    if any(isinstance(part, ToolResult) for part in parts):
-        return Role.TOOL
-    return Role.ASSISTANT if any(isinstance(part, ToolCall | Reasoning) for part in parts) else Role.USER
-
-
 def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
     """Return the text and the parts of a message's content."""
     if isinstance(content, str):
         return content, None
-    if isinstance(content, _PARTS):
+    if isinstance(content, PARTS):
         return "", [content]
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
         raise ValidationError(
@@ -544,15 +476,9 @@ def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
 def _session(value: object) -> Readable:
     if not isinstance(value, Readable):
         raise ValidationError(
-            f"must be a session or a view, not {type(value).__name__}", field="session", options=_twins(value)
+            f"must be a session or a view, not {type(value).__name__}", field="session", options=twins(value)
         )
     return value
-
-
-def _twins(value: object) -> tuple[str, ...]:
-    """Return what to do with a session or a prompt of the blocking door."""
-    inner = getattr(value, "inner", None)
-    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Prompt) else ()
 
 
 def _prompt(value: object, field: str) -> Prompt:

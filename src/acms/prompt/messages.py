@@ -15,9 +15,6 @@ from acms.ports import Frame, TokenCounter
 from acms.recall.pipeline import (
     Gathered,
     Gone,
-    Ranked,
-    Reader,
-    Recall,
     cost_of,
     cuts,
     fetched,
@@ -28,6 +25,7 @@ from acms.recall.pipeline import (
     took_away,
 )
 from acms.recall.planner import Candidate, Choice, Steps, candidate, fit, join, ledger, present, share, suffix
+from acms.recall.request import Ranked, Reader, Recall
 from acms.results import ContextItem, ContextItems
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages

@@ -27,6 +27,7 @@ from acms.plan.tool_groups import joined
 from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
+from acms.prompt.content import steps_of
 from acms.prompt.steps import Fixed, Log, Readable, Said, Step
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
@@ -35,7 +36,7 @@ from acms.storage.kv import change_entry
 from acms.text.summary_form import RECIPE
 
 if TYPE_CHECKING:
-    from acms.prompt.builder import Content
+    from acms.prompt.content import Content
     from acms.prompt.pins import PinRegistry
 
 __all__ = ["Loaded", "Summaries", "SummaryRun"]
@@ -94,9 +95,7 @@ class Summaries:
         earlier summary stands for is not read again; when it stands for all of it nobody is asked. A failure of the
         summarizer is raised as `ProviderError`, and nothing is stored.
         """
-        from acms.prompt.builder import Prompt  # a prompt may have summaries
-
-        steps = Prompt().add(content).steps
+        steps = tuple(steps_of(content, "content", []))
         only = steps[0].session if len(steps) == 1 and isinstance(steps[0], Log) else None
         counts: TokenCounter = counter or (default_counter() if only is None else only.counter)
         run = self.run(id, counts, tokens=validation.whole(tokens, "tokens", least=1, most=validation.BUDGET))

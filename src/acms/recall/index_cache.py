@@ -24,8 +24,8 @@ from acms.model import Derived, Draft, Head, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.recall.corpus import Field
-from acms.recall.fact_sources import Profiles
 from acms.recall.index import Segment, Snapshot
+from acms.recall.profiles import Profiles
 from acms.recall.superseded import NONE, Stale, stale
 from acms.recall.synonyms import Related
 from acms.results import IndexStats

@@ -19,22 +19,16 @@ from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
 from acms.recall.planner import Choice, Pairs, Steps, candidate, finished, fit, ledger, share, suffix
+from acms.recall.request import Ranked, Reader, Recall
 from acms.recall.superseded import NONE, Stale
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    import numpy as np
-    from numpy.typing import NDArray
-
     from acms.recall.candidates import Offer
     from acms.recall.corpus import Field
-    from acms.recall.embeddings import Embedding
     from acms.recall.fact_candidates import Known
     from acms.recall.fact_sources import Beside
-    from acms.recall.index_cache import Indexes
-    from acms.recall.rank import Question, Ranking
-    from acms.recall.reranker import Reranking
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
@@ -238,61 +232,6 @@ def leading(gathered: Gathered, roles: Collection[Role]) -> int:
 
 
 # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
-    """What a recall was asked for."""
-
-    query: str
-    budget: int
-    include_current: bool = True
-    min_relevance: float = 0.0
-    exclude: frozenset[str] = frozenset()
-    floor: float = 0.4
-    weights: Mapping[str, float]
-    #: Also ask the other logs of this namespace.
-    namespace: str | None = None
-    #: Also ask the profile of this namespace.
-    profile: str | None = None
-    #: Show also what messages say that is no longer so.
-    superseded: bool = False
-    #: Show the current episode only as far as it is relevant.
-    relevant: bool = False
-    #: Best candidates of the past that the reranker is asked about; 0 without one.
-    rerank: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """What reads need: the store, the indexes over it, and how tokens are counted."""
-
-    storage: StorageBackend
-    indexes: Indexes
-    embedding: Embedding | None
-    counter: TokenCounter
-    frame: Frame
-    reranking: Reranking | None = None
-    #: What may leave of what is read.
-    stage: Stage = OPEN
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A log at a version, ranked for a query."""
-
-    context: str
-    version: int
-    field: Field
-    ranking: Ranking
-    question: Question
-    #: Messages that say what is no longer so.
-    stale: Stale = NONE
-    #: Entries at its head that are no messages: what was made of them.
-    made: int = 0
-    #: Of the query; None without an embedder, or when it did not answer.
-    vector: NDArray[np.float32] | None = None
-    warnings: tuple[str, ...] = ()
 
 
 class Gone(Exception):

@@ -37,7 +37,7 @@ from acms.server.deadlines import Deadline, Deadlines, within
 from acms.server.operation import BASE, Call, Operation, Reply
 
 if TYPE_CHECKING:
-    from acms.server.app import App
+    from acms.server.service import Service
 
 __all__ = ["Door", "pairs"]
 
@@ -96,7 +96,7 @@ class _GoneError(Exception):
 class Door:
     """An ASGI application over a list of operations."""
 
-    def __init__(self, app: App, operations: Iterable[Operation]) -> None:
+    def __init__(self, app: Service, operations: Iterable[Operation]) -> None:
         self._app = app
         self._deadlines = Deadlines(app.config.limits.deadline_seconds)
         self._paths = _Step()

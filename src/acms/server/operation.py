@@ -16,8 +16,8 @@ from pydantic.alias_generators import to_camel
 from acms.model import Json
 
 if TYPE_CHECKING:
-    from acms.server.app import App
     from acms.server.config import ServerConfig
+    from acms.server.service import Service
     from acms.server.tenants import Tenant
 
 __all__ = ["BASE", "Body", "Call", "Operation", "Operations", "Principal", "Query", "Reply", "Scope", "Shape"]
@@ -72,7 +72,7 @@ B = TypeVar("B")
 class Call(Generic[Q, B]):
     """One request, checked: what a handler gets."""
 
-    app: App
+    app: Service
     operation: Operation
     principal: Principal
     config: ServerConfig

@@ -1,0 +1,102 @@
+"""Content: what may stand in a prompt, and how it is read as steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, Union
+
+from acms.errors import ValidationError
+from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
+from acms.plan.nodes import Atom, Composed, Node, Scope
+from acms.ports import Codec
+from acms.prompt import steps as contents
+from acms.prompt.steps import Fixed, Hint, Log, Readable, Said, Step
+from acms.prompt_types import PromptMessage, Tool
+
+Content: TypeAlias = Union[
+    str, Mapping[str, Any], PromptMessage, Part, Node, Readable, "Recipe", "Sequence[Content]", None
+]
+"""What may stand in a prompt.
+
+A text is a message of the user; a mapping is a message as `ingest_many` takes it; a list of parts is one message of the
+user, any other list is its items in order; a session or a view is its history; None is nothing.
+"""
+
+PARTS = (Text, Reasoning, ToolCall, ToolResult, Media, Raw)
+
+
+class Recipe:
+    """What a prompt is made of: `Prompt` builds one, and one may stand in another."""
+
+    def __init__(self, codec: Codec | None = None) -> None:
+        #: What it is bound to, what it is made of in order, and the functions it offers; never changed.
+        self.codec = codec
+        self.steps: tuple[Step, ...] = ()
+        self.offered: tuple[Tool, ...] = ()
+
+
+def steps_of(content: object, field: str, bound: list[Recipe]) -> list[Step]:
+    """Return a content as steps, checked; recipes that are met are added to `bound`."""
+    steps = _read(content, field, bound)
+    if contents.depth(steps) > contents.DEPTH:
+        raise _too_deep(field)
+    return steps
+
+
+def _too_deep(field: str) -> ValidationError:
+    return ValidationError(f"is nested more than {contents.DEPTH} deep", field=field.partition("[")[0])
+
+
+def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> list[Step]:
+    """Return a content as steps; `ValidationError` for what is none. Prompts that are met are added to `bound`."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Said(contents.message(Role.USER, content))]
+    if isinstance(content, PromptMessage):
+        return [Said(contents.checked(content, field))]
+    if isinstance(content, Scope | Atom | Composed):
+        return [Fixed(content)]
+    if isinstance(content, PARTS):
+        return _read([content], field, bound)
+    if isinstance(content, Mapping):
+        return [Said(contents.read(content, field))]
+    if isinstance(content, Readable):
+        return [Log(content)]
+    if isinstance(content, Recipe):
+        bound.append(content)
+        if content.offered:
+            raise ValidationError("carries tools: merge it instead", field=field)
+        if any(isinstance(step, Hint) for step in content.steps):
+            raise ValidationError(
+                "carries a cache hint, which marks a prefix of the whole prompt",
+                field=field,
+                options=("call cache_hint on the prompt that is rendered", "merge it"),
+            )
+        return list(content.steps)
+    if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
+        if content and all(isinstance(item, PARTS) for item in content):
+            return [Said(contents.message(_role_of(content), parts=list(content)))]
+        if depth >= contents.DEPTH:
+            raise _too_deep(field)
+        return [
+            step
+            for index, item in enumerate(content)
+            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
+        ]
+    raise ValidationError(
+        f"{type(content).__name__} cannot stand in a prompt", field=field, options=twins(content)
+    )
+
+
+def _role_of(parts: Sequence[object]) -> Role:
+    """Return whose message some parts are: results a tool's, calls and reasoning the assistant's, others the user's."""
+    if any(isinstance(part, ToolResult) for part in parts):
+        return Role.TOOL
+    return Role.ASSISTANT if any(isinstance(part, ToolCall | Reasoning) for part in parts) else Role.USER
+
+
+def twins(value: object) -> tuple[str, ...]:
+    """Return what to do with a session or a prompt of the blocking door."""
+    inner = getattr(value, "inner", None)
+    return ("from acms.sync import Prompt",) if isinstance(inner, Readable | Recipe) else ()

@@ -1,0 +1,102 @@
+"""The service behind its HTTP door: stores of tenants, keys, audit, numbers, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter
+
+from acms.errors import ConfigurationError
+from acms.log.validation import PAGE
+from acms.model import ContextQuery, JobQuery, JobState, Json
+from acms.observability.logging import log
+from acms.providers.tokens import default_counter
+from acms.server.audit import Audit
+from acms.server.auth import Gate
+from acms.server.config import ServerConfig
+from acms.server.keys import Keys
+from acms.server.metrics import Metrics
+from acms.server.tenants import OWN, Engine, Stores, working
+
+LOOK_SECONDS = 15.0
+"""How often jobs are looked for that nobody in this process asked for."""
+READY_SECONDS = 2.0
+"""How long the store may take to answer before the service counts as unable to serve."""
+
+
+class Service:
+    """The service over one store, whatever protocol its requests come by."""
+
+    def __init__(self, url: str, config: ServerConfig, engine: Engine, document: Mapping[str, Json]) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        told = replace(engine.config, on_event=self.metrics.listener(engine.config.on_event))
+        self.stores = Stores(
+            url,
+            working(replace(engine, config=told), config.works),
+            most=config.open_tenants,
+            ready=config.ready_sessions,
+        )
+        self.audit = Audit(self.stores)
+        self.keys = Keys(self.stores, self.audit)
+        self.gate = Gate(config, self.keys)
+        #: The OpenAPI document.
+        self.document = document
+        #: Requests under way.
+        self.open_requests = 0
+        self._looking: asyncio.Task[None] | None = None
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def start(self) -> None:
+        """Open a store, so that a wrong URL is found out at once; `ConfigurationError` when nobody has a key."""
+        default_counter().count("a")  # reads its vocabulary before somebody waits for it
+        if self.config.auth == "off":
+            await self.stores.of(self.config.tenant)
+        elif not await self.keys.any():
+            raise ConfigurationError(
+                "a key is required, and none was ever made: acms keys create --tenant NAME",
+                options=("App.keys.create(tenant), before it starts", "auth='off' on this machine"),
+            )
+        if self.config.works:
+            self._looking = asyncio.create_task(self._look(), name="acms-server-jobs")
+
+    async def _look(self) -> None:
+        """Look for jobs that others left: of processes that died, or that put something off."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for tenant in self.stores.open():
+                tenant.work()
+
+    async def ready(self) -> float:
+        """Return how many seconds the store takes to answer; raises what is wrong with it."""
+        began = perf_counter()
+        async with asyncio.timeout(READY_SECONDS):
+            tenant = await self.stores.of(OWN if self.config.auth == "required" else self.config.tenant)
+            await tenant.handle.contexts(ContextQuery(limit=1))
+        return perf_counter() - began
+
+    async def numbers(self) -> bytes:
+        """Return what was counted, as Prometheus reads it."""
+        tenants = self.stores.open()
+        self.metrics.tenants.set(len(tenants))
+        self.metrics.open.set(self.open_requests)
+        due = JobQuery(states=(JobState.READY,), limit=PAGE)
+        pages = await asyncio.gather(*[tenant.handle.jobs(due) for tenant in tenants])
+        self.metrics.waiting.set(sum(len(page.items) for page in pages))
+        return await asyncio.to_thread(self.metrics.written)
+
+    async def stop(self) -> None:
+        """Wait for what is under way, for at most `grace_seconds`, give up the rest and close the stores."""
+        try:
+            async with asyncio.timeout(self.config.grace_seconds):
+                await self.idle.wait()
+                await self.audit.idle()
+        except TimeoutError:
+            log(logging.WARNING, "stopped_with_requests", open=self.open_requests)
+        await self.audit.stop()
+        if self._looking is not None:
+            self._looking.cancel()
+        await self.stores.aclose()
