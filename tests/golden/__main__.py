@@ -1,4 +1,4 @@
-"""Record the golden outputs, or compare with them."""
+"""Record the golden outputs, compare with them, or store a database of today's state."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import asyncio
 import sys
 import time
 
-from . import book
+from . import book, stored
 from .areas import areas
 
 
 def main() -> int:
     """Do what the arguments say; 1 when something is not as recorded."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
-    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("what", choices=("record", "compare", "store"))
+    parser.add_argument("name", nargs="?", default="", help="of the database to store")
     parser.add_argument(
         "--only", default="", help="areas with this in their names, such as recall or recall/locomo"
     )
     parser.add_argument("--slow", action="store_true", help="compare the slow areas too; record always does")
     given = parser.parse_args()
+    if given.what == "store":
+        print(asyncio.run(stored.write(given.name)))
+        return 0
     failed = 0
     for area in areas():
         if given.only not in str(area) or (area.slow and given.what == "compare" and not given.slow):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from . import prompts, reading, rewriting
+from . import cli, prompts, reading, rewriting, stored, surface
 from .book import Records
 from .generated import LOGS
-from .sources import FOLDERS, SETS, Talk, talks
+from .sources import FOLDERS, NOTHING, SETS, Talk, talks
 
 Family = Callable[[Talk], Awaitable[Records]]
 
@@ -26,7 +26,9 @@ FAMILIES: dict[str, Family] = {
 
 LARGE = ("beam-500k", "vehicle")
 """Sources with long conversations, and families that take seconds there: compared only when asked for."""
-DEAR = ("prompt", "acs", "facts", "compaction", "branches")
+DEAR = ("window", "prompt", "acs", "facts", "compaction", "rewriting", "branches")
+MODEL = ("locomo", "realtalk")
+"""Development sets that are recalled by meaning too: a model takes 8 to 50 ms a message."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,9 @@ class Area:
         """Make the records anew, each under the names of its source and conversation."""
         found: Records = {}
         for talk in talks(self.source):
-            made = await self.make(talk)
-            found |= {
-                f"{self.source} {talk.name.replace(' ', '_')} {key}": value for key, value in made.items()
-            }
+            name = talk.name.replace(" ", "_")
+            before = self.source if name == self.source else f"{self.source} {name}"
+            found |= {f"{before} {key}": value for key, value in (await self.make(talk)).items()}
         return found
 
 
@@ -66,5 +67,16 @@ def areas() -> list[Area]:
     ]
     found += [Area("reflection", source, rewriting.reflection) for source in LOGS]
     found.append(Area("pins", "project", prompts.pins))
+    found += [
+        Area("model", source, reading.by_meaning, slow=source in SETS)
+        for source in ("people", "project", *MODEL)
+    ]
+    found += [Area("stored", name, stored.read) for name in stored.files()]
+    found += [Area("cli", source, cli.commands) for source in ("agent", "project")]
+    found += [
+        Area("names", NOTHING, surface.names),
+        Area("http", NOTHING, surface.http),
+        Area("commands", NOTHING, surface.commands),
+    ]
     found += [Area("full", folder, reading.full, slow=True) for folder in FOLDERS]
     return found

@@ -51,7 +51,7 @@ def differences(recorded: Records, found: Records) -> str:
     changed = [key for key in keys if (key in recorded) != (key in found) or recorded[key] != found[key]]
     if not changed:
         return ""
-    areas = Counter(" ".join(key.split()[:3]) for key in changed)
+    areas = Counter(" ".join(key.split()[:2]) for key in changed)
     counted = ", ".join(f"{area} ({count})" for area, count in areas.most_common(12))
     first = changed[0]
     lines = [f"{len(changed)} of {len(keys)} results are not as recorded: {counted}", f"first: {first}"]

@@ -20,7 +20,6 @@ _CONTEXT = re.compile(r"\bc_([0-9a-z]{16})\b")
 _GROUP = re.compile(r"\bg_[0-9a-hjkmnp-tv-z]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?")
 _START = datetime.now(UTC) - timedelta(seconds=5)
-_MICROS = int(_START.timestamp() * 1_000_000)
 
 
 class Names:
@@ -39,7 +38,7 @@ class Names:
         return "" if number == 1 else f"@{number}"
 
     def text(self, text: str) -> str:
-        """Replace every id, and every time that is later than the start of this run."""
+        """Replace every id, and every time of this run."""
         if "_" in text:
             text = _ENTRY.sub(lambda m: f"{m[1]}{_version(m[3])}{self._at(m[2])}", text)
             text = _EPISODE.sub(lambda m: f"ep{m[2]}{self._at(m[1])}", text)
@@ -58,7 +57,7 @@ class Names:
         if isinstance(value, float):
             return self.number(value)
         if isinstance(value, int):
-            return "now" if value >= _MICROS else value
+            return value
         if isinstance(value, datetime):
             return self.moment(value)
         if isinstance(value, bytes):
@@ -81,7 +80,7 @@ class Names:
 
     def moment(self, value: datetime) -> str:
         """Write a time as ISO text; one of this run is "now"."""
-        return "now" if value >= _START else value.isoformat()
+        return "now" if _of_this_run(value) else value.isoformat()
 
     def digest(self, value: Any) -> str:
         """Return twelve hex digits of SHA-256 of the canonical JSON of a value."""
@@ -132,4 +131,9 @@ def _time(match: re.Match[str]) -> str:
         found = datetime.fromisoformat(match[0])
     except ValueError:
         return match[0]
-    return "now" if found.replace(tzinfo=found.tzinfo or UTC) >= _START else match[0]
+    return "now" if _of_this_run(found.replace(tzinfo=found.tzinfo or UTC)) else match[0]
+
+
+def _of_this_run(moment: datetime) -> bool:
+    """Whether a time was read off the clock since this process began: a log may tell of next year."""
+    return _START <= moment <= datetime.now(UTC) + timedelta(seconds=5)

@@ -43,8 +43,8 @@ def rendered(found: Any, names: Names) -> Any:
         "payload": names.digest(found.payload),
         "count": len(found.messages),
         "messages": [
-            f"{one.role.value[:4]} {names.digest(one.parts)[:6]} {' '.join(map(names.text, one.sources[:12]))}".strip()
-            for one in found.messages[-10:]
+            f"{one.role.value[:4]} {names.digest(one.parts)[:6]} {' '.join(map(names.text, one.sources[:6]))}".strip()
+            for one in found.messages[-6:]
         ],
         "steps": names.digest(found.steps),
         "warnings": len(found.warnings),
@@ -124,7 +124,8 @@ async def pins(_talk: Talk) -> Records:
     return found
 
 
-def _request(question: str, number: int, tokens: int, **more: Any) -> dict[str, Any]:
+def request(question: str, number: int, tokens: int, **more: Any) -> dict[str, Any]:
+    """Return a `render_request.v0` with time enough."""
     return {
         "version": "v0",
         "id": str(UUID(int=number)),
@@ -143,15 +144,15 @@ async def acs(talk: Talk) -> Records:
         plain = ACS([session], **frozen)
         for name, question in talk.some(6):
             for tokens in (200, 1000, 4000):
-                reply = await plain.render(_request(question, 1, tokens))
+                reply = await plain.render(request(question, 1, tokens))
                 found[f"acs {tokens:04} {name}"] = _reply(reply, names, full=tokens < 1000)
         other = ACS([session], profile="published", order="lod", **frozen)
         for name, question in talk.some(4):
             found[f"acs-published 1000 {name}"] = _reply(
-                await other.render(_request(question, 2, 1000)), names
+                await other.render(request(question, 2, 1000)), names
             )
             for mode in ("redact", "block"):
-                body = _request(question, 3, 1000, privacy_mode=mode, risk_profile={"level": "high"})
+                body = request(question, 3, 1000, privacy_mode=mode, risk_profile={"level": "high"})
                 found[f"acs-{mode} 1000 {name}"] = _reply(await plain.render(body), names, full=False)
         cache, numbers = KVCache(), count(100)
         caller = CEO(plain, cache=cache, ids=lambda: str(UUID(int=next(numbers))), clock=lambda: 0.0)
@@ -175,7 +176,7 @@ def _reply(reply: Any, names: Names, *, full: bool = True) -> dict[str, Any]:
         for one in fragments
     ]
     return {
-        "fragments": lines if full else short(lines),
+        "fragments": lines if full else f"{len(lines)}: {short(lines[:25])}",
         "metrics": names.plain(wire.get("metrics")),
         "error": wire.get("error", {}).get("code"),
         "warnings": [one["code"] for one in wire.get("warnings", [])],

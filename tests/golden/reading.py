@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from acms import ACMS, ACMSError, ContextItems, View
+from acms.providers import LocalEmbedder
 
 from .book import Records
 from .plain import Names, short
@@ -25,15 +26,13 @@ async def tried(work: Awaitable[Any]) -> Any:
 def shown(items: ContextItems, names: Names, *, full: bool = True) -> dict[str, Any]:
     """Write recalled or windowed items: all on lines of their own, or only which."""
     lines = [names.item(item) for item in items]
-    return {
-        "tokens": items.tokens,
-        "version": items.version,
-        "confidence": names.number(items.confidence),
-        "omitted": items.ledger.omitted,
-        "text": names.digest(items.text()),
-        "warnings": len(items.ledger.warnings),
-        **({"items": lines} if full else {"shown": short(lines), "items": names.digest(lines)}),
-    }
+    summary = (
+        f"v{items.version} {items.tokens}t sure {names.number(items.confidence)} left out {items.ledger.omitted} "
+        f"warned {len(items.ledger.warnings)} text {names.digest(items.text())}"
+    )
+    if full:
+        return {"all": summary, "items": lines}
+    return {"all": f"{summary} items {names.digest(lines)}", "shown": short(lines)}
 
 
 def verdicts(items: ContextItems, names: Names) -> dict[str, Any]:
@@ -82,9 +81,9 @@ async def recall(talk: Talk) -> Records:
         for place, (name, question) in enumerate(talk.some(SAMPLE)):
             for budget in BUDGETS:
                 items = await session.recall(question, token_budget=budget)
-                full = budget < 1000 or (budget < 4000 and place < 6)
+                full = budget < 1000 or (budget < 4000 and place < 2)
                 found[f"recall {budget:04} {name}"] = shown(items, names, full=full)
-        few = talk.some(5)
+        few = talk.some(4)
         for name, question in few:
             items = await session.recall(question, token_budget=1000)
             found[f"ledger 1000 {name}"] = verdicts(items, names)
@@ -107,7 +106,7 @@ async def window(talk: Talk) -> Records:
     found: Records = {}
     async with told(talk) as (session, names):
         for budget in (40, *BUDGETS, 16_000):
-            found[f"window {budget:05}"] = shown(await session.window(budget), names, full=budget < 4000)
+            found[f"window {budget:05}"] = shown(await session.window(budget), names, full=budget < 1000)
             found[f"window-keep {budget:05}"] = shown(
                 await session.window(budget, keep=["system"]), names, full=False
             )
@@ -188,15 +187,35 @@ def _receipt(session: ACMS, names: Names) -> Any:
     return {**receipt, "chain_hash": len(receipt["chain_hash"])}
 
 
+async def by_meaning(talk: Talk) -> Records:
+    """Recall by words and by meaning, with the embedder that runs on this machine."""
+    found: Records = {}
+    async with told(talk, embedder=LocalEmbedder(), digits=5) as (session, names):
+        await session.wait_pending()
+        for name, question in talk.some(12):
+            for budget in (300, 1000):
+                items = await session.recall(question, token_budget=budget)
+                found[f"recall {budget:04} {name}"] = {
+                    "coverage": names.number(items.coverage),
+                    **shown(items, names, full=budget < 1000),
+                }
+        for name, question in talk.some(3):
+            items = await session.recall(question, token_budget=1000)
+            found[f"ledger 1000 {name}"] = verdicts(items, names)
+            found[f"messages 1500 {name}"] = chat(await session.messages(question, budget=1500), names)
+    return found
+
+
 async def full(talk: Talk) -> Records:
     """Recall every question of a conversation at three budgets: one line for each question."""
     found: Records = {}
     async with told(talk) as (session, names):
         for name, question in talk.some(len(talk.questions)):
-            line = []
+            lines = []
+            counts = []
             for budget in BUDGETS:
                 items = await session.recall(question, token_budget=budget)
-                lines = [names.item(item) for item in items]
-                line.append(f"{budget}: {len(lines)} items, {items.tokens}t, {names.digest(lines)[:8]}")
-            found[f"recall {name}"] = "; ".join(line)
+                lines.append([names.item(item) for item in items])
+                counts.append(f"{len(items)}/{items.tokens}t")
+            found[f"recall {name}"] = f"{' '.join(counts)} {names.digest(lines)}"
     return found

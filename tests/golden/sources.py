@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, ACMSConfig
-from acms.storage import MemoryStorage
 from acms_eval import load
+from acms.storage import MemoryStorage
 
 from .generated import LOGS, QUESTIONS, Dice, Message
 from .plain import Names
@@ -30,6 +30,8 @@ SETS = {
     "memsim": ("memsim-dev/02_conditional_events.json",),
 }
 """The files of each development set that the default run reads."""
+NOTHING = "public"
+"""The source of what needs no conversation."""
 FOLDERS = tuple(f"{name}-dev" for name in SETS)
 
 
@@ -71,6 +73,8 @@ def talks(source: str) -> list[Talk]:
     """Return the conversations of a source: "agent", "locomo", or all of a folder such as "locomo-dev"."""
     if source in LOGS:
         return [Talk(source, tuple(LOGS[source]()), QUESTIONS[source], ours=True)]
+    if source not in SETS and source not in FOLDERS:  # the verbs have their own
+        return [Talk(source, (), (), ours=True)]
     paths = SETS.get(source) or (source,)
     return [talk for path in paths for talk in _read(data_folder() / path)]
 

@@ -5,9 +5,14 @@ pytest -m slow tests/golden      every question of every development conversatio
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from . import book
+from acms import MissingExtraError
+from acms.providers import LocalEmbedder
+
+from . import book, stored
 from .areas import Area, areas
 from .sources import data_folder
 
@@ -18,6 +23,11 @@ AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=st
 async def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
     if area.given:
         assert request.getfixturevalue("data_dir") == data_folder()
+    if area.family == "model":
+        try:
+            LocalEmbedder()
+        except MissingExtraError as missing:
+            pytest.skip(str(missing))
     found = book.normal(await area.records())
     apart = book.differences(book.read(area.family, area.source), found)
     if apart:
@@ -34,6 +44,14 @@ def test_nothing_else_is_recorded() -> None:
 def test_recorded_files_are_small() -> None:
     files = list(book.RECORDED.glob("*.json"))
     assert sum(file.stat().st_size for file in files) < 1_500_000
+
+
+def test_stored_databases_are_small_and_one_is_never_written_again() -> None:
+    names = stored.files()
+    assert "before-restructuring" in names
+    assert all((stored.STORED / f"{name}.db.gz").stat().st_size < stored.MOST_BYTES for name in names)
+    with pytest.raises(FileExistsError):
+        asyncio.run(stored.write(names[0]))
 
 
 def test_a_difference_names_the_result_and_shows_both_values() -> None:

@@ -65,7 +65,6 @@ from acms.privacy.modes import strictest
 from acms.providers.tokens import token_counter
 from acms.results import Compaction
 from acms.text.summary_form import LEAST, cleaned
-from acms.text.summary_form import LEAST, cleaned
 from acms.write.rewrite import take_back, taken_back
 
 if TYPE_CHECKING:

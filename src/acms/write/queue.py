@@ -18,7 +18,14 @@ from time import monotonic
 from typing import NamedTuple
 
 from acms.config import EpisodeBoundaryConfig, RetryConfig
-from acms.errors import ACMSError, ConflictError, IdempotencyMismatchError, PreconditionError, StorageUnavailableError, ValidationError
+from acms.errors import (
+    ACMSError,
+    ConflictError,
+    IdempotencyMismatchError,
+    PreconditionError,
+    StorageUnavailableError,
+    ValidationError,
+)
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
 from acms.log import policy_levels, read
