@@ -10,7 +10,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
-pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores"]
+pytest_plugins = ["tests.servers.fixtures", "tests.servers.stores", "tests.support.fixtures"]
 
 # Before any test imports a part of it: pytest explains failed assertions only of what it loads itself.
 pytest.register_assert_rewrite("acms.testing")

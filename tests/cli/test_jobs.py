@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from acms import ACMS, ACMSConfig, Job, JobState, WorkerConfig, open_storage
+from acms import ACMS, ACMSConfig, Job, JobState, WorkerConfig, compose, open_storage
 from acms.cli import base
 from acms.cli.commands import app
 from acms.cli.jobs import Everybody
@@ -212,7 +212,7 @@ def test_every_installation_can_do_the_same_kinds_of_job() -> None:
         async def summarize(self, request: object) -> str:
             return ""
 
-    kinds = operations.handlers(ACMSConfig(), [Model()])
+    kinds = compose.handlers(ACMSConfig(), [Model()])
     assert sorted(kinds) == ["adopt", "collect", "compact", "compact:small", "expire", "reflect"]
 
 
@@ -318,7 +318,7 @@ async def test_a_tenant_whose_first_key_is_made_later_is_found(home: str) -> Non
         done: asyncio.Queue[Event] = asyncio.Queue()
 
         def made(storage: StorageBackend) -> Worker:
-            return Worker(storage, operations.handlers(ACMSConfig()), on_event=done.put_nowait)
+            return Worker(storage, compose.handlers(ACMSConfig()), on_event=done.put_nowait)
 
         one = Everybody(stores, keys, made, poll_seconds=0.01, look_seconds=0.01)
         running = asyncio.create_task(one.run())

@@ -32,7 +32,7 @@ from acms import (
     WorkerConfig,
 )
 from acms.compaction import job as room
-from acms.compaction.span import kind_of
+from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import JobQuery
 from acms.ports import SummaryRequest
@@ -87,7 +87,7 @@ class Toy:
 def worker(session: ACMS, storage: Any, summarizer: Toy) -> Worker:
     config = session._shared.config
     handler = room.handler(config, summarizer, {"words": Words()})
-    return Worker(storage, {kind_of(summarizer): handler}, config=config.worker, retry=PATIENT)
+    return Worker(storage, {compaction_kind(summarizer): handler}, config=config.worker, retry=PATIENT)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from acms.log.in_force import Cover, Units, effective, units
 from acms.log.policy import CompactionPolicy, changed, resolved
 from acms.model import Entry, Kind, Privacy, Role
 from acms.ports import Turn
+from acms.privacy.modes import strictest
+from acms.text.summary_form import cleaned
 from tests.support.logs import Log, entry
 
 
@@ -364,8 +366,8 @@ def test_what_may_not_leave_is_not_read() -> None:
         ("kim", "card 4111", False),
         ("summary", "before", True),
     ]
-    assert span.privacy(rows) is Privacy.REDACT
-    assert span.privacy(rows[:2]) is Privacy.ALLOW
+    assert strictest(rows) is Privacy.REDACT
+    assert strictest(rows[:2]) is Privacy.ALLOW
 
 
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=20), st.integers(1, 30))
@@ -385,4 +387,4 @@ def test_pieces_fit_and_lose_no_word(sizes: list[int], most: int) -> None:
 
 
 def test_what_no_store_can_keep_is_taken_out_of_a_summary() -> None:
-    assert span.cleaned(" a\0b\ud800c \n") == "abc"
+    assert cleaned(" a\0b\ud800c \n") == "abc"

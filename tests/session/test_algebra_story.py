@@ -48,7 +48,7 @@ from acms import (
     open_storage,
 )
 from acms.compaction import job as room
-from acms.compaction.span import kind_of
+from acms.jobs.requests import compaction_kind
 from acms.log import in_force as history
 from acms.log.in_force import units
 from acms.model import Failed, JobQuery, JobState
@@ -321,7 +321,7 @@ class AlgebraStory(RuleBasedStateMachine):
 
     async def work_off(self) -> None:
         """Be a worker of another process: it knows nothing of the caches of the sessions."""
-        kind = kind_of(self.toy)
+        kind = compaction_kind(self.toy)
         handle = room.handler(self.config, self.toy, {self.counter.name: self.counter})
         while leases := await self.store.claim([kind], lease=timedelta(minutes=1), limit=10):
             for lease in leases:

@@ -102,7 +102,9 @@ class Background:
     async def _work(self, worker: Worker) -> None:
         await worker.drain(retries=True)
         if worker.again is not None and not worker.stopping:
-            self._alarm = asyncio.get_running_loop().call_later(worker.again, _rouse, weakref.ref[Background](self))
+            self._alarm = asyncio.get_running_loop().call_later(
+                worker.again, _rouse, weakref.ref[Background](self)
+            )
 
     def _silence(self) -> None:
         if self._alarm is not None:
