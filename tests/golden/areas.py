@@ -27,6 +27,8 @@ FAMILIES: dict[str, Family] = {
 LARGE = ("beam-500k", "vehicle")
 """Sources with long conversations, and families that take seconds there: compared only when asked for."""
 DEAR = ("window", "prompt", "acs", "facts", "compaction", "rewriting", "branches")
+ALIKE = {("acs", "realtalk"), ("acs", "memsim"), ("acs", "beam-100k"), ("prompt", "realtalk")}
+"""What takes seconds and is much like that of another source."""
 MODEL = ("locomo", "realtalk")
 """Development sets that are recalled by meaning too: a model takes 8 to 50 ms a message."""
 
@@ -61,7 +63,7 @@ class Area:
 def areas() -> list[Area]:
     """Return every area, family by family."""
     found = [
-        Area(family, source, make, slow=source in LARGE and family in DEAR)
+        Area(family, source, make, slow=(source in LARGE and family in DEAR) or (family, source) in ALIKE)
         for family, make in FAMILIES.items()
         for source in (*LOGS, *SETS)
     ]
@@ -72,7 +74,7 @@ def areas() -> list[Area]:
         for source in ("people", "project", *MODEL)
     ]
     found += [Area("stored", name, stored.read) for name in stored.files()]
-    found += [Area("cli", source, cli.commands) for source in ("agent", "project")]
+    found += [Area("cli", source, cli.commands, slow=source == "agent") for source in ("agent", "project")]
     found += [
         Area("names", NOTHING, surface.names),
         Area("http", NOTHING, surface.http),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -151,7 +152,7 @@ async def rewriting(talk: Talk) -> Records:
         found["undo"] = await session.undo(found["retract"][0])
         await look("undone")
         erased = [await session.erase(said[places[n]].id, verify=n == 4) for n in (1, 4)]
-        found["erase"] = names.plain(erased)
+        found["erase"] = [names.plain(replace(one, unreached=())) for one in erased]
         await look("erased")
         found["gone"] = await tried(session.replace(said[places[4]].id, "Too late."))
         found["at-before entries"] = names.digest(

@@ -14,7 +14,7 @@ from acms.providers import LocalEmbedder
 
 from . import book, stored
 from .areas import Area, areas
-from .sources import data_folder
+from .sources import SETS
 
 AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=str(area)) for area in areas()]
 
@@ -22,7 +22,10 @@ AREAS = [pytest.param(area, marks=[pytest.mark.slow] if area.slow else [], id=st
 @pytest.mark.parametrize("area", AREAS)
 async def test_results_are_as_recorded(area: Area, request: pytest.FixtureRequest) -> None:
     if area.given:
-        assert request.getfixturevalue("data_dir") == data_folder()
+        folder = request.getfixturevalue("data_dir")
+        missing = [path for path in SETS.get(area.source, (area.source,)) if not (folder / path).exists()]
+        if missing:
+            pytest.skip(f"{missing[0]} is not among the conversations")
     if area.family == "model":
         try:
             LocalEmbedder()
