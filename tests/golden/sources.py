@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from acms import ACMS, ACMSConfig
-from acms_eval import load
 from acms.storage import MemoryStorage
+from acms_eval import load
 
 from .generated import LOGS, QUESTIONS, Dice, Message
 from .plain import Names

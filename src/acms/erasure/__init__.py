@@ -1,1 +1,14 @@
 """Erasure: content that goes for ever, and the proof that it is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from acms.runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from acms.erasure.erase import erase_context, erase_subject, erase_tenant
+
+__all__ = ["erase_context", "erase_subject", "erase_tenant"]
+
+__getattr__, __dir__ = lazily(__name__, dict.fromkeys(__all__, "acms.erasure.erase"))

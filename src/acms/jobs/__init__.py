@@ -1,1 +1,7 @@
 """Jobs: leases, workers, background work of a session, and what an operator does with them."""
+
+from __future__ import annotations
+
+from acms.runtime.lazy import lazily
+
+__getattr__, __dir__ = lazily(__name__, {"handlers": "acms.compose"})  # where programs of before look for it

@@ -20,6 +20,6 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *vars(sys.modules[package])["__all__"]})
+        return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
