@@ -60,7 +60,7 @@ def _bases(kind: type) -> list[str]:
 
 
 def _ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "acms"
+    return kind.__module__.partition(".")[0] in ("acms", "acms_eval")
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
