@@ -43,7 +43,7 @@ from acms.plan.nodes import (
 from acms.plan.tool_groups import joined, paired
 from acms.prompt import Prompt
 from acms.prompt.fit import fit
-from acms.prompt.layout import laid_out
+from acms.prompt.resolve import laid_out
 from acms.prompt_types import PromptMessage
 
 CANDIDATES = 1_000

@@ -13,7 +13,8 @@ from typing import Any
 from acms import compose
 from acms.config import ACMSConfig
 from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
-from acms.log import policy_levels, validation
+from acms.log import policy as policy_levels
+from acms.log import validation
 from acms.log.hash_chain import episode_id
 from acms.log.policy import ResolvedPolicy
 from acms.model import (

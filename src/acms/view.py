@@ -7,7 +7,8 @@ from functools import partial
 
 from acms.errors import ValidationError
 from acms.knowledge import Fact
-from acms.log import policy_levels, read, validation
+from acms.log import policy as policy_levels
+from acms.log import read, validation
 from acms.log.hash_chain import episode_id
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.branches.diff import Run, Standing, common, deltas, disputed, stretches
-from acms.facts.late_facts import candidates, clipped, grounded
+from acms.facts.adopt import candidates, clipped, grounded
 from acms.log.hash_chain import entry_id
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, State

@@ -113,7 +113,7 @@ def test_a_wrong_policy_is_refused() -> None:
 
 
 def test_a_hold_and_a_retention_belong_to_the_namespace() -> None:
-    from acms.log import policy_levels
+    from acms.log import policy as policy_levels
 
     run("policy", "set", "user_123", "--for-namespace", "--hold", "--retention", "60")
 

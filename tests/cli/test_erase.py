@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from acms import ACMS, open_storage
 from acms.cli.commands import app
-from acms.log import policy_levels
+from acms.log import policy as policy_levels
 from acms.testing.logs import noted, put, summed_up
 
 SECRET = "the vault code is seven-four-one-nine"

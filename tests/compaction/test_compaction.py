@@ -705,7 +705,7 @@ async def test_t27_a_range_larger_than_the_summarizers_window_is_read_in_pieces(
 
 
 async def test_a_policy_is_resolved_from_service_namespace_and_session(storage: Storage) -> None:
-    from acms.log import policy_levels
+    from acms.log import policy as policy_levels
 
     async with session_on(storage, config=configured(threshold=0.9, budget=1000)) as session:
         assert (await session.policy()).policy == CompactionPolicy(threshold=0.9, budget=1000)

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.contract.leak_check import WINDOW, Windows
+from acms.contract.admission import WINDOW, Windows
 
 TEXT = "The orders are moved by night, and nobody at all is told about it in time."
 

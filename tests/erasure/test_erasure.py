@@ -33,7 +33,7 @@ from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import erase
 from acms.erasure.erase import collect, expire
 from acms.errors import ConflictError, StorageBusyError
-from acms.log import policy_levels
+from acms.log import policy as policy_levels
 from acms.log.read import PROFILE
 from acms.model import (
     Context,

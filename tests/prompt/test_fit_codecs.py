@@ -27,7 +27,7 @@ from acms.plan.nodes import (
 from acms.plan.tool_groups import paired
 from acms.ports import Codec
 from acms.prompt.fit import fit
-from acms.prompt.layout import laid_out
+from acms.prompt.resolve import laid_out
 from acms.prompt_types import PromptMessage, Tool
 from tests.providers.prompts import conversations, texts, tools
 from tests.support.toy import answered, unit

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from acms.model import Role, ToolCall, ToolResult
 from acms.plan.nodes import Placed
-from acms.prompt.layout import laid_out
+from acms.prompt.resolve import laid_out
 from acms.prompt_types import PromptMessage
 from tests.support.toy import said
 

@@ -19,7 +19,7 @@ from acms.model import Media, Part, Raw, Role, Text, ToolCall, ToolResult
 from acms.plan.tool_groups import is_placeholder
 from acms.prompt_types import PromptMessage
 from acms.providers.codecs.calibration import Calibration
-from acms.providers.codecs.openai_models import published
+from acms.providers.codecs.framing import published
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
 from tests.providers import prompts
 from tests.providers.test_token_counts import reference  # noqa: F401 - a fixture

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from acms.branches import export, forks
 from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log import policy_levels, validation
+from acms.log import policy as policy_levels
+from acms.log import validation
 from acms.log.hash_chain import genesis, token
 from acms.log.reissue import COPIED, COPIES, COPYING, Run, copied, copy_of
 from acms.model import (

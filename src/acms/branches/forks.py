@@ -17,7 +17,8 @@ from acms.branches import diff as differing
 from acms.branches.diff import Standing
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
-from acms.log import policy_levels, read, validation
+from acms.log import policy as policy_levels
+from acms.log import read, validation
 from acms.model import (
     Append,
     Context,

@@ -25,7 +25,7 @@ from acms.cli.base import (
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ValidationError
-from acms.log import policy_levels
+from acms.log import policy as policy_levels
 from acms.log.in_force import preview
 from acms.log.policy import ResolvedPolicy
 from acms.results import Compaction

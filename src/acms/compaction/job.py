@@ -33,7 +33,8 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.worker import POLL, Handler
-from acms.log import in_force, policy_levels, read
+from acms.log import in_force, read
+from acms.log import policy as policy_levels
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy, changed
 from acms.model import (

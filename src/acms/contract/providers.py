@@ -16,8 +16,8 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from acms.contract.candidate_size import OBJECT, letters
 from acms.contract.schema import (
+    OBJECT,
     SNIPPET,
     Candidate,
     Code,
@@ -26,6 +26,7 @@ from acms.contract.schema import (
     ProviderRequest,
     ProviderResponse,
     Variant,
+    letters,
 )
 from acms.contract.wire import ITEMS, one_of
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError

@@ -19,6 +19,7 @@ from acms.model import Json, Layer, Privacy
 from acms.results import Ledger
 
 __all__ = [
+    "OBJECT",
     "Action",
     "Candidate",
     "Code",
@@ -37,6 +38,8 @@ __all__ = [
     "RenderRequest",
     "RiskLevel",
     "Variant",
+    "letters",
+    "size",
 ]
 
 VERSION = "v0"
@@ -537,3 +540,17 @@ def _notices(value: object) -> tuple[Notice, ...]:
             Notice(code=code, message=text(body.get("message", ""), f"warnings[{index}].message", most=4096))
         )
     return tuple(found)
+
+
+OBJECT = 200
+"""Characters that a candidate counts for besides its texts."""
+
+
+def size(one: Candidate) -> int:
+    """Return about how much there is to read in a candidate, in characters."""
+    return OBJECT + letters(one)
+
+
+def letters(one: Candidate) -> int:
+    """Return the characters of all renditions of a candidate."""
+    return len(one.text or "") + sum([len(variant.text) for variant in one.variants])

@@ -15,9 +15,8 @@ from math import inf
 from typing import NamedTuple, TypeAlias
 
 from acms.contract.admission import excerpt
-from acms.contract.candidate_size import size
 from acms.contract.entities import entities, gaze
-from acms.contract.schema import Candidate, Layer, Lod, RenderRequest, Variant
+from acms.contract.schema import Candidate, Layer, Lod, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import preview
 from acms.log.read import PROFILE, in_force

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
-from acms.log import policy_levels, validation
+from acms.log import policy as policy_levels
+from acms.log import validation
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import Link, Reached, Run, spans

@@ -36,11 +36,10 @@ from acms.prompt import steps as content
 from acms.prompt.cache_forecast import confirm, predict
 from acms.prompt.fit import fit
 from acms.prompt.fit_state import written
-from acms.prompt.layout import laid_out
 from acms.prompt.manifest import Manifest, Read
 from acms.prompt.manifest_writer import considered, ledger
 from acms.prompt.manifest_writer import written as written_manifest
-from acms.prompt.resolve import Request, Resolved, Resolver, allowed, remembering
+from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
 from acms.prompt.steps import Recalling, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
 from acms.results import ContextItems, Ledger

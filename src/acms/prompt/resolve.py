@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
 from acms.log.in_force import Unit
-from acms.model import Kind
+from acms.model import Kind, Role, ToolCall
 from acms.observability.events import Event
-from acms.plan.nodes import Atom, Keep, Node, Piece, Scope, Truncate, Window
+from acms.plan.nodes import Atom, Keep, Node, Piece, Placed, Scope, Truncate, Window
 from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
@@ -302,3 +302,25 @@ def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...
         strategy=Truncate(tokens),
         moves=True,
     )
+
+
+def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
+    """Return messages with those that move behind the last one that does not, each kind in its order.
+
+    Messages of an assistant that end the prompt without a tool call stay last: the model goes on writing them.
+    """
+    stable = [one for one in placed if not one.moves]
+    moving = [one for one in placed if one.moves]
+    if not moving:
+        return tuple(placed)
+    end = len(stable)
+    while end and _begins_answer(stable[end - 1]):
+        end -= 1
+    while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
+        end += 1
+    return (*stable[:end], *moving, *stable[end:])
+
+
+def _begins_answer(one: Placed) -> bool:
+    message = one.message
+    return message.role is Role.ASSISTANT and not any(isinstance(part, ToolCall) for part in message.parts)

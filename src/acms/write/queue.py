@@ -28,7 +28,8 @@ from acms.errors import (
 )
 from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
-from acms.log import policy_levels, read
+from acms.log import policy as policy_levels
+from acms.log import read
 from acms.log.hash_chain import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active

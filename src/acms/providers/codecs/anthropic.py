@@ -14,8 +14,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
-from acms.providers.codecs.anthropic_models import claude
-from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check
+from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange, said_by
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.tokens import default_counter

@@ -9,8 +9,15 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, 
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
 from acms.providers.codecs import openai_base as base
 from acms.providers.codecs.framing import dump, thawed
-from acms.providers.codecs.openai_base import BREAKPOINT, OpenAICodec
-from acms.providers.codecs.openai_rules import NAME, check_key, check_name, check_tools, fault
+from acms.providers.codecs.openai_base import (
+    BREAKPOINT,
+    NAME,
+    OpenAICodec,
+    check_key,
+    check_name,
+    check_tools,
+    fault,
+)
 
 __all__ = ["OpenAIChat"]
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from acms.errors import NotFoundError, SessionNotFoundError, ValidationError
-from acms.log import policy_levels, validation
-from acms.log.policy import CompactionPolicy, changed
-from acms.log.policy_levels import POLICY
+from acms.log import policy as policy_levels
+from acms.log import validation
+from acms.log.policy import POLICY, CompactionPolicy, changed
 from acms.log.read import PROFILE
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json
 from acms.providers.tokens import default_counter
