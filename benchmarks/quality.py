@@ -7,7 +7,7 @@ The conversations are research data, read by path and not part of this repositor
 REALTALK (danny911kr/REALTALK, no licence stated), BEAM (mohammadtavakoli78/BEAM, no licence stated) and LongMemEval
 (xiaowu0162/LongMemEval, MIT). A folder that is missing is named and passed over; `--data` takes other paths.
 
-`acms.evaluation.retrieval` defines every figure; all are means over questions, in percent. With `--evidence` there are
+`acms_eval.retrieval` defines every figure; all are means over questions, in percent. With `--evidence` there are
 also E columns: the share of gold in a real `recall(question, token_budget=n)`, frames and the current episode included.
 "acms, past only" leaves the current episode out, "acms, offline" distils facts as it reads.
 """

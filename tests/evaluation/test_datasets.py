@@ -209,7 +209,7 @@ def test_a_long_list_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.
     path = write(tmp_path / "s.json", json.dumps([*LONG, *LONG], indent=2))
     whole = load(path)
     for size in (1, 7, 100):
-        monkeypatch.setattr("acms.evaluation.datasets._BLOCK", size)
+        monkeypatch.setattr("acms_eval.datasets._BLOCK", size)
         assert load(path) == whole
     reading = read(path)
     assert next(reading) == whole[0]

@@ -20,7 +20,7 @@ def found(text: str) -> list[str]:
     [
         (
             "path",
-            "/etc/nginx/sites-enabled/app.conf C:\\Users\\ana\\notes.txt ../lib/core.py src/acms/recall/planner.py:120 "
+            "/etc/nginx/sites-enabled/app.conf C:\\Users\\ana\\notes.txt ../lib/core.py src/acms/core/plan.py:120 "
             "config.yaml ~/.ssh/id_rsa src/acms/core/ archive.tar.gz \\\\nas\\share\\film.mp4",
         ),
         ("url", "https://example.com/a/b?x=1&y=2 http://localhost:8080/health s3://bucket/key www.example.org/page"),

@@ -125,7 +125,7 @@ NAMED = [
     ("see user_id there", ["user_id", "user", "id"]),
     ("call getUserById now", ["getUserById", "getuserbyid", "user", "id"]),
     ("the HTTPServer2 is up", ["HTTPServer2", "httpserver2", "http", "server"]),
-    ("edit src/acms/recall/rank.py, please", ["src/acms/recall/rank.py", "rank.py", "rank", "acms", "core"]),
+    ("edit src/acms/core/rank.py, please", ["src/acms/core/rank.py", "rank.py", "rank", "acms", "core"]),
     ("it is C:\\Users\\sam\\notes.txt", ["C:\\Users\\sam\\notes.txt", "notes.txt", "notes"]),
     ("released v1.2.3.", ["v1.2.3", "v1"]),
     ("ping 10.0.0.12!", ["10.0.0.12", "10", "12"]),
