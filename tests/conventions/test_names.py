@@ -1,0 +1,143 @@
+"""One word, one thing: modules, classes and functions are named in the words of the field."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from tests.conventions.code import modules, parsed
+
+#: Retired words, and what is said instead.
+RETIRED = {
+    "aim": "query framing",
+    "aside": "off the event loop, concurrent",
+    "beside": "off the event loop, concurrent",
+    "card": "index record",
+    "cellar": "infrastructure",
+    "ceo": "caller",
+    "certainty": "retrieval confidence",
+    "house": "package",
+    "lead": "speaker margin",
+    "letter": "append request",
+    "mailbox": "write queue",
+    "noise": "score cutoff",
+    "offer": "candidates",
+    "porch": "interfaces",
+    "reach": "idf coverage",
+    "room": "package, budget",
+    "said": "message",
+    "shown": "rendered",
+    "stale": "superseded",
+    "standing": "summary coverage",
+    "succession": "correction detection",
+    "told": "message, reply",
+    "unit": "atomic group",
+    "workshop": "domain",
+}
+#: Names that mean something else by the word, and stay: alphabets, bank cards, measures, sizes, the seeds' own names.
+OTHERWISE = {
+    "beside": """
+        cli.prompting._beside privacy.assigned._beside privacy.assigned_apart.beside_mail
+        recall.time_ranges._beside text.tokenizer._beside
+    """,
+    "card": "privacy.personal.cards",
+    "ceo": "ceo contract.caller.CEO",
+    "certainty": """
+        client.nouns.certainty results.Certainty results.certainty server.routes.recall.CertaintyShape
+    """,
+    "lead": "prompt.messages._lead",
+    "letter": """
+        contract.candidate_size.letters contract.session_source._letters
+        recall.planner._begins_with_letter
+    """,
+    "noise": "acms_eval.scenarios.pressure.noise_injection",
+    "reach": "erasure.erase._reach prompt.summaries.reach prompt.summary_coverage.reach",
+    "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
+    "unit": """
+        acms_eval.baselines._units contract.caller_cache.units contract.kv_policy._units
+        providers.offline.rules.phrases.unit
+    """,
+}
+#: Names that are still to be changed. This list only shrinks.
+STILL = {
+    "aside": "recall.index_cache.aside",
+    "beside": "recall.fact_candidates.beside recall.fact_sources.Beside recall.fact_sources.beside",
+    "card": "recall.reindex._cards",
+    "certainty": "recall.confidence.certainty",
+    "lead": "recall.confidence._lead",
+    "letter": "write.queue.Letter",
+    "mailbox": "write.queue.Mailbox write.queue.mailbox",
+    "offer": "recall.candidates.Offer recall.candidates.offer",
+    "room": "acms_eval.scenarios.facts._room prompt.render._room prompt.resolve.Room recall.corpus.room",
+    "said": """
+        acms_eval.datasets._said acms_eval.nouns.Said cli.facts._said cli.prompting._said
+        cli.render.said contract.session_source._said facts.mentions.Said log.read._said
+        observability.tracing._said privacy.assigned._said_before privacy.redact_entry.Said
+        prompt.builder._said prompt.manifest_writer._said prompt.steps.Said prompt.steps.said
+        providers.codecs.anthropic_turns.Said providers.codecs.anthropic_turns._said
+        providers.codecs.anthropic_turns.said_by recall.corrections.Said recall.corrections._said
+        recall.rank._said recall.rank._said_of recall.rerank._said storage.sqlite.erase._said
+        testing.logs.said view.said write.retirement._said_in
+    """,
+    "shown": """
+        branches.forks._shown facts.backlog.shown log.in_force.shown_role observability.logging.shown
+        prompt.messages._shown prompt.render._shown prompt.replay._as_shown prompt.replay.shown
+        prompt.summary_coverage._is_shown providers.codecs.anthropic_blocks.shown
+        providers.codecs.anthropic_turns.Shown providers.codecs.framing._shown
+        server.routes.contexts.shown server.routes.entries._shown server.routes.facts.fact_shown
+        server.routes.jobs.compaction_shown server.routes.jobs.job_shown
+        server.routes.messages.entry_shown server.routes.messages.whole_shown server.routes.pins._shown
+        server.routes.prompts._shown server.routes.recall.item_shown server.routes.recall.verdict_shown
+        server.routes.recall.verdicts_shown storage.kv._shown storage.urls.shown
+    """,
+    "stale": "providers.offline.rules.settle.stale recall.superseded.Stale recall.superseded.stale",
+    "standing": """
+        branches.diff.Standing branches.forks._standing erasure.erase._Standing erasure.erase._standing
+        facts.late_facts.standing prompt.resolve._standing prompt.steps.Standing
+        prompt.strategies._standing server.routes.history._standing
+    """,
+    "succession": "log.facts.Succession recall.rerank._keep_successions recall.rerank.successions",
+    "told": """
+        acms_eval.cli.told acms_eval.deliverables._told cli.demo._told cli.jobs.told cli.migrating.told
+        cli.prompting._told contract.engine._told contract.recovery.all_told contract.recovery.told
+        prompt.manifest_writer.Told providers.codecs.openai_base._told_apart
+        server.routes.compaction._told server.routes.export._told server.wire.told
+    """,
+    "unit": """
+        log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at
+        recall.planner.cut_unit testing.books.check_units
+    """,
+}
+
+
+def _words(name: str) -> set[str]:
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    return {part.lower() for part in parts} | {part.lower().removesuffix("s") for part in parts}
+
+
+@cache
+def _names() -> list[tuple[set[str], str]]:
+    """Return the words of every name, with where it stands: `({"mailbox"}, "write.queue.Mailbox")`."""
+    found: list[tuple[set[str], str]] = []
+    for module, file in modules().items():
+        found.append((_words(module.rpartition(".")[2]), module))
+        for node in ast.walk(parsed(file)):
+            if isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+            ) and not node.name.startswith(
+                "test_"  # a sentence, in the suites that ACMS ships
+            ):
+                found.append((_words(node.name), f"{module}.{node.name}"))
+    return found
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_names_use_the_words_of_the_field(word: str) -> None:
+    found = {place for words, place in _names() if word in words}
+    listed = [*OTHERWISE.get(word, "").split(), *STILL.get(word, "").split()]
+    assert len(listed) == len(set(listed))
+    assert not found - set(listed), f"say {RETIRED[word]}"
+    assert not set(listed) - found, "not there any more: take it off the list"

@@ -1,0 +1,73 @@
+"""Decisions are pure functions: what awaits, reads a clock, a file or chance is named here, module by module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conventions.code import modules, parsed
+
+CAPABILITIES = (
+    "branches", "compaction", "contract", "erasure", "facts", "log", "plan", "privacy", "prompt", "recall", "text",
+    "write",
+)  # fmt: skip
+NOUNS = ("errors", "knowledge", "model", "ports", "prompt_types", "results")
+#: The modules of those capabilities that do I/O: jobs, pipelines, queues. This list only shrinks.
+IO = """
+    branches.copying branches.export branches.forks branches.importers
+    compaction.job
+    contract.caller contract.engine contract.providers contract.session_source
+    erasure.erase erasure.proof
+    facts.adopt facts.job facts.pacing facts.profile facts.request
+    log.policy_levels log.read
+    privacy.scan privacy.stage
+    prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
+    prompt.summaries
+    recall.embeddings recall.fact_sources recall.index_cache recall.pipeline recall.profiles recall.reindex
+    recall.reranker
+    write.queue write.retirement write.rewrite
+""".split()
+
+_MODULES = {
+    "anyio", "asyncio", "io", "os", "random", "secrets", "socket", "sqlite3", "subprocess", "tempfile", "threading",
+    "time", "uuid",
+}  # fmt: skip
+_CALLS = re.compile(
+    r"(?:open|print|input|breakpoint|__import__)|.*\.(?:now|utcnow|today|open|(?:read|write)_(?:text|bytes))"
+)
+
+
+def _impure(file: Path) -> list[str]:
+    """Return the lines of a module that are more than a computation."""
+    found: list[str] = []
+    for node in ast.walk(parsed(file)):
+        imported: list[str] = []
+        if isinstance(node, ast.Import):
+            imported = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imported = [node.module or ""]
+        if (
+            isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)
+            or {name.partition(".")[0] for name in imported} & _MODULES
+            or (isinstance(node, ast.Call) and _CALLS.fullmatch(ast.unparse(node.func)))
+        ):
+            found.append(f"{file.name}:{node.lineno} {ast.unparse(node).splitlines()[0]}")
+    return found
+
+
+_CHECKED = [name for name in modules() if name.partition(".")[0] in CAPABILITIES or name in NOUNS]
+
+
+@pytest.mark.parametrize("name", [name for name in _CHECKED if name not in IO])
+def test_a_decision_awaits_nothing_and_asks_nobody(name: str) -> None:
+    """No await, clock, file, thread or random number: the caller brings them."""
+    assert _impure(modules()[name]) == []
+
+
+def test_a_module_listed_as_io_does_some() -> None:
+    assert not set(IO) - set(_CHECKED), "gone: take it off the list"
+    pure = [name for name in IO if not _impure(modules()[name])]
+    assert not pure, "pure now: take it off the list"

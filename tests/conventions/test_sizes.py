@@ -1,0 +1,185 @@
+"""Sizes that serve the reader: functions, branches, files, folders, depth of inheritance.
+
+What is larger today is named with its size. A list only shrinks: an entry that is no longer needed fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+from tests.conventions.code import EVALUATION, ROOT, SRC, functions, modules, parsed
+
+FUNCTION_LINES = 60
+COMPLEXITY = 12
+FILE_LINES = 800
+FOLDER_FILES = 30
+INHERITANCE = 3
+"""Classes of ACMS one behind the other, the class itself included; errors have a tree of their own."""
+
+LONG_FUNCTIONS = {
+    "acms_eval.cli.run_": 140,
+    "acms_eval.retrieval.evaluate": 69,
+    "cli.compacting.policy_set": 77,
+    "cli.demo._draw": 97,
+    "cli.demo._told": 85,
+    "cli.erasing.erase": 67,
+    "cli.facts.facts": 65,
+    "cli.jobs.worker": 69,
+    "cli.prompting.render_prompt": 91,
+    "cli.reading.recall": 74,
+    "cli.reindexing.reindex_": 70,
+    "cli.serving.serve": 87,
+    "contract.admission.choose": 72,
+    "contract.engine.ACS._render": 70,
+    "contract.providers._read": 68,
+    "facts.consolidate.consolidate": 92,
+    "privacy.assigned._value": 62,
+    "privacy.assigned.assigned": 72,
+    "privacy.plausibility.plausible": 105,
+    "privacy.scan.scan": 82,
+    "prompt.messages._plan_chat": 79,
+    "providers.offline.rules.rules_choices.used": 68,
+    "providers.offline.rules.rules_personal.person": 115,
+    "recall.candidates.offer": 90,
+    "recall.pipeline.plan_recall": 64,
+    "recall.rank.rank": 78,
+    "server.openapi._operation": 64,
+    "session.ACMS._draft": 63,
+    "storage.open_storage": 69,
+    "storage.sql.read_entry": 66,
+    "testing.logs.everything": 82,
+    "text.extract._weigh": 61,
+    "write.queue.Mailbox._try": 71,
+}
+COMPLEX_FUNCTIONS = {
+    "acms_eval.datasets._records": 16,
+    "branches.export.restore": 13,
+    "cli.migrating._draw": 15,
+    "client.nouns._convert": 14,
+    "contract.providers._read": 13,
+    "contract.renditions._item": 13,
+    "facts.consolidate._fault": 15,
+    "facts.consolidate.consolidate": 19,
+    "log.validation.parts": 13,
+    "privacy.assigned._place": 19,
+    "privacy.assigned._value": 19,
+    "privacy.assigned.assigned": 25,
+    "privacy.plausibility.plausible": 27,
+    "privacy.scan.scan": 14,
+    "prompt.content._read": 14,
+    "prompt.fit._write": 13,
+    "prompt.resolve._node": 13,
+    "providers.codecs.anthropic_turns._part": 15,
+    "providers.codecs.openai_responses.check": 13,
+    "providers.offline.rules.phrases.cut": 13,
+    "providers.offline.rules.rules_choices.used": 19,
+    "providers.offline.rules.rules_personal.person": 26,
+    "providers.offline.rules.rules_personal.rule": 13,
+    "providers.offline.rules.rules_values.amount": 13,
+    "recall.candidates.offer": 20,
+    "recall.time_ranges._days": 15,
+    "storage.postgres.pool.translate": 14,
+    "storage.sqlite.append._append_at": 15,
+    "storage.sqlite.append._together": 13,
+    "text.details._look": 19,
+    "text.details.details": 23,
+    "write.queue._try": 15,
+}
+LONG_FILES = {
+    "testing.storage": 1227,
+}
+LARGE_FOLDERS: dict[str, int] = {}
+DEEP_CLASSES = {
+    "server.routes.compaction.ListCompactions": 4,
+    "server.routes.contexts.ListContexts": 4,
+    "server.routes.entries.WholeEntry": 4,
+    "server.routes.facts.ListEpisodes": 4,
+    "server.routes.facts.ListFacts": 4,
+    "server.routes.forks.DiffQuery": 4,
+    "server.routes.forks.ForkBody": 4,
+    "server.routes.forks.TagBody": 4,
+    "server.routes.history.HistoryQuery": 4,
+    "server.routes.history.WindowQuery": 4,
+    "storage.postgres.contexts.PostgresContexts": 5,
+    "storage.postgres.erase.PostgresErase": 4,
+    "storage.postgres.feed.PostgresFeed": 6,
+    "storage.postgres.search.PostgresSearch": 7,
+    "storage.postgres.store.PostgresStorage": 8,
+    "storage.sqlite.append.SQLiteAppends": 5,
+    "storage.sqlite.contexts.SQLiteContexts": 4,
+    "storage.sqlite.store.SQLiteStorage": 6,
+}
+
+
+def _hold(found: dict[str, int], most: int, allowed: dict[str, int]) -> None:
+    over = {name: size for name, size in found.items() if size > allowed.get(name, most)}
+    assert over == {}, f"more than {most}"
+    done = [name for name in allowed if found.get(name, 0) <= most]
+    assert not done, "within the limit, or gone: take it off the list"
+
+
+def test_functions_are_short() -> None:
+    lengths = Counter[str]()
+    for name, function in functions():
+        length = (function.end_lineno or 0) - function.lineno + 1
+        lengths[name] = max(lengths[name], length)
+    _hold(lengths, FUNCTION_LINES, LONG_FUNCTIONS)
+
+
+def test_functions_have_few_branches() -> None:
+    command = ["check", "--select", "C901", "--config", f"lint.mccabe.max-complexity={COMPLEXITY}"]
+    options = ["--output-format", "json", "--ignore-noqa", "--no-cache", str(SRC), str(EVALUATION)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, *options], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode in (0, 1), ran.stderr
+    files = {str(file): name for name, file in modules().items()}
+    found: dict[str, int] = {}
+    for problem in json.loads(ran.stdout):
+        match = re.match(r"`(\w+)` is too complex \((\d+) >", problem["message"])
+        assert match
+        found[f"{files[problem['filename']]}.{match[1]}"] = int(match[2])
+    _hold(found, COMPLEXITY, COMPLEX_FUNCTIONS)
+
+
+def test_files_are_not_endless() -> None:
+    lengths = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules().items()}
+    _hold(lengths, FILE_LINES, LONG_FILES)
+
+
+def test_folders_can_be_read_at_a_glance() -> None:
+    sizes = Counter(file.parent.relative_to(ROOT).as_posix() for file in modules().values())
+    _hold(sizes, FOLDER_FILES, LARGE_FOLDERS)
+
+
+def test_inheritance_is_shallow() -> None:
+    bases = _bases()
+
+    def depth(name: str) -> int:
+        return 1 + max((depth(base) for base in bases[name] if base in bases), default=0)
+
+    depths = {name: depth(name) for name in bases if not name.endswith("Error")}
+    _hold(depths, INHERITANCE, DEEP_CLASSES)
+
+
+def _bases() -> dict[str, list[str]]:
+    """Return the names of the classes that each class is made of, as they are imported."""
+    found: dict[str, list[str]] = {}
+    for module, file in modules().items():
+        tree = parsed(file)
+        known: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                origin = node.module.removeprefix("acms.")
+                known |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                known[node.name] = f"{module}.{node.name}"
+                written = [ast.unparse(base).partition("[")[0] for base in node.bases]
+                found[known[node.name]] = [known.get(base, base) for base in written]
+    return found
