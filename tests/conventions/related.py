@@ -3,7 +3,8 @@
     python -m tests.conventions.related FOLDER OUT
 
 FOLDER holds `data.noun`, `index.noun`, `cntlist.rev` and the like, as the sources of WordNet 3.0 and the packages made
-of them do. The same files always make the same table. `acms/core/related.py` describes its format, NOTICE its licence.
+of them do. The same files always make the same table. `acms/recall/synonyms.py` describes its format, NOTICE its
+licence.
 """
 
 from __future__ import annotations

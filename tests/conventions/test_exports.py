@@ -51,7 +51,7 @@ def test_star_import_and_dir_agree(door: ModuleType) -> None:
 
 
 def test_all_is_complete(door: ModuleType) -> None:
-    """Whatever of its own house can be seen through the door is meant to be."""
+    """Whatever of its own package can be seen through the door is meant to be."""
     seen = {
         name
         for name, value in vars(door).items()

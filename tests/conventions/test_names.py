@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.conventions.code import modules, parsed
+from tests.conventions.code import ROOT, modules, parsed
 
 #: Retired words, and what is said instead.
 RETIRED = {
@@ -141,3 +141,21 @@ def test_names_use_the_words_of_the_field(word: str) -> None:
     assert len(listed) == len(set(listed))
     assert not found - set(listed), f"say {RETIRED[word]}"
     assert not set(listed) - found, "not there any more: take it off the list"
+
+
+#: Words that no page has in any sense, and numbers of documents that a reader does not have.
+_NOT_ON_A_PAGE = re.compile(
+    r"\b(?:porch|cellar|mailbox(?:es)?|living rooms?|house rules?|seed 00\d)\b", re.IGNORECASE
+)
+#: Pages that still do: the reference is written from docstrings.
+PAGES_STILL = {"docs/reference.md"}
+
+
+def test_pages_use_the_words_of_the_field() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
+    found = {
+        page.relative_to(ROOT).as_posix()
+        for page in pages
+        if page.name != "CHANGELOG.md" and _NOT_ON_A_PAGE.search(page.read_text(encoding="utf-8"))
+    }
+    assert found == PAGES_STILL
