@@ -46,13 +46,19 @@ def page() -> str:
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        lines += [f"## {name}", "", _clean(module.__doc__), ""]
+        lines += [f"## {name}", "", _clean(_documented(module).__doc__), ""]
         for public in module.__all__:
             value = getattr(module, public)
             if id(value) not in seen:
                 seen.add(id(value))
                 lines += _member(module, public, value)
     return "\n".join([*lines, *_limits()])
+
+
+def _documented(module: ModuleType) -> ModuleType:
+    """Return the module that a module re-exports, which has the whole docstring; itself when it does not."""
+    origins = re.findall(r"^from (acms\S*) import __all__ as __all__", inspect.getsource(module), re.MULTILINE)
+    return importlib.import_module(origins[0]) if origins else module
 
 
 def _clean(doc: str | None) -> str:

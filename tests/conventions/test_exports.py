@@ -14,14 +14,19 @@ DOORS = [
     "acms.acs",
     "acms.client",
     "acms.codecs",
+    "acms.contract.engine",
     "acms.errors",
     "acms.evaluation",
     "acms.kv",
     "acms.pins",
     "acms.prompt",
+    "acms.prompt.pins",
+    "acms.protocols",
     "acms.providers",
+    "acms.providers.codecs",
     "acms.providers.registry",
     "acms.storage",
+    "acms_eval",
 ]
 
 
