@@ -57,7 +57,9 @@ def page() -> str:
 
 def _documented(module: ModuleType) -> ModuleType:
     """Return the module that a module re-exports, which has the whole docstring; itself when it does not."""
-    origins = re.findall(r"^from (acms\S*) import __all__ as __all__", inspect.getsource(module), re.MULTILINE)
+    origins = re.findall(
+        r"^from (acms\S*) import __all__ as __all__", inspect.getsource(module), re.MULTILINE
+    )
     return importlib.import_module(origins[0]) if origins else module
 
 
