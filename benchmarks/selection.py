@@ -5,11 +5,10 @@
     python benchmarks/selection.py --data ../shared/data        # real conversations, a few minutes
 
 Speed: candidates as providers make them (three in four with other renditions), at 1,000 and 10,000. Wall and processor
-time of one `select` in milliseconds; on a busy machine the second says more. The collector is off meanwhile, as it is
-in a reply. Counting the tokens of texts is left out of both and shown beside them: it depends on the tokenizer and on
-how much providers send. "render" is a whole reply
+time of one `select` in milliseconds; on a busy machine the second says more. Counting the tokens of texts is left out
+of both and shown beside them: it depends on the tokenizer and on how much providers send. "render" is a whole reply
 from the answers of four sources: its `planner_ms`, counting and redaction included, and the longest that it held the
-event loop (only on an idle machine is that of ours alone).
+event loop, garbage collections included (only on an idle machine is that of ours alone).
 
 `--data` takes conversations with annotated evidence (see benchmarks/quality.py). Candidates are what our recall finds
 for a question, with its score as relevance; entities and gaze are read off the texts. A long message also comes as a
@@ -27,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import platform
 import random
@@ -104,7 +102,6 @@ def speed(size: int, rounds: int) -> dict[str, Any]:
         wall: list[float] = []
         cpu: list[float] = []
         for gaze in gazes:
-            gc.disable()
             wall_from, cpu_from = time.perf_counter(), time.process_time()
             select(
                 candidates,
@@ -116,7 +113,6 @@ def speed(size: int, rounds: int) -> dict[str, Any]:
             )
             wall.append(time.perf_counter() - wall_from)
             cpu.append(time.process_time() - cpu_from)
-            gc.enable()
         found[profile] = {"wall": folded(wall), "cpu": folded(cpu)}
     return found
 

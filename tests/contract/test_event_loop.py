@@ -10,6 +10,8 @@ import gc
 import sys
 import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +23,8 @@ from acms.config import PrivacyConfig
 from acms.privacy import redact_entry
 from acms.privacy.redact_entry import cleared
 from acms.providers.tokens import default_counter
-from acms.runtime.threads import INLINE, TURN, Quiet, driven, in_thread
-from acms.runtime.threads import MANY as NEW
+from acms.runtime import threads
+from acms.runtime.threads import INLINE, breathe, driven, in_thread
 from tests.support.sources import Source, engine, hang, ids, item, request
 
 MANY = 10_000
@@ -164,124 +166,122 @@ async def test_a_generator_is_driven_to_its_end_and_may_fail() -> None:
         await driven(steps(LookupError()), answer, INLINE + 1)
 
 
-# ── the garbage collector ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the host is left alone ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def collected() -> Iterator[list[int]]:
-    """Note every generation that is collected."""
-    found: list[int] = []
+def host() -> Iterator[None]:
+    """Check that what belongs to the whole process is afterwards as it was before."""
 
-    def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            found.append(info["generation"])
+    def state() -> tuple[object, ...]:
+        return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()
 
-    gc.callbacks.append(note)
-    yield found
-    gc.callbacks.remove(note)
-    assert gc.isenabled()
-
-
-async def test_objects_that_are_gone_soon_are_not_looked_at(collected: list[int]) -> None:
-    acs = engine(Source("L2", many(2_000), deadline_ms=60_000))
-    await acs.render(request())
-    collected.clear()
-    await acs.render(request())
-    assert len(collected) < 10  # of more than forty
+    before, threads = state(), set(threading.enumerate())
+    yield
+    assert state() == before
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+    assert set(threading.enumerate()) <= threads
 
 
+@pytest.mark.usefixtures("host")
+async def test_a_large_reply_leaves_the_host_alone() -> None:
+    during: set[tuple[bool, float]] = set()
+
+    class Noting(Counter):
+        def count(self, text: str) -> int:
+            during.add((gc.isenabled(), sys.getswitchinterval()))
+            return super().count(text)
+
+    counter = Noting()
+    await engine(Source("L2", many(2_000), deadline_ms=60_000), token_counter=counter).render(
+        request(ms=60_000)
+    )
+    assert set(counter.threads) - {threading.get_ident()}
+    assert during == {(True, sys.getswitchinterval())}
+
+
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("act", [hang, RuntimeError("x"), [1, 2, 3]], ids=["late", "fails", "garbled"])
-async def test_it_is_on_again_whatever_becomes_of_a_reply(act: Any, collected: list[int]) -> None:
+async def test_the_host_is_left_alone_whatever_becomes_of_a_reply(act: Any) -> None:
     acs = engine(Source("L2", many(500)), Source("L4", act, deadline_ms=30))
     await acs.render(request(ms=500))
-    assert gc.isenabled()
     task = asyncio.create_task(engine(Source("L2", many(500)), Source("L4", hang)).render(request()))
     for _ in range(8):
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert gc.isenabled()
 
 
-async def test_the_last_of_those_who_need_it_off_switches_it_on(collected: list[int]) -> None:
-    one, other = Quiet(), Quiet()
-    one.begin()
-    other.begin()
-    one.end()
-    one.end()
-    assert not gc.isenabled()
-    other.end()
-    assert gc.isenabled()
+@pytest.mark.usefixtures("host")
+async def test_a_first_recall_leaves_the_host_alone() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        await session.ingest_many(
+            [{"role": "user", "content": f"The orders of day {n} moved."} for n in range(300)]
+        )
+        assert await session.recall("the orders of day 7", token_budget=2_000)
+        await asyncio.get_running_loop().shutdown_default_executor()
 
 
-async def test_who_has_it_off_already_finds_it_off(collected: list[int]) -> None:
-    gc.disable()
-    try:
-        await engine(Source("L2", many(500))).render(request())
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+# ── threads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_nobody_has_it_off_for_long(collected: list[int]) -> None:
-    quiet = Quiet(longest=0.0)
-    quiet.begin()
-    assert not gc.isenabled()
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert gc.isenabled()
-    quiet.end()
+async def test_a_thread_does_not_wait_for_the_default_executor() -> None:
+    loop = asyncio.get_running_loop()
+    released = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        loop.set_default_executor(executor)
+        filling_up = loop.run_in_executor(None, released.wait, 20)
+        try:
+            ident, daemon = await in_thread(
+                lambda: (threading.get_ident(), threading.current_thread().daemon)
+            )
+            assert not filling_up.done()
+        finally:
+            released.set()
+        assert await filling_up
+    assert ident != threading.get_ident()
+    assert daemon
 
 
-async def test_many_new_objects_count_as_old_without_being_looked_at(collected: list[int]) -> None:
-    quiet = Quiet()
-    quiet.begin()
-    made: list[list[int]] = [[] for _ in range(NEW + 1_000)]
-    collected.clear()
-    quiet.end()
-    assert collected == []
-    assert gc.get_freeze_count() == 0
-    assert any(one is made[0] for one in gc.get_objects(generation=2))  # a full collection will look at it
+async def test_a_thread_has_the_context_variables_of_its_caller() -> None:
+    said: ContextVar[str] = ContextVar("said", default="nothing")
+    said.set("something")
+
+    def work() -> str:
+        found = said.get()
+        said.set("else")
+        return found
+
+    assert await in_thread(work) == "something"
+    assert said.get() == "something"
 
 
-async def test_what_somebody_else_has_frozen_stays_frozen(collected: list[int]) -> None:
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        quiet = Quiet()
-        quiet.begin()
-        made: list[list[int]] = [[] for _ in range(NEW + 1_000)]
-        quiet.end()
-        assert gc.get_freeze_count() == pytest.approx(frozen, rel=0.01)
-        assert len(made) > NEW
-    finally:
-        gc.unfreeze()
+async def test_a_thread_whose_caller_is_cancelled_runs_to_its_end() -> None:
+    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        released.wait(20)
+        ended.set()
+
+    task = asyncio.create_task(in_thread(work))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not ended.is_set()
+    released.set()
+    assert ended.wait(10)
 
 
-# ── turns of threads ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_turns_are_short_while_there_is_work_beside_the_loop() -> None:
-    before = sys.getswitchinterval()
-    both = threading.Barrier(2, timeout=10)
-
-    def work() -> float:
-        both.wait()
-        return sys.getswitchinterval()
-
-    found = await asyncio.gather(in_thread(work), in_thread(work))
-    assert found == pytest.approx([TURN, TURN])
-    assert sys.getswitchinterval() == before
-
-
-async def test_turns_that_somebody_else_sets_are_kept() -> None:
-    before = sys.getswitchinterval()
-    try:
-        await in_thread(lambda: sys.setswitchinterval(0.002))
-        assert sys.getswitchinterval() == pytest.approx(0.002)
-        sys.setswitchinterval(0.0005)
-        assert await in_thread(sys.getswitchinterval) == pytest.approx(0.0005)
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
-    finally:
-        sys.setswitchinterval(before)
+async def test_a_pause_is_taken_in_threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+    monkeypatch.setattr(threads, "BREATH", -1.0)
+    monkeypatch.setattr(threads, "sleep", lambda _: pauses.append(threading.get_ident()))
+    breathe()
+    assert not pauses
+    ident = await in_thread(lambda: breathe() or threading.get_ident())
+    assert pauses == [ident, ident]  # before the work, and within it

@@ -50,7 +50,7 @@ from acms.ports import TokenCounter
 from acms.privacy.detect import effective, redact
 from acms.providers.tokens import batches, default_counter
 from acms.results import Ledger
-from acms.runtime.threads import of_reply, off_loop
+from acms.runtime.threads import off_loop
 from acms.view import View
 
 __all__ = ["ACS"]
@@ -237,15 +237,11 @@ class ACS:
             tokens_max=request.tokens_max,
             time_ms=request.time_ms,
         )
-        around = of_reply.set(now.desk.quiet)
         try:
             reply = await self._render(now)
         except Exception as error:
             now.tell("render.broke", level=logging.ERROR, error=shown(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
-        finally:
-            of_reply.reset(around)
-            now.desk.quiet.end()
         now.tell(
             "render.replied" if reply.error is None else "render.failed",
             level=logging.INFO,

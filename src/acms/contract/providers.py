@@ -33,7 +33,6 @@ from acms.errors import ACMSError, ConfigurationError, ProviderError, Validation
 from acms.model import Json, Privacy
 from acms.observability.logging import shown
 from acms.privacy.detect import redact
-from acms.runtime.threads import Quiet
 from acms.view import View
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ CHARS = 4_000_000
 """Characters of all texts of one answer, at most."""
 TURN = 0.002
 """Seconds that reading answers holds the event loop at a time, however many there are."""
-MANY = 100
-"""Candidates from which on the garbage collector waits until they are read."""
 WARNINGS = 100
 """Warnings of one answer that are read."""
 LEAST_GRACE, GRACE = 0.005, 0.05
@@ -137,7 +134,6 @@ class Desk:
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        self.quiet = Quiet()
 
 
 def providers(sources: Sequence[object]) -> tuple[Provider, ...]:
@@ -349,8 +345,6 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
     found: list[Candidate] = []
     unread: list[str] = []
     dropped = disobeyed = chars = done = 0
-    if len(pile) >= MANY:
-        desk.quiet.begin()
     while done < len(pile):
         async with desk.turn:
             until = perf_counter() + TURN

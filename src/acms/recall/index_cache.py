@@ -29,7 +29,6 @@ from acms.recall.profiles import Profiles
 from acms.recall.superseded import NONE, Stale, stale
 from acms.recall.synonyms import Related
 from acms.results import IndexStats
-from acms.runtime.threads import Quiet
 from acms.text import index_record
 
 SMALL = 256
@@ -246,19 +245,13 @@ class Indexes:
         async with lock:
             sight = self._sights.get(context)
             small = head.messages < SMALL
-            quiet = Quiet()
             if sight is None or sight.epoch != head.epoch:
                 self._builds += 1
                 sight = self._sight(context, inherited, head.epoch, small)
-                if not small:
-                    quiet.begin()
             else:
                 self._hits += 1
             made = (version, head.rewrites)
-            try:
-                grown = await self._catch_up(context, sight, head, spaces, lock)
-            finally:
-                quiet.end()
+            grown = await self._catch_up(context, sight, head, spaces, lock)
             if not small:
                 self._sights[context] = sight
                 self._sights.move_to_end(context)
