@@ -6,7 +6,7 @@ A *context* is one conversation's append-only log of *entries*. A caller makes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -81,15 +81,6 @@ def _empty() -> Mapping[str, Json]:
 
 
 T = TypeVar("T")
-
-
-def filling(noun: type[Any]) -> Callable[[], Any]:
-    """Return a maker of empty objects that are filled in one attribute after the other and then made a `noun`.
-
-    Every slot must be filled before `found.__class__ = noun`. For the few nouns of which every message needs one: an
-    object that is frozen from the start takes six times as long.
-    """
-    return type(f"Filling{noun.__name__}", (), {"__slots__": noun.__slots__})
 
 
 class Kind(StrEnum):

@@ -32,7 +32,6 @@ from acms.model import (
     Role,
     Seen,
     Text,
-    filling,
 )
 from acms.observability.events import EpisodeClosed, Ingested
 from acms.observability.logging import log
@@ -60,8 +59,6 @@ _ORIGINS = {
     Role.ASSISTANT: Origin.ASSISTANT,
     Role.TOOL: Origin.TOOL,
 }
-_FillingDraft = filling(Draft)
-_FillingReceipt = filling(MessageReceipt)
 
 
 class ACMS(View):
@@ -269,26 +266,21 @@ class ACMS(View):
             if explicit is None and shared.config.auto_detect_markers and came in DETECTED:
                 said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
                 detected = detect(said, shared.patterns)
-            draft = _FillingDraft()
-            draft.kind = Kind.MESSAGE
-            draft.content = text
-            draft.key = name
-            draft.created_at = datetime.now(UTC) if created_at is None else validation.moment(created_at)
-            draft.tokens = shared.counter.count(text) + (media_tokens(found) if found else 0)
-            draft.origin = came
-            draft.privacy = private
-            draft.role = who
-            draft.actor = actor
-            draft.parts = found
-            draft.markers = detected if explicit is None else explicit
-            draft.detected = explicit is None and bool(detected)
-            draft.episode = 0
-            draft.closes = draft.group = draft.covers = None
-            draft.replaces = draft.sources = ()
-            draft.data = EMPTY
-            draft.metadata = plain
-            draft.__class__ = Draft
-            return draft
+            return Draft(
+                kind=Kind.MESSAGE,
+                content=text,
+                key=name,
+                created_at=datetime.now(UTC) if created_at is None else validation.moment(created_at),
+                tokens=shared.counter.count(text) + (media_tokens(found) if found else 0),
+                origin=came,
+                privacy=private,
+                role=who,
+                actor=actor,
+                parts=found,
+                markers=detected if explicit is None else explicit,
+                detected=explicit is None and bool(detected),
+                metadata=plain,
+            )
         except ValidationError as error:
             if not prefix:
                 raise
@@ -571,18 +563,20 @@ def _receipts(
     receipt, start = delivered.receipt, delivered.start
     found: list[MessageReceipt] = []
     for offset, draft in enumerate(drafts, start):
-        one = _FillingReceipt()
-        one.message_id = receipt.ids[offset]
-        one.version = receipt.versions[0] + offset if versions is None else versions[offset - start]
-        one.position = receipt.positions[offset]
-        one.chain_hash = receipt.chains[offset].hex()
-        one.episode_id = episode_id(context, draft.episode)
-        one.tokens = draft.tokens
-        one.markers = draft.markers
-        one.durability = receipt.durability
-        one.embedded = embedded
-        one.repeated = receipt.repeated
-        one.__class__ = MessageReceipt
+        position = receipt.positions[offset]
+        assert position is not None  # only facts and the like have none
+        one = MessageReceipt(
+            message_id=receipt.ids[offset],
+            version=receipt.versions[0] + offset if versions is None else versions[offset - start],
+            position=position,
+            chain_hash=receipt.chains[offset].hex(),
+            episode_id=episode_id(context, draft.episode),
+            tokens=draft.tokens,
+            markers=draft.markers,
+            durability=receipt.durability,
+            embedded=embedded,
+            repeated=receipt.repeated,
+        )
         found.append(one)
     return found
 

@@ -421,40 +421,31 @@ def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]
     return written.rstrip() + (CUT.rstrip() if kept and kept[-1] != len(found) - 1 else "")
 
 
-class _Filling:
-    """An item that is being filled in: one that is frozen from the start takes four times as long."""
-
-    __slots__ = ContextItem.__slots__
-
-
 def _item(choice: Choice, entry: Entry, tokens: int, frame: Frame) -> ContextItem:
     one = choice.candidate
     redaction = None
     if isinstance(entry, Cleared):  # the index knows what it was when it was stored
         redaction = entry.redaction
         tokens = entry.tokens + frame.cost(shown_role(entry), entry.parts, speaker(entry))
-    item: Any = _Filling()
-    item.id = entry.id
-    item.version = entry.version
-    item.position = entry.position
-    item.role = shown_role(entry)
-    item.content = entry.content
-    item.source = one.source
-    item.score = one.score
-    item.relevance = one.relevance
-    item.token_count = tokens
-    item.markers = entry.markers
-    item.parts = entry.parts
-    item.group = entry.group
-    item.actor_id = entry.actor
-    item.metadata = entry.metadata
-    item.created_at = entry.created_at
-    item.truncated = False
-    item.why = choice.reason
-    item.redaction = redaction
-    item.__class__ = ContextItem
-    found: ContextItem = item
-    return found
+    return ContextItem(
+        id=entry.id,
+        version=entry.version,
+        position=entry.position,
+        role=shown_role(entry),
+        content=entry.content,
+        source=one.source,
+        score=one.score,
+        relevance=one.relevance,
+        token_count=tokens,
+        markers=entry.markers,
+        parts=entry.parts,
+        group=entry.group,
+        actor_id=entry.actor,
+        metadata=entry.metadata,
+        created_at=entry.created_at,
+        why=choice.reason,
+        redaction=redaction,
+    )
 
 
 def cut_unit(items: list[ContextItem], budget: int, counter: TokenCounter, frame: Frame) -> list[ContextItem]:

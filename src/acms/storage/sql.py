@@ -115,99 +115,68 @@ def draft_columns(draft: Draft) -> tuple[Any, ...]:
     )
 
 
-class _Filling(Draft):
-    """An entry that is being filled in: one that is frozen from the start takes four times as long."""
-
-    __slots__ = Entry.__slots__
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # both must be plain for the interpreter to assign directly
-
-
-class _FillingRow:
-    """The same for a derived row."""
-
-    __slots__ = Derived.__slots__
-
-
 def read_derived(rows: Iterable[Sequence[Any]], space: str) -> list[Derived]:
-    """Build derived rows from (version, part, start, end, data, seq), one row at a time: there may be very many."""
-    found: list[Derived] = []
-    new, kind = _FillingRow, Derived
-    for values in rows:
-        row: Any = new()
-        row.version, row.part, row.start, row.end, row.data, row.seq = values
-        row.space = space
-        row.__class__ = kind
-        found.append(row)
-    return found
+    """Build derived rows from (version, part, start, end, data, seq)."""
+    return [
+        Derived(version=version, space=space, part=part, start=start, end=end, data=data, seq=seq)
+        for version, part, start, end, data, seq in rows
+    ]
 
 
 def read_entry(row: Sequence[Any], context: str) -> Entry:
     """Build an entry from the columns of the fragment `entry`; `CorruptRecordError` when they make no sense."""
-    entry: Any = object.__new__(_Filling)
     (
-        number,
-        kind_name,
-        entry.position,
-        nonce,
-        entry.batch,
-        entry.total,
-        created_at,
-        entry.tokens,
-        origin,
-        privacy,
-        role,
-        entry.actor,
-        markers,
-        detected,
-        entry.episode,
-        entry.closes,
-        entry.group,
-        covers,
-        replaces,
-        sources,
-        data,
-        metadata,
-        state,
-        entry.salt,
-        entry.digest,
-        entry.chain,
-        entry.key,
-        parts,
-        entry.content,
-    ) = row
-    entry.context = context
-    entry.version = version = number & VERSION_MASK
+        number, kind_name, position, nonce, batch, total, created_at, tokens, origin, privacy, role, actor,
+        markers, detected, episode, closes, group, covers, replaces, sources, data, metadata, state, salt,
+        digest, chain, key, parts, content,
+    ) = row  # fmt: skip
+    version = number & VERSION_MASK
     try:
         if (
-            type(entry.content) is not str
+            type(content) is not str
             or type(nonce) is not str
-            or type(entry.tokens) is not int
-            or type(entry.total) is not int
+            or type(tokens) is not int
+            or type(total) is not int
         ):
             raise TypeError("a column has the wrong type")
-        entry.kind = kind = _KINDS[kind_name]
-        entry.id = entry_id(kind, context, version, nonce)
-        entry.created_at = moment(created_at)
-        entry.origin = _ORIGINS[origin]
-        entry.privacy = _PRIVACY[privacy]
-        entry.role = _ROLES[role]
-        entry.parts = read_parts(parts, entry.content) if parts is not None else ()
-        entry.markers = tuple(json.loads(markers)) if markers is not None else ()
-        entry.detected = bool(detected)
-        entry.covers = None if covers is None else spans_from_json([json.loads(covers)])[0]
-        entry.replaces = () if replaces is None else spans_from_json(json.loads(replaces))
-        entry.sources = () if sources is None else tuple(json.loads(sources))
-        entry.data = EMPTY if data is None else load_mapping(data)
-        entry.metadata = EMPTY if metadata is None else load_mapping(metadata)
-        entry.state = _STATES[state]
+        kind = _KINDS[kind_name]
+        return Entry(
+            kind=kind,
+            content=content,
+            key=key,
+            created_at=moment(created_at),
+            tokens=tokens,
+            origin=_ORIGINS[origin],
+            privacy=_PRIVACY[privacy],
+            role=_ROLES[role],
+            actor=actor,
+            parts=read_parts(parts, content) if parts is not None else (),
+            markers=tuple(json.loads(markers)) if markers is not None else (),
+            detected=bool(detected),
+            episode=episode,
+            closes=closes,
+            group=group,
+            covers=None if covers is None else spans_from_json([json.loads(covers)])[0],
+            replaces=() if replaces is None else spans_from_json(json.loads(replaces)),
+            sources=() if sources is None else tuple(json.loads(sources)),
+            data=EMPTY if data is None else load_mapping(data),
+            metadata=EMPTY if metadata is None else load_mapping(metadata),
+            context=context,
+            version=version,
+            position=position,
+            id=entry_id(kind, context, version, nonce),
+            batch=batch,
+            total=total,
+            salt=salt,
+            digest=digest,
+            chain=chain,
+            state=_STATES[state],
+        )
     except (*_NONSENSE, CorruptRecordError) as error:
         raise CorruptRecordError(
             f"entry {version} of {context} does not read back: {error}",
             options=("acms verify", "restore the file from a backup"),
         ) from error
-    entry.__class__ = Entry
-    return entry
 
 
 def read_context(row: Sequence[Any]) -> Context:

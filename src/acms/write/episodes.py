@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
 from acms.log.hash_chain import episode_id, micros
-from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult, filling
+from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
 from acms.results import Episode
 
 MAX_TURNS = "max_turns"
@@ -28,9 +28,9 @@ _OPEN_CALLS = 256
 """How many unanswered calls a tail remembers; older ones count as abandoned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: one is made for every message
 class Tail:
-    """What must be known about the end of a log to place the next message."""
+    """What must be known about the end of a log to place the next message; nobody changes one."""
 
     #: Ordinal of the current episode, 0 before the first message; messages in it.
     episode: int = 0
@@ -64,8 +64,6 @@ class Tail:
         """Read a tail back."""
         return cls(**written)
 
-
-_FillingTail = filling(Tail)
 
 _CLOSING_CHARS = 200
 """No longer text can match the default patterns."""
@@ -130,15 +128,15 @@ def place(tail: Tail, draft: Draft, rules: EpisodeBoundaryConfig, group: str) ->
             closes = PATTERN
         elif turns >= rules.max_turns:
             closes = MAX_TURNS
-    after = _FillingTail()
-    after.episode = episode
-    after.turns = turns
-    after.last = now
-    after.closed = closes
-    after.pending = pending
-    after.calls = open_calls
-    after.asked = tail.asked
-    after.__class__ = Tail
+    after = Tail(
+        episode=episode,
+        turns=turns,
+        last=now,
+        closed=closes,
+        pending=pending,
+        calls=open_calls,
+        asked=tail.asked,
+    )
     return Place(episode, closes, member, after)
 
 

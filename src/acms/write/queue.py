@@ -33,7 +33,7 @@ from acms.log import read
 from acms.log.hash_chain import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
-from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall, filling
+from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
 from acms.observability.logging import log
 from acms.ports import StorageBackend
 from acms.storage.handles import shared
@@ -43,10 +43,6 @@ MERGE = 512
 """Messages one append may hold when callers are merged."""
 POLICY_SECONDS = 5.0
 """How long a policy is remembered: another process may change it."""
-
-
-_FillingExpect = filling(Expect)
-_FillingAppend = filling(Append)
 
 
 @dataclass(slots=True)
@@ -282,20 +278,18 @@ class Mailbox:
                 tail = replace(tail, asked=head.tokens + _tokens(placed))
         if reflects is not None:
             jobs = (*jobs, requests.reflection(self._context, reflects))
-        expect = _FillingExpect()
         seen = letters[0].seen
-        expect.last_message = head.last_message if seen is ANY else seen
-        expect.version = head.version
-        expect.rewrites = letters[0].rewrites
-        expect.__class__ = Expect
-        op = _FillingAppend()
-        op.context = self._context
-        op.drafts = tuple([draft for drafts in placed for draft in drafts])
-        op.expect = expect
-        op.tail = tail.to_json()
-        op.jobs = jobs
-        op.finish = None
-        op.__class__ = Append
+        op = Append(
+            context=self._context,
+            drafts=tuple([draft for drafts in placed for draft in drafts]),
+            expect=Expect(
+                last_message=head.last_message if seen is ANY else seen,
+                version=head.version,
+                rewrites=letters[0].rewrites,
+            ),
+            tail=tail.to_json(),
+            jobs=jobs,
+        )
         self._shared.appended = monotonic()
         (result,) = await self._storage.append([op])
         if isinstance(result, ACMSError):

@@ -16,16 +16,13 @@ import apsw
 from acms.errors import ACMSError, ConflictError, ValidationError
 from acms.log.entry_json import dump, dump_flat
 from acms.log.hash_chain import Entropy, Stamp, entry_id, links, micros, stamp
-from acms.model import Append, Entry, Head, Kind, Receipt, filling
+from acms.model import Append, Entry, Head, Kind, Receipt
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
 from acms.storage.sqlite.contexts import SQLiteContexts
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
-
-_FillingHead = filling(Head)
-_FillingReceipt = filling(Receipt)
 
 
 class _Plan(NamedTuple):
@@ -139,31 +136,30 @@ class SQLiteAppends(SQLiteContexts):
         tail, written = op.tail, prepared.tail
         if tail is None:
             tail, written = head.tail, dump(dict(head.tail)) if head.tail else None
-        after = _FillingHead()
-        after.context = context
-        after.version = version
-        after.messages = position
-        after.tokens = total
-        after.last_message = last
-        after.rewrites = rewrites
-        after.derived = head.derived
-        after.epoch = head.epoch
-        after.chain = chain
-        after.tail = tail
-        after.__class__ = Head
+        after = Head(
+            context=context,
+            version=version,
+            messages=position,
+            tokens=total,
+            last_message=last,
+            rewrites=rewrites,
+            derived=head.derived,
+            epoch=head.epoch,
+            chain=chain,
+            tail=tail,
+        )
         advance = (
             version, position, total, last, rewrites, chain, written,
             ref, head.version, head.chain, head.rewrites, head.derived, head.epoch,
         )  # fmt: skip
-        receipt = _FillingReceipt()
-        receipt.head = after
-        receipt.versions = (batch, version)
-        receipt.ids = tuple(ids)
-        receipt.positions = tuple(positions)
-        receipt.chains = tuple(chains)
-        receipt.repeated = False
-        receipt.durability = self.durability
-        receipt.__class__ = Receipt
+        receipt = Receipt(
+            head=after,
+            versions=(batch, version),
+            ids=tuple(ids),
+            positions=tuple(positions),
+            chains=tuple(chains),
+            durability=self.durability,
+        )
         return _Plan(known, after, advance, rows, receipt)
 
     # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ import apsw
 from acms.errors import CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.entry_json import dump, load_mapping
 from acms.log.hash_chain import locate, micros
-from acms.model import Entry, Head, Json, State, filling
+from acms.model import Entry, Head, Json, State
 from acms.observability.logging import log as tell
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_entry, read_lineage
@@ -32,8 +32,6 @@ AGAIN = 1.0
 """Seconds after which a commit tries again, without waiting."""
 CHUNK = 4 << 20
 """Bytes of a file that are searched at once."""
-
-_FillingHead = filling(Head)
 
 
 class SQLiteErase(SQLiteJobs):
@@ -56,18 +54,18 @@ class SQLiteErase(SQLiteJobs):
         ref, deleted_at, lineage, version, messages, tokens, last, rewrites, derived, epoch, chain, tail = row
         if deleted_at is not None and not deleted:
             raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
-        head = _FillingHead()
-        head.context = context
-        head.version = version
-        head.messages = messages
-        head.tokens = tokens
-        head.last_message = last
-        head.rewrites = rewrites
-        head.derived = derived
-        head.epoch = epoch
-        head.chain = chain
-        head.tail = dict(load_mapping(tail))
-        head.__class__ = Head
+        head = Head(
+            context=context,
+            version=version,
+            messages=messages,
+            tokens=tokens,
+            last_message=last,
+            rewrites=rewrites,
+            derived=derived,
+            epoch=epoch,
+            chain=chain,
+            tail=dict(load_mapping(tail)),
+        )
         return ref, head, read_lineage(lineage)
 
     def _ref(self, connection: apsw.Connection, context: str) -> int:
