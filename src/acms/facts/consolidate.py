@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
 from acms.errors import ValidationError
 from acms.facts.mentions import Said, fold
@@ -103,7 +103,24 @@ class _Book:
     """What was decided so far."""
 
     proposals: Sequence[Proposal]
+    #: The facts in force, by their ids and those they replace, and by address.
+    known: Sequence[Fact]
+    by_id: Mapping[str, Fact]
+    at: Mapping[Address, Sequence[Fact]]
     decisions: dict[int, Decision] = field(default_factory=dict)
+    changes: list[_Change] = field(default_factory=list)
+    #: Places of proposals that keep a fact, and the fact.
+    keeps: list[tuple[int, Fact]] = field(default_factory=list)
+    #: Cardinality of the addresses that the answer adds to.
+    counts: dict[Address, Cardinality] = field(default_factory=dict)
+
+    @classmethod
+    def about(cls, proposals: Sequence[Proposal], known: Sequence[Fact]) -> Self:
+        """Begin with the facts in force."""
+        at: dict[Address, list[Fact]] = {}
+        for fact in known:
+            at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
+        return cls(proposals, known, {id: fact for fact in known for id in (*fact.replaces, fact.id)}, at)
 
     def decide(
         self, index: int, outcome: Outcome, reason: str, fact_id: str | None = None, draft: int | None = None
@@ -163,73 +180,11 @@ def consolidate(
     messages around others, when something is retired; ids without an answer are passed over. `key` begins the keys of
     all drafts: the same for the same answer of a reflector.
     """
-    book = _Book(proposals)
-    changes: list[_Change] = []
-    keeps: list[tuple[int, Fact]] = []
-    by_id = {id: fact for fact in known for id in (*fact.replaces, fact.id)}
-    at: dict[Address, list[Fact]] = {}
-    for fact in known:
-        at.setdefault(address(fact.subject, fact.attribute), []).append(fact)
-    counts: dict[Address, Cardinality] = {}
-    for index, given in enumerate(proposals):
-        fault = _fault(given)
-        if fault:
-            book.decide(index, "invalid", fault)
-            continue
-        proposal = replace(given, content=given.content.strip())
-        named = by_id.get(proposal.fact_id or "")
-        if proposal.action == "keep":
-            if named is None:
-                book.decide(index, "unknown_id", f"no fact in force has the id {proposal.fact_id!r}")
-            else:
-                keeps.append((index, named))
-            continue
-        if proposal.confidence < rules.min_confidence:
-            limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
-            book.decide(index, "low_confidence", limit, named.id if named else None)
-            continue
-        change = _change(index, proposal, named, at, counts, read)
-        if proposal.action == "remove":
-            if not change.named:
-                book.decide(index, "unknown_id", _missing(proposal))
-                continue
-        elif not proposal.content:
-            book.decide(index, "invalid", "content: must not be empty")
-            continue
-        elif count(proposal.content) > rules.max_tokens:
-            size = f"{count(proposal.content)} tokens, a fact may have {rules.max_tokens}"
-            book.decide(index, "too_long", size)
-            continue
-        safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
-        rival = _rival(change, changes)
-        same = _same(change, at.get(change.where, ()), known, changes)
-        if same is not None:
-            book.decide(index, "duplicate", *same)
-            for other in [
-                one
-                for one in changes
-                if same[1] in {fact.id for fact in one.ends} and not _safe(one.trust, change.trust)
-            ]:
-                changes.remove(other)
-                book.decide(other.index, "overridden", f"proposal {index + 1} says that it stays", same[1])
-        elif safe is not None:
-            word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
-            book.decide(index, "untrusted", word, safe.id)
-        elif rival is not None:
-            word = f"what {change.trust.value} says cannot end what {rival.trust.value} said"
-            book.decide(index, "untrusted", f"{word} (proposal {rival.index + 1})")
-        else:
-            if has_address(change.where) and proposal.action != "remove":
-                counts.setdefault(change.where, change.cardinality)
-            changes.append(change)
-    changes = _last_wins(changes, book)
-    changes = _limited(changes, rules.max_facts, book)
-    ended = {fact.id: change for change in changes for fact in change.ends}
-    for index, fact in keeps:
-        if fact.id in ended:
-            book.decide(index, "overridden", f"proposal {ended[fact.id].index + 1} changes it", fact.id)
-        else:
-            book.decide(index, "kept", "", fact.id)
+    book = _Book.about(proposals, known)
+    for index, proposal in enumerate(proposals):
+        _judge(index, proposal, book, read, rules, count)
+    changes = _limited(_last_wins(book.changes, book), rules.max_facts, book)
+    _decide_kept(changes, book)
     around: Mapping[str, Sequence[Entry]] = {}
     asked = tuple(dict.fromkeys(id for change in changes for fact in change.ends for id in fact.sources))
     if asked:
@@ -244,44 +199,122 @@ def consolidate(
 # ── one proposal ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _judge(
+    index: int,
+    proposal: Proposal,
+    book: _Book,
+    read: Sequence[Entry],
+    rules: Rules,
+    count: Callable[[str], int],
+) -> None:
+    """Decide about a proposal, or note it as a change or as a fact to be kept."""
+    fault = _fault(proposal)
+    if fault:
+        book.decide(index, "invalid", fault)
+        return
+    proposal = replace(proposal, content=proposal.content.strip())
+    named = book.by_id.get(proposal.fact_id or "")
+    if proposal.action == "keep":
+        if named is None:
+            book.decide(index, "unknown_id", f"no fact in force has the id {proposal.fact_id!r}")
+        else:
+            book.keeps.append((index, named))
+        return
+    if proposal.confidence < rules.min_confidence:
+        limit = f"{proposal.confidence:g} is less than {rules.min_confidence:g}"
+        book.decide(index, "low_confidence", limit, named.id if named else None)
+        return
+    change = _change(index, proposal, named, book.at, book.counts, read)
+    if proposal.action == "remove":
+        if not change.named:
+            book.decide(index, "unknown_id", _missing(proposal))
+            return
+    elif not proposal.content:
+        book.decide(index, "invalid", "content: must not be empty")
+        return
+    elif (size := count(proposal.content)) > rules.max_tokens:
+        book.decide(index, "too_long", f"{size} tokens, a fact may have {rules.max_tokens}")
+        return
+    _compare(change, book)
+
+
+def _compare(change: _Change, book: _Book) -> None:
+    """Note a change unless it says nothing new, or ends what is protected from it."""
+    safe = next((fact for fact in change.ends if _safe(fact.trust, change.trust)), None)
+    rival = _rival(change, book.changes)
+    same = _same(change, book.at.get(change.where, ()), book.known, book.changes)
+    if same is not None:
+        book.decide(change.index, "duplicate", *same)
+        _override(same[1], change, book)
+    elif safe is not None:
+        word = f"what {change.trust.value} says cannot end what {safe.trust.value} said"
+        book.decide(change.index, "untrusted", word, safe.id)
+    elif rival is not None:
+        word = f"what {change.trust.value} says cannot end what {rival.trust.value} said"
+        book.decide(change.index, "untrusted", f"{word} (proposal {rival.index + 1})")
+    else:
+        if has_address(change.where) and change.proposal.action != "remove":
+            book.counts.setdefault(change.where, change.cardinality)
+        book.changes.append(change)
+
+
+def _override(fact_id: str | None, by: _Change, book: _Book) -> None:
+    """Take back earlier changes that end a fact which a later proposal says stays."""
+    for other in tuple(book.changes):
+        if fact_id in {fact.id for fact in other.ends} and not _safe(other.trust, by.trust):
+            book.changes.remove(other)
+            book.decide(other.index, "overridden", f"proposal {by.index + 1} says that it stays", fact_id)
+
+
 def _fault(proposal: Proposal) -> str:
     """Return what is wrong with a proposal by itself, whatever a model wrote into it; "" when nothing is."""
     # A reflector is somebody else's code: its types are only a promise.
     given: Any = proposal
-    if given.action not in _ACTIONS:
-        return f"action: {given.action!r} is not one of {', '.join(_ACTIONS)}"
     try:
-        validation.text(given.content, "content")
-        for name in ("subject", "attribute", "fact_type"):
-            if len(validation.text(getattr(given, name), name)) > LABEL:
-                return f"{name}: is longer than {LABEL} characters"
-        validation.text(given.value, "value", limit=VALUE)
-        validation.text(given.reason, "reason")
-        if given.fact_id is not None:
-            validation.text(given.fact_id, "fact_id")
+        if given.action not in _ACTIONS:
+            raise ValidationError(f"{given.action!r} is not one of {', '.join(_ACTIONS)}", field="action")
+        _check_texts(given)
+        _check_confidence(given.confidence)
+        if given.cardinality not in (None, "one", "many"):
+            raise ValidationError(f"{given.cardinality!r} is not one or many", field="cardinality")
+        if given.scope not in ("session", "namespace"):
+            raise ValidationError(f"{given.scope!r} is not session or namespace", field="scope")
+        if not isinstance(given.negative, bool):
+            raise ValidationError(f"{given.negative!r} is not true or false", field="negative")
+        _check_times(given)
+        sources = given.sources
+        if not isinstance(sources, tuple | list) or not all(type(version) is int for version in sources):
+            raise ValidationError(f"{sources!r} are not versions", field="sources")
     except ValidationError as error:
         return str(error)
-    confidence = given.confidence
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not isfinite(confidence):
-        return f"confidence: {confidence!r} is not a number"
-    if not 0 <= confidence <= 1:
-        return f"confidence: {confidence!r} is not between 0 and 1"
-    if given.cardinality not in (None, "one", "many"):
-        return f"cardinality: {given.cardinality!r} is not one or many"
-    if given.scope not in ("session", "namespace"):
-        return f"scope: {given.scope!r} is not session or namespace"
-    if not isinstance(given.negative, bool):
-        return f"negative: {given.negative!r} is not true or false"
+    return ""
+
+
+def _check_texts(given: Any) -> None:
+    validation.text(given.content, "content")
+    for name in ("subject", "attribute", "fact_type"):
+        if len(validation.text(getattr(given, name), name)) > LABEL:
+            raise ValidationError(f"is longer than {LABEL} characters", field=name)
+    validation.text(given.value, "value", limit=VALUE)
+    validation.text(given.reason, "reason")
+    if given.fact_id is not None:
+        validation.text(given.fact_id, "fact_id")
+
+
+def _check_confidence(given: Any) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
+        raise ValidationError(f"{given!r} is not a number", field="confidence")
+    if not 0 <= given <= 1:
+        raise ValidationError(f"{given!r} is not between 0 and 1", field="confidence")
+
+
+def _check_times(given: Any) -> None:
     for name in ("valid_from", "valid_to"):
         moment = getattr(given, name)
         if moment is not None and not isinstance(moment, datetime):
-            return f"{name}: {moment!r} is not a time"
+            raise ValidationError(f"{moment!r} is not a time", field=name)
     if None not in (given.valid_from, given.valid_to) and _utc(given.valid_to) < _utc(given.valid_from):
-        return "valid_to: is before valid_from"
-    sources = given.sources
-    if not isinstance(sources, tuple | list) or not all(type(version) is int for version in sources):
-        return f"sources: {sources!r} are not versions"
-    return ""
+        raise ValidationError("is before valid_from", field="valid_to")
 
 
 def _utc(moment: datetime) -> datetime:
@@ -440,6 +473,16 @@ def _last_wins(changes: Sequence[_Change], book: _Book) -> list[_Change]:
         change.met = tuple(fact for fact in change.met if fact.id in own or fact.id not in taken)
         taken.update(fact.id for fact in change.met)
     return found
+
+
+def _decide_kept(changes: Sequence[_Change], book: _Book) -> None:
+    """Decide about proposals that keep a fact: a change of the same answer comes before them."""
+    ended = {fact.id: change for change in changes for fact in change.ends}
+    for index, fact in book.keeps:
+        if fact.id in ended:
+            book.decide(index, "overridden", f"proposal {ended[fact.id].index + 1} changes it", fact.id)
+        else:
+            book.decide(index, "kept", "", fact.id)
 
 
 def _limited(changes: Sequence[_Change], most: int, book: _Book) -> list[_Change]:
