@@ -46,7 +46,7 @@ from acms.text.markers import detect
 from acms.view import View
 from acms.write import rewrite
 from acms.write.episodes import TIME_GAP
-from acms.write.queue import Delivered, Letter
+from acms.write.queue import AppendRequest, Delivered
 from acms.write.rewrite import DETECTED, Writer
 
 __all__ = ["ACMS"]
@@ -292,7 +292,7 @@ class ACMS(View):
         context = (shared.context_id if shared.retained else None) or await shared.ensure()
         delivered = await self._writer.post(
             context,
-            Letter(
+            AppendRequest(
                 drafts,
                 shared.config.episodes,
                 shared.config.retry,
@@ -357,10 +357,10 @@ class ACMS(View):
             kind=Kind.EPISODE, created_at=datetime.now(UTC), origin=Origin.DERIVED, data={"reason": reason}
         )
         shared = self._shared
-        letter = Letter(
+        request = AppendRequest(
             [draft], shared.config.episodes, shared.config.retry, close=reason, reflect=shared.reflects
         )
-        delivered = await self._writer.post(context, letter)
+        delivered = await self._writer.post(context, request)
         if delivered is not None:
             if delivered.asked:
                 shared.work()

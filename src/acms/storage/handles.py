@@ -26,8 +26,8 @@ class Shared:
     indexes: Any = None
     #: Token counters of its sessions by name, for jobs that count.
     counters: dict[str, Any] = field(default_factory=dict)
-    #: One mailbox per context, so that all sessions of a process write through the same queue.
-    mailboxes: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    #: One write queue per context, the same for all sessions of a process.
+    write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     #: The worker of this process for the jobs in it.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.

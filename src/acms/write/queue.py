@@ -1,6 +1,6 @@
 """One queue of writes per context and process: what is waiting is decided together and appended as one operation.
 
-Placing a message (episode, tool group) needs the end of the log. The mailbox remembers it from its last append and
+Placing a message (episode, tool group) needs the end of the log. The write queue remembers it from its last append and
 names the newest message it has seen as a precondition; when another process was first, the store refuses, the head is
 read again and the same messages are placed again (rule 1.3). Callers that are cancelled before their messages were
 taken leave no trace; after that the messages may still be stored, and repeating them with their keys is safe.
@@ -13,7 +13,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ POLICY_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Letter:
+class AppendRequest:
     """What one caller wants appended."""
 
     drafts: Sequence[Draft]
@@ -89,7 +89,21 @@ class Delivered(NamedTuple):
     reflects: bool = False
 
 
-class Mailbox:
+@dataclass(slots=True)
+class _Placed:
+    """The drafts of a batch in their places, and what follows from these."""
+
+    #: The end of the log behind them.
+    tail: Tail
+    #: Those of each request.
+    drafts: list[Sequence[Draft]] = field(default_factory=list)
+    #: Ordinals of the episodes that a long silence has ended.
+    gaps: list[int] = field(default_factory=list)
+    #: Kind of the reflection that an ended episode asks for.
+    reflects: str | None = None
+
+
+class WriteQueue:
     """The writes of one context, in the order of arrival."""
 
     def __init__(self, storage: StorageBackend, context: str, entropy: Entropy) -> None:
@@ -97,12 +111,12 @@ class Mailbox:
         self._shared = shared(storage)
         self._context = context
         self._entropy = entropy
-        self._waiting: deque[Letter] = deque()
+        self._waiting: deque[AppendRequest] = deque()
         self._head: Head | None = None
         self._tail = Tail()
         #: Kept, because the event loop alone does not keep a task alive.
         self._task: asyncio.Task[None] | None = None
-        #: True while somebody delivers: then letters queue up.
+        #: True while somebody appends: then requests queue up.
         self._busy = False
         #: Who waits for that to end.
         self._idlers: list[asyncio.Future[None]] = []
@@ -112,16 +126,16 @@ class Mailbox:
         #: (rewrites, epoch) of a head, and how many tokens its log has out of force, those of summaries taken off.
         self._hidden = (-1, -1, 0)
 
-    async def post(self, letter: Letter) -> Delivered | None:
-        """Deliver a letter; None when there was no open episode to close."""
+    async def post(self, request: AppendRequest) -> Delivered | None:
+        """Append what a request holds; None when there was no open episode to close."""
         if self._busy:
-            letter.answer = asyncio.get_running_loop().create_future()
-            self._waiting.append(letter)
-            return await letter.answer
+            request.answer = asyncio.get_running_loop().create_future()
+            self._waiting.append(request)
+            return await request.answer
         # Nobody is waiting: deliver it right here, without a task and a future.
         self._busy = True
         try:
-            (delivered,) = await self._append([letter])
+            (delivered,) = await self._append([request])
             return delivered
         except BaseException:
             self._head = None  # it may or may not have been stored
@@ -150,78 +164,78 @@ class Mailbox:
         """Deliver what is waiting until nothing is."""
         try:
             while self._waiting:
-                letters = self._take()
+                batch = self._take()
                 try:
-                    if letters:
-                        self._answer(letters, await self._append(letters))
+                    if batch:
+                        self._answer(batch, await self._append(batch))
                 except (IdempotencyMismatchError, ValidationError) as error:
-                    # Nothing was stored, and one letter spoils it for all: each on its own.
-                    if len(letters) == 1:
-                        _fail(letters, error)
-                    for letter in letters if len(letters) > 1 else ():
+                    # Nothing was stored, and one request spoils it for all: each on its own.
+                    if len(batch) == 1:
+                        _fail(batch, error)
+                    for request in batch if len(batch) > 1 else ():
                         try:
-                            self._answer([letter], await self._append([letter]))
+                            self._answer([request], await self._append([request]))
                         except Exception as own:
                             self._head = None
-                            _fail([letter], own)
+                            _fail([request], own)
                 except Exception as error:
                     self._head = None
-                    _fail(letters, error)
+                    _fail(batch, error)
                 except BaseException as error:  # the loop is being torn down: nobody may wait for ever
                     self._head = None
-                    _fail([*letters, *self._waiting], error)
+                    _fail([*batch, *self._waiting], error)
                     self._waiting.clear()
                     raise
         finally:
             self._rest()
 
-    def _answer(self, letters: Sequence[Letter], delivered: Sequence[Delivered | None]) -> None:
-        for letter, one in zip(letters, delivered, strict=True):
-            if letter.answer is not None and not letter.answer.done():
-                letter.answer.set_result(one)
+    def _answer(self, batch: Sequence[AppendRequest], delivered: Sequence[Delivered | None]) -> None:
+        for request, one in zip(batch, delivered, strict=True):
+            if request.answer is not None and not request.answer.done():
+                request.answer.set_result(one)
 
-    def _take(self) -> list[Letter]:
-        """Take what can share one append: plain messages without a key twice; other letters go alone."""
-        taken: list[Letter] = []
+    def _take(self) -> list[AppendRequest]:
+        """Take what can share one append: plain messages without a key twice; other requests go alone."""
+        taken: list[AppendRequest] = []
         keys: set[str] = set()
         size = 0
         while self._waiting:
-            letter = self._waiting[0]
-            if letter.answer is not None and letter.answer.cancelled():
+            request = self._waiting[0]
+            if request.answer is not None and request.answer.cancelled():
                 self._waiting.popleft()
                 continue
-            alone = letter.rewrite or letter.close is not None or letter.seen is not ANY
-            own = {draft.key for draft in letter.drafts if draft.key is not None}
-            if taken and (alone or own & keys or size + len(letter.drafts) > MERGE):
+            alone = request.rewrite or request.close is not None or request.seen is not ANY
+            own = {draft.key for draft in request.drafts if draft.key is not None}
+            if taken and (alone or own & keys or size + len(request.drafts) > MERGE):
                 break
             taken.append(self._waiting.popleft())
             keys |= own
-            size += len(letter.drafts)
+            size += len(request.drafts)
             if alone:
                 break
         return taken
 
-    async def _append(self, letters: Sequence[Letter]) -> list[Delivered | None]:
+    async def _append(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
         attempt = conflicts = 0
         while True:
             try:
-                return await self._try(letters)
+                return await self._try(batch)
             except IdempotencyMismatchError:
                 raise
             except ConflictError:
                 seen, self._head = self._head, None
-                log(logging.DEBUG, "append_conflict", context=self._context, letters=len(letters))
+                log(logging.DEBUG, "append_conflict", context=self._context, requests=len(batch))
                 try:
                     head, _ = await self._end_of_log()
                 except ACMSError as error:
                     if not error.retryable:
                         raise
                     continue
-                if letters[0].rewrites not in (None, head.rewrites):
+                if batch[0].rewrites not in (None, head.rewrites):
                     raise Overtaken from None
-                if letters[0].seen not in (ANY, head.last_message):
+                if batch[0].seen not in (ANY, head.last_message):
                     raise PreconditionError(
-                        f"the newest message is {head.last_message}, not {letters[0].seen}",
+                        f"the newest message is {head.last_message}, not {batch[0].seen}",
                         options=("read what came since, and decide again",),
                     ) from None
                 conflicts = conflicts + 1 if seen is not None and seen.version == head.version else 0
@@ -229,63 +243,41 @@ class Mailbox:
                     raise
             except ACMSError as error:
                 attempt += 1
-                retry = letters[0].retry
+                retry = batch[0].retry
                 # The next try goes behind a head that may hold this one: without keys nobody would know it again.
                 unknown = isinstance(error, StorageUnavailableError) and error.unknown
-                keyed = all(draft.key is not None for letter in letters for draft in letter.drafts)
+                keyed = all(draft.key is not None for request in batch for draft in request.drafts)
                 if not error.retryable or attempt >= retry.max_attempts or (unknown and not keyed):
                     raise
                 self._head = None
                 log(logging.WARNING, "append_retry", context=self._context, code=error.code, attempt=attempt)
                 await asyncio.sleep(retry.delay(attempt, random.random()))
 
-    async def _try(self, letters: Sequence[Letter]) -> list[Delivered | None]:
-        known = letters[0].close is None  # what is open to be closed is asked, not remembered
+    async def _try(self, batch: Sequence[AppendRequest]) -> list[Delivered | None]:
+        known = batch[0].close is None  # what is open to be closed is asked, not remembered
         head, tail = (self._head, self._tail) if self._head and known else await self._end_of_log()
-        gaps: list[int] = []
-        reflects: str | None = None
-        placed: list[Sequence[Draft]] = []
-        for letter in letters:
-            if letter.close is not None:
+        placed = _Placed(tail)
+        for request in batch:
+            if request.close is not None:
                 if tail.episode == 0 or tail.closed is not None:
                     return [None]
-                placed.append([await self._closing(letter.drafts[0], tail)])
-                tail = replace(tail, closed=letter.close)
-                reflects = letter.reflect
-            elif letter.rewrite:
-                if letter.decided not in (None, head.version) and await self._storage.read(
-                    self._context, after=letter.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
-                ):
-                    raise Overtaken
-                placed.append(letter.drafts)
+                placed.drafts.append([await self._closing(request.drafts[0], tail)])
+                placed.tail = replace(tail, closed=request.close)
+                placed.reflects = request.reflect
+            elif request.rewrite:
+                await self._refuse_overtaken(request, head)
+                placed.drafts.append(request.drafts)
             else:
-                for draft in letter.drafts:
-                    calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
-                    found = place(tail, draft, letter.rules, f"g_{token(self._entropy, 10)}" if calls else "")
-                    _put(draft, found)
-                    if tail.closed is None and 0 < tail.episode < found.episode:
-                        gaps.append(tail.episode)
-                        reflects = reflects or letter.reflect
-                    if found.closes is not None:
-                        reflects = reflects or letter.reflect
-                    tail = found.tail
-                placed.append(letter.drafts)
-        jobs: tuple[JobDraft, ...] = ()
-        watch = letters[-1].watch
-        if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
-            jobs = await self._asks(watch, head, tail, placed)
-            if jobs:
-                tail = replace(tail, asked=head.tokens + _tokens(placed))
-        if reflects is not None:
-            jobs = (*jobs, requests.reflection(self._context, reflects))
-        seen = letters[0].seen
+                self._place(request, placed)
+        jobs = await self._jobs(batch[-1].watch, head, placed)
+        tail, seen = placed.tail, batch[0].seen
         op = Append(
             context=self._context,
-            drafts=tuple([draft for drafts in placed for draft in drafts]),
+            drafts=tuple([draft for drafts in placed.drafts for draft in drafts]),
             expect=Expect(
                 last_message=head.last_message if seen is ANY else seen,
                 version=head.version,
-                rewrites=letters[0].rewrites,
+                rewrites=batch[0].rewrites,
             ),
             tail=tail.to_json(),
             jobs=jobs,
@@ -296,16 +288,58 @@ class Mailbox:
             raise result
         self._head = result.head
         self._tail = Tail.from_json(result.head.tail) if result.repeated else tail
+        return self._delivered(placed, jobs, result)
+
+    async def _refuse_overtaken(self, request: AppendRequest, head: Head) -> None:
+        """Raise `Overtaken` when a fact was appended after the version at which a rewrite was decided."""
+        if request.decided not in (None, head.version) and await self._storage.read(
+            self._context, after=request.decided or 0, at=head.version, kinds=(Kind.FACT,), limit=1
+        ):
+            raise Overtaken
+
+    def _place(self, request: AppendRequest, placed: _Placed) -> None:
+        """Place new messages behind those placed before: in an episode, and in a tool group."""
+        tail = placed.tail
+        for draft in request.drafts:
+            calls = draft.parts and any(isinstance(part, ToolCall) for part in draft.parts)
+            found = place(tail, draft, request.rules, f"g_{token(self._entropy, 10)}" if calls else "")
+            _put(draft, found)
+            if tail.closed is None and 0 < tail.episode < found.episode:
+                placed.gaps.append(tail.episode)
+                placed.reflects = placed.reflects or request.reflect
+            if found.closes is not None:
+                placed.reflects = placed.reflects or request.reflect
+            tail = found.tail
+        placed.tail = tail
+        placed.drafts.append(request.drafts)
+
+    async def _jobs(
+        self, watch: CompactionRequest | None, head: Head, placed: _Placed
+    ) -> tuple[JobDraft, ...]:
+        """Return the jobs an append asks for; the tail remembers at what size a compaction was asked for."""
+        jobs: tuple[JobDraft, ...] = ()
+        if watch is not None and (self._policy is None or self._policy.budget or self._asks_again()):
+            jobs = await self._asks(watch, head, placed.tail, placed.drafts)
+            if jobs:
+                placed.tail = replace(placed.tail, asked=head.tokens + _tokens(placed.drafts))
+        if placed.reflects is not None:
+            jobs = (*jobs, requests.reflection(self._context, placed.reflects))
+        return jobs
+
+    def _delivered(
+        self, placed: _Placed, jobs: Sequence[JobDraft], receipt: Receipt
+    ) -> list[Delivered | None]:
+        """Divide the receipt of an append among the requests it was made of."""
         delivered: list[Delivered | None] = []
         start = 0
-        for drafts in placed:
-            silent = gaps if drafts is placed[0] else ()
-            silences = () if result.repeated else tuple(silent)
-            asked = bool(jobs) and not result.repeated
-            ended = asked and reflects is not None
+        for drafts in placed.drafts:
+            silent = placed.gaps if drafts is placed.drafts[0] else ()
+            silences = () if receipt.repeated else tuple(silent)
+            asked = bool(jobs) and not receipt.repeated
+            ended = asked and placed.reflects is not None
             if ended and len(jobs) == 1 and self._context in self._shared.reflecting:
                 asked = False  # whoever reflects on this log in this process sees it
-            delivered.append(Delivered(drafts, result, start, silences, asked, ended))
+            delivered.append(Delivered(drafts, receipt, start, silences, asked, ended))
             start += len(drafts)
         return delivered
 
@@ -384,16 +418,16 @@ def _put(draft: Draft, place: Place) -> None:
         object.__setattr__(draft, "group", place.group)
 
 
-def _fail(letters: Sequence[Letter], error: BaseException) -> None:
-    for letter in letters:
-        if letter.answer is not None and not letter.answer.done():
-            letter.answer.set_exception(error)
+def _fail(batch: Sequence[AppendRequest], error: BaseException) -> None:
+    for request in batch:
+        if request.answer is not None and not request.answer.done():
+            request.answer.set_exception(error)
 
 
-def mailbox(storage: StorageBackend, context: str, entropy: Entropy) -> Mailbox:
-    """Return the mailbox of a context, the same for every session of this process on this handle."""
-    boxes = shared(storage).mailboxes
-    box = boxes.get(context)
-    if box is None:
-        box = boxes[context] = Mailbox(storage, context, entropy)
-    return box
+def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> WriteQueue:
+    """Return the write queue of a context, the same for every session of this process on this handle."""
+    queues = shared(storage).write_queues
+    queue = queues.get(context)
+    if queue is None:
+        queue = queues[context] = WriteQueue(storage, context, entropy)
+    return queue

@@ -20,7 +20,7 @@ from acms.recall.planner import media_tokens
 from acms.session_state import SharedSession
 from acms.text.markers import detect
 from acms.write import retirement
-from acms.write.queue import Delivered, Letter, Mailbox, Overtaken, mailbox
+from acms.write.queue import AppendRequest, Delivered, Overtaken, WriteQueue, write_queue
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""
@@ -33,23 +33,23 @@ class Writer:
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
-        self._mailbox: Mailbox | None = None
+        self._queue: WriteQueue | None = None
 
-    def post(self, context: str, letter: Letter) -> Coroutine[Any, Any, Delivered | None]:
-        """Deliver a letter; None when there was no open episode to close."""
-        if self._mailbox is None:
-            self._mailbox = mailbox(self._shared.handle, context, os.urandom)
-        return self._mailbox.post(letter)
+    def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
+        """Append what a request holds; None when there was no open episode to close."""
+        if self._queue is None:
+            self._queue = write_queue(self._shared.handle, context, os.urandom)
+        return self._queue.post(request)
 
     def forget_policy(self, context: str) -> None:
         """Let the next append ask for the policy again."""
-        mailbox(self._shared.handle, context, os.urandom).forget_policy()
+        write_queue(self._shared.handle, context, os.urandom).forget_policy()
 
     async def idle(self) -> None:
         """Wait until everything that was posted is delivered."""
-        if self._mailbox is not None:
-            await self._mailbox.idle()
-            self._mailbox = None
+        if self._queue is not None:
+            await self._queue.idle()
+            self._queue = None
 
     def note(self, context: str, delivered: Delivered) -> bool:
         """Hand new entries to the index; return whether there is more to do that takes time."""
@@ -77,7 +77,7 @@ class Writer:
     async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
         """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
         shared = self._shared
-        letter = Letter(
+        request = AppendRequest(
             drafts,
             shared.config.episodes,
             shared.config.retry,
@@ -86,7 +86,7 @@ class Writer:
             decided=head.version,
         )
         try:
-            delivered = await self.post(context, letter)
+            delivered = await self.post(context, request)
         except Overtaken:
             return None
         if delivered is not None and self.note(context, delivered):
