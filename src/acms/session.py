@@ -262,10 +262,7 @@ class ACMS(View):
                 text, found, plain, actor, name = stored(text, found, plain, actor, name, mode)
             came = _ORIGINS[who] if origin is None else validation.choice(origin, Origin, "origin")
             explicit = None if markers is None else validation.markers(markers)
-            detected: tuple[str, ...] = ()
-            if explicit is None and shared.config.auto_detect_markers and came in DETECTED:
-                said = "\n".join(part.text for part in found if isinstance(part, Text)) if found else text
-                detected = detect(said, shared.patterns)
+            detected = self._detected(came, text, found) if explicit is None else ()
             return Draft(
                 kind=Kind.MESSAGE,
                 content=text,
@@ -286,6 +283,14 @@ class ACMS(View):
                 raise
             message = str(error).removeprefix(f"{error.field}: ")
             raise ValidationError(message, field=prefix + error.field, options=error.options) from error
+
+    def _detected(self, origin: Origin, text: str, parts: Sequence[Part]) -> tuple[str, ...]:
+        """Return the markers that the texts of a message call for."""
+        shared = self._shared
+        if not shared.config.auto_detect_markers or origin not in DETECTED:
+            return ()
+        said = "\n".join(part.text for part in parts if isinstance(part, Text)) if parts else text
+        return detect(said, shared.patterns)
 
     async def _ingest(self, drafts: Sequence[Draft], seen: Seen = ANY) -> list[MessageReceipt]:
         shared = self._shared
