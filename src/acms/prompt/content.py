@@ -65,28 +65,38 @@ def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> l
         return [Log(content)]
     if isinstance(content, Recipe):
         bound.append(content)
-        if content.offered:
-            raise ValidationError("carries tools: merge it instead", field=field)
-        if any(isinstance(step, Hint) for step in content.steps):
-            raise ValidationError(
-                "carries a cache hint, which marks a prefix of the whole prompt",
-                field=field,
-                options=("call cache_hint on the prompt that is rendered", "merge it"),
-            )
-        return list(content.steps)
+        return _steps_of(content, field)
     if isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
-        if content and all(isinstance(item, PARTS) for item in content):
-            return [Said(contents.message(_role_of(content), parts=list(content)))]
-        if depth >= contents.DEPTH:
-            raise _too_deep(field)
-        return [
-            step
-            for index, item in enumerate(content)
-            for step in _read(item, f"{field}[{index}]", bound, depth + 1)
-        ]
+        return _read_each(content, field, bound, depth)
     raise ValidationError(
         f"{type(content).__name__} cannot stand in a prompt", field=field, options=twins(content)
     )
+
+
+def _steps_of(recipe: Recipe, field: str) -> list[Step]:
+    """Return the steps of a prompt within another; `ValidationError` for what belongs to a whole prompt."""
+    if recipe.offered:
+        raise ValidationError("carries tools: merge it instead", field=field)
+    if any(isinstance(step, Hint) for step in recipe.steps):
+        raise ValidationError(
+            "carries a cache hint, which marks a prefix of the whole prompt",
+            field=field,
+            options=("call cache_hint on the prompt that is rendered", "merge it"),
+        )
+    return list(recipe.steps)
+
+
+def _read_each(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
+    """Return one message for a sequence of parts, and the steps of each content of any other."""
+    if items and all(isinstance(item, PARTS) for item in items):
+        return [Said(contents.message(_role_of(items), parts=list(items)))]
+    if depth >= contents.DEPTH:
+        raise _too_deep(field)
+    return [
+        step
+        for index, item in enumerate(items)
+        for step in _read(item, f"{field}[{index}]", bound, depth + 1)
+    ]
 
 
 def _role_of(parts: Sequence[object]) -> Role:

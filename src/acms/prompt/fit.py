@@ -281,14 +281,7 @@ def _write(
             continue
         node = part.node
         if isinstance(node, Composed):
-            if part.rule:
-                left += _pieces(part, path, counter)
-            if not part.gone:
-                message = part.messages[0] if part.messages else written(node, part.pieces)
-                kind = "cut" if part.cut else "pieces"
-                placed.append(
-                    _place((message, path, kind, part.tokens, moves, len(placed), part.pieces, 0, 0))
-                )
+            _write_composed(part, node, path, counter, placed, left, moves=moves)
             continue
         if part.rule:
             lost = part.full - part.tokens
@@ -314,6 +307,25 @@ def _write(
             _show(part, node, path, moves=moves, placed=placed)
     if not keeps_end:
         _write_early(section, path, left, window=window)
+
+
+def _write_composed(
+    leaf: Leaf,
+    node: Composed,
+    path: str,
+    counter: TokenCounter,
+    placed: list[Placed],
+    left: list[Left],
+    *,
+    moves: bool,
+) -> None:
+    """Write down which pieces of a composed message are shown and which are not."""
+    if leaf.rule:
+        left += _pieces(leaf, path, counter)
+    if not leaf.gone:
+        message = leaf.messages[0] if leaf.messages else written(node, leaf.pieces)
+        kind = "cut" if leaf.cut else "pieces"
+        placed.append(_place((message, path, kind, leaf.tokens, moves, len(placed), leaf.pieces, 0, 0)))
 
 
 def _write_early(section: Section, path: str, left: list[Left], *, window: bool) -> None:

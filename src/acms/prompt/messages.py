@@ -58,6 +58,16 @@ class Material:
     known: Sequence[Known] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The decisions about the newest messages, and what the past shows beside them."""
+
+    window: list[Choice]
+    items: Sequence[ContextItem] = ()
+    past: Sequence[Choice] = ()
+    rejected: Sequence[Choice] = ()
+
+
 async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall) -> ChatPlan:
     """Write the whole history when it fits, else the newest messages and, before the last turn, what the past answers.
 
@@ -162,76 +172,87 @@ def _plan_chat(
     newest = [candidate(unit, Source.WINDOW, frame) for unit in material.rest]
     kept = [Choice(one, True, "keep", "a leading system message") for one in leading]
     room = limit - (chat_messages.PRIMER if leading or newest else 0) - sum(one.tokens for one in leading)
-    choices = suffix(newest, room)
-    found: list[ContextItem] = []
-    chosen: list[Choice] = []
-    rejected: list[Choice] = []
-    answers: list[Candidate] = []
+    chosen = _Chosen(suffix(newest, room))
     if material.past is not None:
-        offered = material.past[1]
-        reserved = int(max(0, room) * RECALL_SHARE)
-        left = room - sum(one.tokens for one in newest)
-        if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
-            reserved = min(reserved, left)
-        narrow = _shown(suffix(newest, room - reserved))
-        answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
-        overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
-        found, chosen = yield from fit(
-            lambda limit: share(answers, (), limit, 0.0),
-            max(0, reserved - overhead),
-            counter,
-            text,
-            asked.query,
-            offered.trims,
-        )
-        choices = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
-        shown = _shown(choices)
-        found = [item for item in found if item.id not in shown]
-        chosen = [choice for choice in chosen if shown.isdisjoint(_entries(choice))]
-        rejected = [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))]
-    items = [
-        item for choice in (*kept, *choices) if choice.included for item in present(choice, counter, frame)
-    ]
+        chosen = yield from _choose_past(material, asked, counter, text, newest, room)
+    choices = [*kept, *chosen.window]
+    items = [item for choice in choices if choice.included for item in present(choice, counter, frame)]
     if items and items[-1].truncated and not items[-1].token_count:
         raise _too_much(asked.budget, max(asked.budget + 1, limit - room + newest[-1].tokens))
     written = chat_messages.render(items)
-    if found:
-        written.insert(_before_last_turn(written), chat_messages.recalled(join(found)))
-    decided = {id for choice in (*chosen, *rejected) for id in _entries(choice)}
-    windowed = [choice for choice in (*kept, *choices) if decided.isdisjoint(_entries(choice))]
+    if chosen.items:
+        written.insert(_before_last_turn(written), chat_messages.recalled(join(chosen.items)))
     tokens = chat_messages.tokens(written, counter) if written else 0
-    shown_items = [*found, *items]
+    return ChatPlan(written, tokens, _explained(material, asked, chosen, choices, items))
+
+
+def _choose_past(
+    material: Material,
+    asked: Recall,
+    counter: TokenCounter,
+    text: Frame,
+    newest: Sequence[Candidate],
+    room: int,
+) -> Steps[_Chosen]:
+    """Choose what the past answers within its share, then the newest messages in the room that is left."""
+    assert material.past is not None
+    offered = material.past[1]
+    reserved = int(max(0, room) * RECALL_SHARE)
+    left = room - sum(one.tokens for one in newest)
+    if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
+        reserved = min(reserved, left)
+    narrow = _shown(suffix(newest, room - reserved))
+    answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
+    overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
+    found, chosen = yield from fit(
+        lambda limit: share(answers, (), limit, 0.0),
+        max(0, reserved - overhead),
+        counter,
+        text,
+        asked.query,
+        offered.trims,
+    )
+    window = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
+    shown = _shown(window)
+    return _Chosen(
+        window,
+        [item for item in found if item.id not in shown],
+        [choice for choice in chosen if shown.isdisjoint(_entries(choice))],
+        [choice for choice in offered.rejected if shown.isdisjoint(_entries(choice))],
+    )
+
+
+def _explained(
+    material: Material,
+    asked: Recall,
+    chosen: _Chosen,
+    choices: Sequence[Choice],
+    items: Sequence[ContextItem],
+) -> ContextItems:
+    """Return what a prompt shows, with a reason for every entry that was considered."""
+    decided = {id for choice in (*chosen.past, *chosen.rejected) for id in _entries(choice)}
+    windowed = [choice for choice in choices if decided.isdisjoint(_entries(choice))]
+    shown = [*chosen.items, *items]
     if material.past is not None:
         past, offered = material.past
-        offered = replace(offered, rejected=rejected)
-        decisions = [*chosen, *windowed]
-        return ChatPlan(
-            written,
-            tokens,
-            recalled(
-                past,
-                offered,
-                shown_items,
-                decisions,
-                asked.budget,
-                past.warnings,
-                (),
-                material.known,
-                asks=bool(newest) and _says(newest[-1], asked.query),
-            ),
+        return recalled(
+            past,
+            replace(offered, rejected=chosen.rejected),
+            shown,
+            [*chosen.past, *windowed],
+            asked.budget,
+            past.warnings,
+            (),
+            material.known,
+            asks=bool(chosen.window) and _says(chosen.window[-1].candidate, asked.query),
         )
     gathered = material.gathered
-    verdicts = ledger(windowed, gathered.hidden, cuts(items))
-    return ChatPlan(
-        written,
-        tokens,
-        ContextItems(
-            shown_items,
-            budget=asked.budget,
-            ledger=verdicts,
-            context=gathered.context,
-            version=gathered.version,
-        ),
+    return ContextItems(
+        shown,
+        budget=asked.budget,
+        ledger=ledger(windowed, gathered.hidden, cuts(items)),
+        context=gathered.context,
+        version=gathered.version,
     )
 
 

@@ -146,18 +146,8 @@ class Resolver:
                 return tuple(await self._log(step, room))
             case Shrinking():
                 return (await self._shrinking(step, name, path, room),)
-            case Plugged(plugin):
-                if path.count("/") > content.DEPTH:
-                    raise ValidationError(
-                        f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin"
-                    )
-                asked = plugin.render(self._request)
-                if not isawaitable(asked):
-                    raise ValidationError(f"{name!r} must have an async method render", field="plugin")
-                made = self._read(await asked)
-                if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
-                    return (made[0].node,)
-                return (Scope(id=name, children=await self._nodes(made, path, room)),)
+            case Plugged():
+                return (await self._plugged(step, name, path, room),)
             case Recalling():
                 if step.tokens is None:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
@@ -167,6 +157,17 @@ class Resolver:
                 return (await self._standing(step, name, path, room.tokens),)
             case Hint():
                 return ()
+
+    async def _plugged(self, step: Plugged, name: str, path: str, room: Room) -> Scope:
+        if path.count("/") > content.DEPTH:
+            raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
+        asked = step.plugin.render(self._request)
+        if not isawaitable(asked):
+            raise ValidationError(f"{name!r} must have an async method render", field="plugin")
+        made = self._read(await asked)
+        if len(made) == 1 and isinstance(made[0], Fixed) and isinstance(made[0].node, Scope):
+            return made[0].node
+        return Scope(id=name, children=await self._nodes(made, path, room))
 
     async def _shrinking(self, step: Shrinking, name: str, path: str, room: Room) -> Scope:
         ceiling = step.ceiling

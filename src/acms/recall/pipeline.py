@@ -25,7 +25,7 @@ from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
-    from acms.recall.candidates import Offer
+    from acms.recall.candidates import Offer, Terms
     from acms.recall.corpus import Field
     from acms.recall.fact_candidates import Known
     from acms.recall.fact_sources import Beside
@@ -378,23 +378,10 @@ def plan_recall(
     beside: Beside | None = None,
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
-    from acms.recall.candidates import Terms, facts, offer, together
+    from acms.recall.candidates import facts, offer, together
     from acms.recall.cutoff import quiet, stop
 
-    asks = latest is not None and latest.content.strip() == asked.query.strip()
-    terms = Terms(
-        weights=asked.weights,
-        min_relevance=0.0 if asked.rerank else asked.min_relevance,
-        exclude=asked.exclude | {latest.id}
-        if latest is not None and asks and asked.relevant
-        else asked.exclude,
-        include_current=asked.include_current,
-        episode=not asked.relevant,
-        budget=asked.budget,
-        asks=asks,
-        stale=NONE if asked.superseded else found.stale,
-        profile=NONE if asked.superseded or beside is None else beside.stale,
-    )
+    terms = _terms(found, asked, latest, beside)
     offered = offer(found.field, found.ranking, terms, frame)
     each = [
         offer(
@@ -432,6 +419,25 @@ def plan_recall(
     if left_out:
         warnings.append(f"{left_out} relevant marked messages did not fit the budget")
     return recalled(found, offered, items, choices, asked.budget, warnings, others, known, asks=terms.asks)
+
+
+def _terms(found: Ranked, asked: Recall, latest: Entry | None, beside: Beside | None) -> Terms:
+    """Return on what terms a ranked log is offered; a newest message that is the query itself is no answer to it."""
+    from acms.recall.candidates import Terms
+
+    asks = latest is not None and latest.content.strip() == asked.query.strip()
+    itself = {latest.id} if latest is not None and asks and asked.relevant else frozenset[str]()
+    return Terms(
+        weights=asked.weights,
+        min_relevance=0.0 if asked.rerank else asked.min_relevance,
+        exclude=asked.exclude | itself,
+        include_current=asked.include_current,
+        episode=not asked.relevant,
+        budget=asked.budget,
+        asks=asks,
+        stale=NONE if asked.superseded else found.stale,
+        profile=NONE if asked.superseded or beside is None else beside.stale,
+    )
 
 
 def recalled(
