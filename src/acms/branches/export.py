@@ -88,41 +88,67 @@ async def restore(
         raise CorruptRecordError("the export is empty") from None
     written = _parse(line, number)
     context = context_from_json(written)
-    end, total = _end(written)
-    start = context.fork or 0
-    count = _Count() if context.parent is None else None
-    found: tuple[int, bytes] = (start, b"")
-    batch: list[Entry] = []  # one append at a time: half of one could not be checked, nor gone on with
+    exported = _Exported(numbered, context, *_end(written), progress=progress)
+    await storage.restore(context, exported.entries())
+    exported.check_end()
+    if progress is not None:
+        progress(exported.done, exported.done)
+    return await storage.context(context.id, namespace=context.namespace)
 
-    async def entries() -> AsyncIterator[Entry]:
-        nonlocal count, found
-        async for number, line in numbered:
+
+class _Exported:
+    """The entries of an export, each checked against the one before."""
+
+    def __init__(
+        self,
+        numbered: AsyncIterator[tuple[int, str]],
+        context: Context,
+        end: bytes | None,
+        total: int,
+        *,
+        progress: Progress | None,
+    ) -> None:
+        self._numbered = numbered
+        self._start = context.fork or 0
+        #: The chain value and version it is said to end with.
+        self._end, self._total = end, total
+        self._count = _Count() if context.parent is None else None
+        self._found: tuple[int, bytes] = (self._start, b"")
+        self._progress = progress
+
+    @property
+    def done(self) -> int:
+        """Number of entries that were read."""
+        return self._found[0] - self._start
+
+    async def entries(self) -> AsyncIterator[Entry]:
+        """Yield one append at a time: half of one could not be checked, nor gone on with."""
+        batch: list[Entry] = []
+        async for number, line in self._numbered:
             entry = entry_from_json(_parse(line, number))
-            if count is None:
-                count = _Count.before(entry)
-            for what in count.add(entry):
+            if self._count is None:
+                self._count = _Count.before(entry)
+            for what in self._count.add(entry):
                 raise CorruptRecordError(f"line {number} of the export, version {entry.version}: {what}")
             if batch and entry.batch != batch[0].batch:
                 for complete in batch:
                     yield complete
                 batch.clear()
             batch.append(entry)
-            found = (entry.version, entry.chain)
-            if progress is not None and number % PAGE == 0:
-                progress(entry.version - start, max(total, entry.version) - start)
-        if end is None or found == (total, end):
+            self._found = (entry.version, entry.chain)
+            if self._progress is not None and number % PAGE == 0:
+                self._progress(self.done, max(self._total, entry.version) - self._start)
+        if self._end is None or self._found == (self._total, self._end):
             for complete in batch:
                 yield complete
 
-    await storage.restore(context, entries())
-    if end is not None and total > start and found != (total, end):
-        raise CorruptRecordError(
-            f"the export ends at version {found[0]} of {total}; every whole append of it is stored",
-            options=("export again and restore that file: it goes on from there",),
-        )
-    if progress is not None:
-        progress(found[0] - start, found[0] - start)
-    return await storage.context(context.id, namespace=context.namespace)
+    def check_end(self) -> None:
+        """Raise `CorruptRecordError` when entries are missing at the end."""
+        if self._end is not None and self._total > self._start and self._found != (self._total, self._end):
+            raise CorruptRecordError(
+                f"the export ends at version {self._found[0]} of {self._total}; every whole append of it is stored",
+                options=("export again and restore that file: it goes on from there",),
+            )
 
 
 async def verify(

@@ -302,6 +302,15 @@ def parts(
         found.append(_part(part, f"parts[{index}]"))
     if len(found) > PARTS:
         raise ValidationError(f"has {len(found)} parts, the limit is {PARTS}", field="parts")
+    _check_roles(found, role)
+    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
+    if len(set(ids)) < len(ids):
+        raise ValidationError("two calls or results of one message share a call id", field="parts")
+    return tuple(found), text(canonical_text(found), "content")
+
+
+def _check_roles(found: Sequence[Part], role: Role) -> None:
+    """Raise `ValidationError` for a part that another role sends."""
     for part in found:
         if isinstance(part, _ASSISTANT_ONLY) and role is not Role.ASSISTANT:
             raise ValidationError(
@@ -309,10 +318,6 @@ def parts(
             )
         if isinstance(part, ToolResult) and role is not Role.TOOL:
             raise ValidationError(f"ToolResult belongs to role tool, not {role.value}", field="parts")
-    ids = [part.call_id for part in found if isinstance(part, ToolCall | ToolResult)]
-    if len(set(ids)) < len(ids):
-        raise ValidationError("two calls or results of one message share a call id", field="parts")
-    return tuple(found), text(canonical_text(found), "content")
 
 
 def canonical_text(found: Sequence[Part]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from acms.errors import ValidationError
 from acms.log import validation
@@ -33,6 +34,9 @@ PAGE = 100
 """Entries that are in memory at the same time, and contexts that are listed at once."""
 DEEPEST = 64
 """Levels of JSON that are looked into; what a store takes is not deeper."""
+
+_Place: TypeAlias = tuple[str, str, int, int]
+"""What was found, in which field of an entry, its start and its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +114,11 @@ async def scan(
     each page is searched in a thread. What is appended meanwhile may be missed. `progress` is told entries of one
     context, contexts otherwise. Not read: names and settings of sessions, pinned values, jobs.
     """
-    if unknown := sorted(set(kinds) - set(KINDS)):
-        raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
-    if context is not None and namespace is not None:
-        raise ValidationError("give a context or a namespace, not both", field="namespace")
-    if namespace is not None:
-        validation.name(namespace, "namespace")
+    _check(context, namespace, kinds)
     wanted = frozenset(kinds or KINDS)
     owners: dict[str, Context] = {}  # of one context: its ancestors
-    listed: list[Finding] = []
-    found, holding = Counter[str](), Counter[str]()
-    contexts = entries = affected = 0
+    tally = _Tally(limit)
+    contexts = entries = 0
     total = 0
     if progress is not None:
         total = await _total(storage, context, namespace)
@@ -136,29 +134,7 @@ async def scan(
                     if entry.context not in owners:
                         owners[entry.context] = await storage.context(entry.context)
                     owner = owners[entry.context]
-                session, group = _named(owner)
-                here = Counter(kind for kind, *_ in places)
-                found.update(here)
-                holding.update(here.keys())
-                affected += 1
-                for kind, field, start, end in places:
-                    if limit is not None and len(listed) >= limit:
-                        break
-                    listed.append(
-                        Finding(
-                            kind=kind,
-                            clear=kind not in PERSONAL,
-                            context=owner.id,
-                            session=session,
-                            namespace=group,
-                            version=entry.version,
-                            entry=entry.id,
-                            entry_kind=entry.kind,
-                            field=field,
-                            start=start,
-                            end=end,
-                        )
-                    )
+                tally.add(entry, owner, places)
             entries += len(page)
             if progress is not None and context is not None:
                 progress(entries, max(total, entries))
@@ -167,14 +143,65 @@ async def scan(
     return Scan(
         contexts=contexts,
         entries=entries,
-        affected=affected,
-        kinds=tuple(
-            KindFound(kind=kind, clear=kind not in PERSONAL, findings=found[kind], entries=holding[kind])
-            for kind in KINDS
-            if found[kind]
-        ),
-        findings=tuple(listed),
+        affected=tally.affected,
+        kinds=tally.kinds(),
+        findings=tuple(tally.listed),
     )
+
+
+def _check(context: Context | None, namespace: str | None, kinds: Collection[str]) -> None:
+    if unknown := sorted(set(kinds) - set(KINDS)):
+        raise ValidationError(f"knows {', '.join(KINDS)}, not {', '.join(unknown)}", field="kinds")
+    if context is not None and namespace is not None:
+        raise ValidationError("give a context or a namespace, not both", field="namespace")
+    if namespace is not None:
+        validation.name(namespace, "namespace")
+
+
+class _Tally:
+    """Findings so far: all are counted, the first ones listed."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.affected = 0
+        self.listed: list[Finding] = []
+        #: How often each kind was found, and in how many entries.
+        self.found, self.holding = Counter[str](), Counter[str]()
+
+    def add(self, entry: Entry, owner: Context, places: Sequence[_Place]) -> None:
+        """Count and list what was found in an entry."""
+        here = Counter(kind for kind, *_ in places)
+        self.found.update(here)
+        self.holding.update(here.keys())
+        self.affected += 1
+        session, namespace = _named(owner)
+        left = len(places) if self.limit is None else max(0, self.limit - len(self.listed))
+        for kind, where, start, end in places[:left]:
+            self.listed.append(
+                Finding(
+                    kind=kind,
+                    clear=kind not in PERSONAL,
+                    context=owner.id,
+                    session=session,
+                    namespace=namespace,
+                    version=entry.version,
+                    entry=entry.id,
+                    entry_kind=entry.kind,
+                    field=where,
+                    start=start,
+                    end=end,
+                )
+            )
+
+    def kinds(self) -> tuple[KindFound, ...]:
+        """Return the kinds that were found, the most specific first."""
+        return tuple(
+            KindFound(
+                kind=kind, clear=kind not in PERSONAL, findings=self.found[kind], entries=self.holding[kind]
+            )
+            for kind in KINDS
+            if self.found[kind]
+        )
 
 
 async def _contexts(
@@ -215,15 +242,13 @@ def _named(context: Context) -> tuple[str, str]:
 # ── one entry ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _searched(
-    page: Sequence[Entry], wanted: frozenset[str]
-) -> list[tuple[Entry, list[tuple[str, str, int, int]]]]:
-    """Return the entries of a page that hold something, each with (kind, field, start, end)."""
-    found: list[tuple[Entry, list[tuple[str, str, int, int]]]] = []
+def _searched(page: Sequence[Entry], wanted: frozenset[str]) -> list[tuple[Entry, list[_Place]]]:
+    """Return the entries of a page that hold something, each with where."""
+    found: list[tuple[Entry, list[_Place]]] = []
     for entry in page:
         if entry.state is State.ERASED:
             continue
-        places: list[tuple[str, str, int, int]] = []
+        places: list[_Place] = []
         seen: set[str] = set()  # the content of a message is made of its parts
         for field, name, text in texts(entry):
             new: list[str] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import accumulate
 from math import log
@@ -192,15 +192,7 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
             own.append((number, start, end, first, last, place))
         sentence.mentions = own
         held.append(sentence)
-    idf = _centre(sentences, lines)
-    usual = log(1 + len(sentences))
-    times: Counter[frozenset[int]] = Counter()
-    for place, often in around:
-        times[kinds[place]] += often
-    rare: list[float] = []
-    for found in kinds:
-        strange = sum(idf.get(kind, usual) for kind in found) / len(found) / usual if found else 0.5
-        rare.append(strange**STRANGE * times[found] ** ALIKE if found in times else 0.0)
+    rare = _rarity(kinds, around, _centre(sentences, lines), log(1 + len(sentences)))
     worth = [one * often**REPEATED for one, often in zip(worth, said, strict=True)]
     for sentence in held:
         factor = EARLIER if lines[sentence.line].earlier else 1.0
@@ -209,6 +201,23 @@ def _weigh(lines: Sequence[Line], sentences: Sequence[_Sentence]) -> list[str]:
             for number, start, end, first, last, place in sentence.mentions
         ]
     return list(numbers)
+
+
+def _rarity(
+    kinds: Sequence[frozenset[int]], around: Sequence[tuple[int, int]], idf: Mapping[int, float], usual: float
+) -> list[float]:
+    """Return how rare words are as the surroundings of details; 0 for words that stand around none.
+
+    `around` holds the place of words among `kinds` and how often they are said.
+    """
+    times: Counter[frozenset[int]] = Counter()
+    for place, often in around:
+        times[kinds[place]] += often
+    rare: list[float] = []
+    for found in kinds:
+        strange = sum(idf.get(kind, usual) for kind in found) / len(found) / usual if found else 0.5
+        rare.append(strange**STRANGE * times[found] ** ALIKE if found in times else 0.0)
+    return rare
 
 
 def _kinds(text: str) -> frozenset[int]:

@@ -207,15 +207,9 @@ class _Arranging:
         """Return a part as it can be sent by a role; None when it cannot."""
         match one:
             case Text():
-                if one.text and not one.text.isspace():
-                    return one
-                return self._without(BLANK)
+                return one if one.text and not one.text.isspace() else self._without(BLANK)
             case Media():
-                media = blocks.shown(one) if role is Role.USER else None
-                if media is not None:
-                    return media
-                self._notes[MEDIA] = None
-                return Text(blocks.mention(one))
+                return self._media(one, role)
             case Raw():
                 if blocks.redacted(one) is None:
                     return self._without(FOREIGN)
@@ -227,15 +221,27 @@ class _Arranging:
         if role is not Role.ASSISTANT:
             return self._without(MISFITS)
         if isinstance(one, ToolCall):
-            _, written, valid = blocks.arguments(one.arguments)
-            if not valid:
-                self._notes[ARGUMENTS] = None
-            return ToolCall(one.call_id, one.name, written)
+            return self._call(one)
         if not self._reasoning:
             return self._without(BOUND)
         if isinstance(one, Raw):
             return blocks.part(blocks.block(one))
         return one
+
+    def _media(self, one: Media, role: Role) -> Part:
+        """Return media as a user can show it, else a mention of it."""
+        media = blocks.shown(one) if role is Role.USER else None
+        if media is not None:
+            return media
+        self._notes[MEDIA] = None
+        return Text(blocks.mention(one))
+
+    def _call(self, one: ToolCall) -> ToolCall:
+        """Return a call with arguments that are an object."""
+        _, written, valid = blocks.arguments(one.arguments)
+        if not valid:
+            self._notes[ARGUMENTS] = None
+        return ToolCall(one.call_id, one.name, written)
 
     def _without(self, note: str) -> None:
         self._notes[note] = None

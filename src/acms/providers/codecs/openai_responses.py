@@ -6,7 +6,7 @@ kept from one response to the next, and cannot end a cached prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -189,14 +189,7 @@ class OpenAIResponses(OpenAICodec):
                     )
                 waiting[item["call_id"]] = field
             elif kind == "function_call_output":
-                if item.get("call_id") not in waiting:
-                    raise fault(
-                        f"answers {item.get('call_id')!r}, which is no open call before it: put it behind its "
-                        "call, once",
-                        f"{field}.call_id",
-                    )
-                if not isinstance(item.get("output"), str | list):
-                    raise fault("must be a text or a list of parts", f"{field}.output")
+                _check_output(item, field, waiting)
                 del waiting[item["call_id"]]
             elif not isinstance(kind, str):
                 raise fault("must name the kind of item", f"{field}.type")
@@ -418,6 +411,16 @@ def _check_message(item: Mapping[str, Json], field: str) -> None:
             )
         if kind in _TEXTS and not isinstance(part.get("text"), str):
             raise fault("must be a text", f"{field}.content[{index}].text")
+
+
+def _check_output(item: Mapping[str, Json], field: str, waiting: Container[Json]) -> None:
+    if item.get("call_id") not in waiting:
+        raise fault(
+            f"answers {item.get('call_id')!r}, which is no open call before it: put it behind its call, once",
+            f"{field}.call_id",
+        )
+    if not isinstance(item.get("output"), str | list):
+        raise fault("must be a text or a list of parts", f"{field}.output")
 
 
 def _check_call(item: Mapping[str, Json], field: str) -> None:
