@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any, TypeAlias
 
-from acms.contract.schema import Candidate, Lod
+from acms.contract.schema import Candidate, Lod, Variant
 
 SHOWN = 0.7
 """What a shorter rendition is worth: this power of its share of the tokens of the longest."""
@@ -117,16 +117,7 @@ def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwa
     if text is None or not candidate.variants:
         return Item(candidate, _LODS_AT[1 << _RANK[lod]], (text,), (cost,))
     own = _RANK[lod]
-    costs_at: list[int | None] = [None, None, None]
-    texts_at = ["", "", ""]
-    for variant in candidate.variants:
-        rank, spent = _RANK[variant.lod], next(counted)
-        if variant.cost_tokens > spent:
-            spent = variant.cost_tokens
-        known = costs_at[rank]
-        if known is None or spent < known or (spent == known and variant.text < texts_at[rank]):
-            costs_at[rank] = spent
-            texts_at[rank] = variant.text
+    costs_at, texts_at = _cheapest(candidate.variants, counted)
     costs_at[own] = cost
     texts_at[own] = text
     most = 2 if upwards else own
@@ -163,6 +154,21 @@ def _item(candidate: Candidate, counted: Iterator[int], prefer: Lod | None, upwa
         tuple(shown),
         len(costs) - 1 - max(0, offered),
     )
+
+
+def _cheapest(variants: Iterable[Variant], counted: Iterator[int]) -> tuple[list[int | None], list[str]]:
+    """Return the cost and the text of the cheapest variant of each level of detail."""
+    costs_at: list[int | None] = [None, None, None]
+    texts_at = ["", "", ""]
+    for variant in variants:
+        rank, spent = _RANK[variant.lod], next(counted)
+        if variant.cost_tokens > spent:
+            spent = variant.cost_tokens
+        known = costs_at[rank]
+        if known is None or spent < known or (spent == known and variant.text < texts_at[rank]):
+            costs_at[rank] = spent
+            texts_at[rank] = variant.text
+    return costs_at, texts_at
 
 
 _LODS = tuple(Lod)
