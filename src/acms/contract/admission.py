@@ -69,19 +69,8 @@ class Admitted:
 
 def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
     """Choose what enters a reply. The order in which candidates come does not matter."""
-    withheld = 0
     under = {mode: effective(terms.mode, mode) for mode in Privacy}
-    pool: list[Candidate] = []
-    hidden: list[Candidate] = []
-    for one in candidates:
-        (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
-    texts = Windows((*(text for one in hidden for text in _texts(one)), *terms.unread))
-    for one in hidden:
-        found = _referred(one, texts)
-        if found is None:
-            withheld += 1
-        else:
-            pool.append(found)
+    pool, withheld = _without_blocked(candidates, under, terms.unread)
     clean: set[str] = set()
     asked = frozenset(terms.gaze)
     tells = {mode: _Sensitive(mode) for mode in Privacy}
@@ -104,21 +93,15 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         rounds += 1
         if rounds > ROUNDS:
             fresh = {one.id for one in pool} - clean
-        kept: list[Candidate] = []
-        changed = False
-        for one in pool:
-            if one.id not in fresh:
-                kept.append(one)
-                continue
-            mode = under[one.privacy]
-            found = _cleaned(one, mode, asked, tells[mode])
-            if found is None:
-                withheld += 1
-            else:
-                kept.append(found)
-            changed = changed or found is not one
+        modes = [under[one.privacy] for one in pool]
+        cleaned = [
+            _cleaned(one, mode, asked, tells[mode]) if one.id in fresh else one
+            for one, mode in zip(pool, modes, strict=True)
+        ]
+        changed = any(found is not one for found, one in zip(cleaned, pool, strict=True))
         clean |= fresh
-        pool = kept
+        pool = [one for one in cleaned if one is not None]
+        withheld += len(cleaned) - len(pool)
         if not changed:
             break
     shown = {one.id for one in selection.fragments}
@@ -139,6 +122,19 @@ def choose(candidates: Iterable[Candidate], terms: Terms) -> Admitted:
         redacted=sum(1 for one in selection.fragments if one.text is not None and MARK in one.text),
         withheld=withheld,
     )
+
+
+def _without_blocked(
+    candidates: Iterable[Candidate], under: Mapping[Privacy, Privacy], unread: Iterable[str]
+) -> tuple[list[Candidate], int]:
+    """Return the candidates, the blocked ones without their texts, and how many blocked ones are withheld."""
+    pool: list[Candidate] = []
+    hidden: list[Candidate] = []
+    for one in candidates:
+        (hidden if under[one.privacy] is Privacy.BLOCK else pool).append(one)
+    texts = Windows((*(text for one in hidden for text in _texts(one)), *unread))
+    shown = [found for one in hidden if (found := _referred(one, texts)) is not None]
+    return pool + shown, len(hidden) - len(shown)
 
 
 def best(candidates: Iterable[Candidate], most: int) -> tuple[list[Candidate], tuple[str, ...]]:

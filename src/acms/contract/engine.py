@@ -284,46 +284,47 @@ class ACS:
             message = "there was no time left to choose from what was found"
             return self._failed(now, Code.DEADLINE_EXCEEDED, message, outcomes, 0)
         admitted, reasons = chosen
-        selection = admitted.selection
         planner_ms = round(1000 * (self._timer() - began), 3)
-        now.tell(
-            "selection.done",
-            candidates=collected,
-            fragments=len(selection.fragments),
-            used_tokens=selection.used_tokens,
-            coverage_entities=selection.coverage,
-            planner_ms=planner_ms,
-        )
-        if admitted.redacted or admitted.blocked or admitted.withheld:
-            now.tell(
-                "privacy.redacted",
-                redacted=admitted.redacted,
-                blocked=admitted.blocked,
-                withheld=admitted.withheld,
-            )
-        too_large = selection.weighed.too_large()
-        code = recovery.failure(outcomes, request.risk, obtained=bool(selection.fragments) or too_large)
-        if code is not None and not minimal:
-            failed = self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
-            return replace(failed, ledger=reasons)
-        if admitted.withheld and not selection.fragments and not too_large and not minimal:
-            message = "what was found would show what must not be shown"
-            return replace(self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0), ledger=reasons)
+        _tell_choice(now, admitted, collected, planner_ms)
+        too_large = admitted.selection.weighed.too_large()
+        if not minimal:
+            failed = self._nothing_shown(now, admitted, outcomes, collected, too_large=too_large)
+            if failed is not None:
+                return replace(failed, ledger=reasons)
         advice = admitted.advice
         now.tell("kv.emitted", pin=len(advice.pin), compress=len(advice.compress), evict=len(advice.evict))
         return RenderReply(
             request_id=request.request_id,
-            fragments=selection.fragments,
+            fragments=admitted.selection.fragments,
             kv_policy=advice,
             metrics=Metrics(
-                used_tokens=selection.used_tokens,
+                used_tokens=admitted.selection.used_tokens,
                 planner_ms=planner_ms,
-                coverage_entities=selection.coverage,
+                coverage_entities=admitted.selection.coverage,
             ),
             warnings=(*warnings, *replying.shortened(admitted, too_large=too_large)),
             experience=replying.experience(admitted),
             ledger=reasons,
         )
+
+    def _nothing_shown(
+        self,
+        now: _Asking,
+        admitted: Admitted,
+        outcomes: Sequence[Outcome],
+        collected: int,
+        *,
+        too_large: bool,
+    ) -> RenderReply | None:
+        """Return the failure of a choice that is not enough for the request; None when it is."""
+        obtained = bool(admitted.selection.fragments) or too_large
+        code = recovery.failure(outcomes, now.request.risk, obtained=obtained)
+        if code is not None:
+            return self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+        if admitted.withheld and not obtained:
+            message = "what was found would show what must not be shown"
+            return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)
+        return None
 
     async def _gather(self, now: _Asking) -> dict[int, Answer]:
         """Ask the sources, and in a second wave those that may do better; return the answers by place."""
@@ -548,6 +549,26 @@ class ACS:
         )
         return RenderReply(
             request_id=now.request.request_id, error=recovery.envelope(code, message, situation)
+        )
+
+
+def _tell_choice(now: _Asking, admitted: Admitted, collected: int, planner_ms: float) -> None:
+    """Log what was chosen, and what privacy took away."""
+    selection = admitted.selection
+    now.tell(
+        "selection.done",
+        candidates=collected,
+        fragments=len(selection.fragments),
+        used_tokens=selection.used_tokens,
+        coverage_entities=selection.coverage,
+        planner_ms=planner_ms,
+    )
+    if admitted.redacted or admitted.blocked or admitted.withheld:
+        now.tell(
+            "privacy.redacted",
+            redacted=admitted.redacted,
+            blocked=admitted.blocked,
+            withheld=admitted.withheld,
         )
 
 

@@ -317,13 +317,8 @@ def _candidate(value: object) -> object:
     return body
 
 
-async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
-    """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
-
-    Those who read at the same time take turns. `ValidationError` when the answer as a whole is malformed: no
-    candidates, another request's id, more than is allowed.
-    """
-    said = held.pop()
+def _opened(said: object, request_id: str) -> tuple[ProviderResponse, list[object]]:
+    """Return an answer without its candidates, and these as they came; `ValidationError` when it is malformed."""
     body: Any = _plain(said, _RESPONSE) if isinstance(said, ProviderResponse) else said
     if not isinstance(body, Mapping):
         raise ValidationError("must be an object", field="response")
@@ -338,10 +333,18 @@ async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
             for one in islice(warnings, WARNINGS)
         ]
     frame = ProviderResponse.of({**stated, "candidates": (), "warnings": warnings})
-    if frame.request_id != call.request.request_id:
+    if frame.request_id != request_id:
         raise ValidationError("answers another request", field="request_id")
-    pile: list[object] = list(islice(given, len(given)))
-    del said, body, given, stated
+    return frame, list(islice(given, len(given)))
+
+
+async def _read(held: list[Any], call: Call, desk: Desk) -> Answer:
+    """Take an answer and read it, a candidate at a time; one that is malformed is passed over.
+
+    Those who read at the same time take turns. `ValidationError` when the answer as a whole is malformed: no
+    candidates, another request's id, more than is allowed.
+    """
+    frame, pile = _opened(held.pop(), call.request.request_id)
     found: list[Candidate] = []
     unread: list[str] = []
     dropped = disobeyed = chars = done = 0
