@@ -180,20 +180,22 @@ def _convert(hint: Any) -> Convert:
         return _same
     if origin is not None and issubclass(origin, Mapping):
         return lambda value: MappingProxyType(dict(value))
-    if isinstance(hint, type):
-        if hint is Redaction:
-            return _redaction
-        if is_dataclass(hint):
-            return lambda value: _plan(hint)(value)
-        if issubclass(hint, Enum):
-            return hint
-        if issubclass(hint, datetime):
-            return lambda value: datetime.fromisoformat(value).astimezone(UTC)
-        if issubclass(hint, bytes):
-            return bytes.fromhex
-        if hint is float:
-            return float
-    return _same
+    return _convert_class(hint) if isinstance(hint, type) else _same
+
+
+def _convert_class(hint: type[Any]) -> Convert:
+    """Return what reads an instance of a class."""
+    if hint is Redaction:
+        return _redaction
+    if is_dataclass(hint):
+        return lambda value: _plan(hint)(value)
+    if issubclass(hint, Enum):
+        return hint
+    if issubclass(hint, datetime):
+        return lambda value: datetime.fromisoformat(value).astimezone(UTC)
+    if issubclass(hint, bytes):
+        return bytes.fromhex
+    return float if hint is float else _same
 
 
 def _same(value: Any) -> Any:

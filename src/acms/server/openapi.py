@@ -120,39 +120,12 @@ def _operation(
     schemas: Mapping[str, Json],
     links: Mapping[str, Json],
 ) -> dict[str, Json]:
-    parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _names(path)
-    ]
-    if one.query is not None:
-        shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
-        needed = shape.get("required", ())
-        parameters += [
-            {"name": name, "in": "query", "required": name in needed, "schema": schema}
-            for name, schema in shape.get("properties", {}).items()
-        ]
-    parameters += [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": _HEADERS[name],
-            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
-        }
-        for name in one.takes
-    ]
-    answer: dict[str, Json] = {"description": "Done."}
-    if links:
-        answer["links"] = dict(links)
-    if one.reply is not None:
-        schema = dict(keys[one.reply, "serialization"]) if _is_model(one.reply) else one.reply
-        answer["content"] = {one.media: {"schema": schema}}
-        if one.reply_example is not None:
-            answer["content"][one.media]["example"] = one.reply_example
+    answer = _answer(one, keys, links)
     written: dict[str, Json] = {
         "operationId": one.name,
         "tags": [one.tag],
         "summary": one.summary,
-        "parameters": parameters,
+        "parameters": _parameters(one, path, keys, schemas),
         "responses": {
             str(one.status): answer,
             **{str(status): {**answer, "description": said} for status, said in one.also.items()},
@@ -166,17 +139,59 @@ def _operation(
     else:
         written["x-scope"] = one.scope.value
     if one.body is not None or one.streams is not None:
-        body: dict[str, Json] = dict(one.schema or {"type": "object"})
-        if _is_model(one.body):
-            body = dict(keys[one.body, "validation"])
-        elif one.streams is not None and one.schema is None:
-            body = {"type": "string"}
-        content: dict[str, Json] = {"schema": body}
-        if one.example is not None:
-            content["example"] = one.example
-        media = one.streams or "application/json"
-        written["requestBody"] = {"required": not one.optional, "content": {media: content}}
+        written["requestBody"] = _body(one, keys)
     return written
+
+
+def _parameters(
+    one: Operation, path: str, keys: Mapping[Any, Mapping[str, Json]], schemas: Mapping[str, Json]
+) -> list[Json]:
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _names(path)
+    ]
+    if one.query is not None:
+        shape = schemas[str(keys[one.query, "validation"]["$ref"]).rpartition("/")[2]]
+        needed = shape.get("required", ())
+        parameters += [
+            {"name": name, "in": "query", "required": name in needed, "schema": schema}
+            for name, schema in shape.get("properties", {}).items()
+        ]
+    return parameters + [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": _HEADERS[name],
+            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
+        }
+        for name in one.takes
+    ]
+
+
+def _answer(
+    one: Operation, keys: Mapping[Any, Mapping[str, Json]], links: Mapping[str, Json]
+) -> dict[str, Json]:
+    answer: dict[str, Json] = {"description": "Done."}
+    if links:
+        answer["links"] = dict(links)
+    if one.reply is not None:
+        schema = dict(keys[one.reply, "serialization"]) if _is_model(one.reply) else one.reply
+        answer["content"] = {one.media: {"schema": schema}}
+        if one.reply_example is not None:
+            answer["content"][one.media]["example"] = one.reply_example
+    return answer
+
+
+def _body(one: Operation, keys: Mapping[Any, Mapping[str, Json]]) -> dict[str, Json]:
+    schema: dict[str, Json] = dict(one.schema or {"type": "object"})
+    if _is_model(one.body):
+        schema = dict(keys[one.body, "validation"])
+    elif one.streams is not None and one.schema is None:
+        schema = {"type": "string"}
+    content: dict[str, Json] = {"schema": schema}
+    if one.example is not None:
+        content["example"] = one.example
+    return {"required": not one.optional, "content": {one.streams or "application/json": content}}
 
 
 def _links(one: Operation, listed: Iterable[Operation]) -> dict[str, Json]:

@@ -68,40 +68,9 @@ def open_storage(url: str) -> Handle:
     scheme, _, _ = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
-    file, _, query = url.partition("?")
-    if "://" not in file and file.endswith(".toml"):
-        options = _options(query)
-        if not options.keys() - {"tenant"}:
-            from acms.storage.shards import Shards
-
-            return Shards(file).open(options.get("tenant", "default"))
-    if scheme in ("memory", "sqlite"):
-        parts = urlsplit(url)
-        options = _options(parts.query)
-        tenant = options.pop("tenant", "default")
-        if scheme == "memory" and not options:
-            from acms.storage.memory.store import MemoryStorage
-
-            return MemoryStorage(tenant=tenant)
-        path = unquote(parts.path)[1:]
-        mode = options.pop("mode", "rw")
-        durability = options.pop("durability", "disk")
-        if (
-            scheme == "sqlite"
-            and path
-            and not parts.netloc
-            and mode in ("ro", "rw")
-            and durability in ("disk", "relaxed")
-            and not options
-        ):
-            from acms.storage.sqlite.store import SQLiteStorage
-
-            return SQLiteStorage(
-                path,
-                tenant=tenant,
-                durability="disk" if durability == "disk" else "relaxed",
-                read_only=mode == "ro",
-            )
+    found = {"memory": _memory, "sqlite": _sqlite}.get(scheme, _shard)(url)
+    if found is not None:
+        return found
     raise ConfigurationError(
         f"{urls.shown(url)!r} does not name a store",
         options=(
@@ -116,6 +85,43 @@ def open_storage(url: str) -> Handle:
 
 def _options(query: str) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(query).items()}
+
+
+def _shard(url: str) -> Handle | None:
+    file, _, query = url.partition("?")
+    options = _options(query)
+    if "://" in file or not file.endswith(".toml") or options.keys() - {"tenant"}:
+        return None
+    from acms.storage.shards import Shards
+
+    return Shards(file).open(options.get("tenant", "default"))
+
+
+def _memory(url: str) -> Handle | None:
+    options = _options(urlsplit(url).query)
+    if options.keys() - {"tenant"}:
+        return None
+    from acms.storage.memory.store import MemoryStorage
+
+    return MemoryStorage(tenant=options.get("tenant", "default"))
+
+
+def _sqlite(url: str) -> Handle | None:
+    parts = urlsplit(url)
+    path, options = unquote(parts.path)[1:], _options(parts.query)
+    tenant = options.pop("tenant", "default")
+    mode, durability = options.pop("mode", "rw"), options.pop("durability", "disk")
+    known = mode in ("ro", "rw") and durability in ("disk", "relaxed") and not options
+    if not path or parts.netloc or not known:
+        return None
+    from acms.storage.sqlite.store import SQLiteStorage
+
+    return SQLiteStorage(
+        path,
+        tenant=tenant,
+        durability="disk" if durability == "disk" else "relaxed",
+        read_only=mode == "ro",
+    )
 
 
 def _postgres(url: str) -> Handle:

@@ -219,6 +219,11 @@ async def mixed(store: StorageBackend) -> tuple[Context, Context]:
 
 def everything() -> list[Draft]:
     """Return drafts that between them use every field, every part, and values near every limit."""
+    return [*_messages(), *_parts(), *_records()]
+
+
+def _messages() -> list[Draft]:
+    """Return messages of plain text, with every label a message can have."""
     return [
         said(""),
         said("plain"),
@@ -243,6 +248,12 @@ def everything() -> list[Draft]:
             closes="x",
         ),
         said("keyed", key="k \U0001f511 ' \" %"),
+    ]
+
+
+def _parts() -> list[Draft]:
+    """Return messages of every kind of part."""
+    return [
         Draft(
             content="look\nlookup({})",
             created_at=WHEN,
@@ -282,6 +293,12 @@ def everything() -> list[Draft]:
                 Raw("vendor", '{"keys": "in\\u0020 this order",   "b":1, "a" : 2}'),
             ),
         ),
+    ]
+
+
+def _records() -> list[Draft]:
+    """Return a message with data and metadata, and an entry of every other kind."""
+    return [
         said(
             "nested",
             data={"null": None, "list": [1, [2.5, {"x": []}], True], "big": 2**63 - 1, "small": -(2**63)},
