@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +64,11 @@ def _row(one: Compaction) -> list[str]:
     ]
 
 
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @app.command(epilog="Example:  acms compact user_123 --wait")
 def compact(
     session: Session,
@@ -85,8 +92,7 @@ def compact(
 
     Asks for it and leaves: `acms worker` does it. With --wait it is done here. Nothing is lost: undo takes it back.
     """
-    given = {"keep": keep, "preserve_recent_count": recent, "summary_tokens": tokens}
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = _given(keep=keep, preserve_recent_count=recent, summary_tokens=tokens)
 
     async def work() -> None:
         done: Compaction | None = None
@@ -277,38 +283,54 @@ def policy_set(
     as_json: AsJson = False,
 ) -> None:
     """Change fields of a session's policy, or of its namespace's."""
-    given = {
-        "threshold": threshold,
-        "preserve_recent_count": recent,
-        "enabled": enabled,
-        "budget": budget,
-        "keep": keep,
-        "summary_tokens": tokens,
-    }
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changes.update(dict.fromkeys(reset or ()))
+    changes = _given(
+        threshold=threshold,
+        preserve_recent_count=recent,
+        enabled=enabled,
+        budget=budget,
+        keep=keep,
+        summary_tokens=tokens,
+    )
+    change = _Change(changes | dict.fromkeys(reset or ()), retention, hold, whole)
 
     async def work() -> None:
-        if not changes and retention is None and hold is None:
+        change.check()
+        _show_policy(session, await change.make(db, namespace, session), as_json)
+
+    run(as_json, work())
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What `acms policy set` is to change."""
+
+    fields: Mapping[str, Any]
+    retention: float | None
+    hold: bool | None
+    whole: bool
+
+    def check(self) -> None:
+        """Refuse a change of nothing, and one of the namespace that is asked of a session."""
+        limits = self.retention is not None or self.hold is not None
+        if not self.fields and not limits:
             raise ValidationError(
                 "nothing to change was given", field="policy", options=("acms policy set --help",)
             )
-        if not whole and (retention is not None or hold is not None):
+        if not self.whole and limits:
             raise ValidationError(
                 "is a matter of the whole namespace", field="retention", options=("--for-namespace",)
             )
+
+    async def make(self, db: str | None, namespace: str, session: str) -> ResolvedPolicy:
+        """Make it, and return the policy that the session has then."""
         service = ACMSConfig.from_env().compaction
         async with opened(db) as storage:
             context = await known(storage, session, namespace)
-            if whole:
-                await policy_levels.change_namespace(storage, namespace, changes)
-                if retention is not None:
-                    await policy_levels.set_retention(storage, namespace, retention)
-                if hold is not None:
-                    await policy_levels.set_hold(storage, namespace, hold)
-                found = await policy_levels.resolve(storage, context.id, namespace=namespace, service=service)
-            else:
-                found = await policy_levels.change(storage, context.id, changes, service=service)
-        _show_policy(session, found, as_json)
-
-    run(as_json, work())
+            if not self.whole:
+                return await policy_levels.change(storage, context.id, self.fields, service=service)
+            await policy_levels.change_namespace(storage, namespace, self.fields)
+            if self.retention is not None:
+                await policy_levels.set_retention(storage, namespace, self.retention)
+            if self.hold is not None:
+                await policy_levels.set_hold(storage, namespace, self.hold)
+            return await policy_levels.resolve(storage, context.id, namespace=namespace, service=service)

@@ -37,6 +37,12 @@ QUESTIONS = (
     "How do order events reach the warehouse and billing?",
 )
 OLD = "Decision: order events go to the warehouse and to billing through Kafka"
+GO_ON = (
+    "  acms import chat.jsonl --session mine               import your own",
+    "  acms facts mine                                     what is known; acms reflect mine --wait finds it",
+    '  acms recall mine "what did we choose?" --why        ask, and see the reasons',
+    "  python -c 'import acms; help(acms.ACMS)'            use it from Python",
+)
 
 
 @app.command(epilog="Example:  acms demo --db sqlite:///demo.db")
@@ -71,11 +77,11 @@ async def tell(db: str | None, namespace: str, screen: Screen) -> None:
             ACMS(SESSION, open_storage(url), reflector=OfflineReflector(), config=later, namespace=namespace)
         )
         told = await _told(session)
-    screen.show(told["json"], lambda: _draw(screen, told, db))
+    screen.show(_json(told), lambda: _draw(screen, told, db))
 
 
 async def _told(session: ACMS) -> dict[str, Any]:
-    """Use the session; return what there is to show, and the same as JSON."""
+    """Use the session, and return what there is to show."""
     with as_file(files("acms") / "data" / "demo.jsonl") as path:
         turns = list(read_chat(path))
     moments = [perf_counter()]
@@ -122,42 +128,47 @@ async def _told(session: ACMS) -> dict[str, Any]:
         "facts": (facts, reflected),
         "entries": entries,
         "stats": stats,
-        "json": {
-            "ingested": {
-                "messages": len(turns),
-                "new": new,
-                "ready_seconds": ready,
-                "seconds": seconds,
-                "per_second": (len(turns) - 1) / seconds,
-            },
-            "window": {
-                "budget": WINDOW,
-                "tokens": window.tokens,
-                "versions": [item.version for item in window],
-            },
-            "recall": [
-                {
-                    "query": question,
-                    "budget": items.budget,
-                    "tokens": items.tokens,
-                    "confidence": items.confidence,
-                    "band": items.band,
-                    "items": [render.item_json(item, rank) for rank, item in render.ranked(items)],
-                }
-                for question, items in answers
-            ],
-            "ledger": list(last.ledger),
-            "episodes": episodes,
-            "time": {
-                "retracted": old.version,
-                "by": retraction,
-                "before": {"at": changed - 1, **_best(then)},
-                "after": _best(now),
-                "why_not": now.ledger.why_not(old.id),
-            },
-            "facts": facts,
-            "stats": stats,
+    }
+
+
+def _json(told: dict[str, Any]) -> dict[str, Any]:
+    """Return what there is to show as JSON."""
+    (new, total, ready, seconds), window = told["messages"], told["window"]
+    return {
+        "ingested": {
+            "messages": total,
+            "new": new,
+            "ready_seconds": ready,
+            "seconds": seconds,
+            "per_second": (total - 1) / seconds,
         },
+        "window": {
+            "budget": WINDOW,
+            "tokens": window.tokens,
+            "versions": [item.version for item in window],
+        },
+        "recall": [
+            {
+                "query": question,
+                "budget": items.budget,
+                "tokens": items.tokens,
+                "confidence": items.confidence,
+                "band": items.band,
+                "items": [render.item_json(item, rank) for rank, item in render.ranked(items)],
+            }
+            for question, items in told["answers"]
+        ],
+        "ledger": list(told["answers"][-1][1].ledger),
+        "episodes": told["episodes"],
+        "time": {
+            "retracted": told["old"].version,
+            "by": told["retraction"],
+            "before": {"at": told["changed"] - 1, **told["then"]},
+            "after": told["now"],
+            "why_not": told["why_not"],
+        },
+        "facts": told["facts"][0],
+        "stats": told["stats"],
     }
 
 
@@ -172,12 +183,31 @@ def _best(items: ContextItems) -> dict[str, Any]:
 
 
 def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
-    new, total, ready, seconds = told["messages"]
     screen.line("ACMS: every message kept, and within a hard token budget the ones that matter", "bold")
     screen.line(
         "Three days of a team that builds an orders service: users, an assistant, tools, decisions.", "dim"
     )
+    _draw_messages(screen, told)
+    _draw_answers(screen, told)
+    _draw_log(screen, told)
+    _draw_facts(screen, told)
+    stats = told["stats"]
+    screen.title("8. Stats")
+    screen.line(
+        f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
+        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes"
+    )
+    screen.title("Go on")
+    if db is None:
+        screen.line("  acms demo --db sqlite:///demo.db                    keep this conversation")
+    else:
+        screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
+    for line in GO_ON:
+        screen.line(line)
 
+
+def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
+    new, total, ready, seconds = told["messages"]
     screen.title("1. Ingest: each message is on disk before the next one")
     rate = f"{(total - 1) / seconds:,.0f} a second" if new else "all there already: nothing is stored twice"
     screen.line(
@@ -192,6 +222,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
         "dim",
     )
 
+
+def _draw_answers(screen: Screen, told: dict[str, Any]) -> None:
     screen.title(f"3. recall(question, token_budget={BUDGET}): {1000 * told['recalled']:.1f} ms a question")
     for question, items in told["answers"]:
         screen.line(f"? {question}", "bold yellow")
@@ -210,6 +242,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
         f"{len(verdicts) - len(rejected)} shown, {len(rejected)} left out, each with its reason", "dim"
     )
 
+
+def _draw_log(screen: Screen, told: dict[str, Any]) -> None:
     screen.title("5. Episodes: found while writing")
     reasons = Counter(episode.reason or "still open" for episode in told["episodes"])
     columns = Column("ends with", "magenta"), Column("episodes", right=True)
@@ -226,6 +260,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
         f"why not the old one? {told['why_not'].reason}; session.at({told['retraction'] - 1}) still shows it"
     )
 
+
+def _draw_facts(screen: Screen, told: dict[str, Any]) -> None:
     facts: list[Fact]
     facts, reflected = told["facts"]
     screen.title("7. Facts: what the episodes established, by rules, without a model")
@@ -249,22 +285,3 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
         ],
     )
     screen.line(f"{min(LISTED, len(facts))} of {len(facts)} facts, found in {reflected:.2f} s", "dim")
-
-    stats = told["stats"]
-    screen.title("8. Stats")
-    screen.line(
-        f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
-        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes"
-    )
-
-    screen.title("Go on")
-    if db is None:
-        screen.line("  acms demo --db sqlite:///demo.db                    keep this conversation")
-    else:
-        screen.line(f'  acms recall {SESSION} "who is on call?" --why --db {db}')
-    screen.line("  acms import chat.jsonl --session mine               import your own")
-    screen.line(
-        "  acms facts mine                                     what is known; acms reflect mine --wait finds it"
-    )
-    screen.line('  acms recall mine "what did we choose?" --why        ask, and see the reasons')
-    screen.line("  python -c 'import acms; help(acms.ACMS)'            use it from Python")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -13,6 +13,7 @@ from acms.cli.base import AsJson, Db, app, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.erasure import erase as erasure
+from acms.log.policy import CompactionPolicy
 from acms.model import Json
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure
@@ -50,14 +51,7 @@ def erase(
     --verify it leaves with 1 when something is left. There is no way back, but for a backup. Not reached are pinned
     values, stored summaries of prompts, vectors in Chroma, and copies elsewhere; the output says what to do about them.
     """
-    if [session is not None, actor is not None, whole is not None].count(True) != 1:
-        raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")
-    if session is not None and bool(message) == everything:
-        raise typer.BadParameter("give --message ID or --all", param_hint="SESSION")
-    if session is None and (message or everything):
-        raise typer.BadParameter("--message and --all belong to a session", param_hint="SESSION")
-    if whole is not None and namespace is not None:
-        raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
+    _check_who(session, actor, whole, named=bool(message), everything=everything, namespace=namespace)
     where = "every namespace" if namespace is None else f"namespace {namespace}"
     if session is not None:
         what = f"everything of {session}" if everything else f"{len(message or [])} entries of {session}"
@@ -69,23 +63,45 @@ def erase(
         typer.confirm(f"Erase {what}, and whatever was made from it? There is no way back.", abort=True)
 
     async def go(storage: StorageBackend, progress: Progress) -> Erasure:
-        service = ACMSConfig.from_env().compaction
+        how: _How = {"verify": verify, "service": ACMSConfig.from_env().compaction, "progress": progress}
         if session is None:
             who = {"actor": actor, "namespace": whole if whole is not None else namespace}
             given = {name: value for name, value in who.items() if value is not None}
-            return await erasure.erase_subject(
-                storage, **given, verify=verify, service=service, progress=progress
-            )
+            return await erasure.erase_subject(storage, **given, **how)
         context = await known(storage, session, namespace or "default")
         if everything:
-            return await erasure.erase_context(
-                storage, context.id, verify=verify, service=service, progress=progress
-            )
-        return await erasure.erase(
-            storage, context.id, message or [], verify=verify, service=service, progress=progress
-        )
+            return await erasure.erase_context(storage, context.id, **how)
+        return await erasure.erase(storage, context.id, message or [], **how)
 
     run(as_json, _erase(go, what, db, as_json))
+
+
+class _How(TypedDict):
+    """What every erasure is given."""
+
+    verify: bool
+    service: CompactionPolicy
+    progress: Progress
+
+
+def _check_who(
+    session: str | None,
+    actor: str | None,
+    whole: str | None,
+    *,
+    named: bool,
+    everything: bool,
+    namespace: str | None,
+) -> None:
+    """Refuse options that do not name one thing to erase."""
+    if [session is not None, actor is not None, whole is not None].count(True) != 1:
+        raise typer.BadParameter("give SESSION, --actor or --namespace-all, and only one of them")
+    if session is not None and named == everything:
+        raise typer.BadParameter("give --message ID or --all", param_hint="SESSION")
+    if session is None and (named or everything):
+        raise typer.BadParameter("--message and --all belong to a session", param_hint="SESSION")
+    if whole is not None and namespace is not None:
+        raise typer.BadParameter("names a namespace already", param_hint="--namespace-all")
 
 
 async def _erase(

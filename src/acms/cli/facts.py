@@ -78,17 +78,7 @@ def facts(
     verb, *rest = words
     if verb not in (LIST, HISTORY, WHY, UNDO):
         verb, rest = LIST, words
-    least, most, wanted = _WORDS[verb]
-    if not least <= len(rest) <= most:
-        raise typer.BadParameter(f"{verb} takes {wanted}", param_hint="WORDS")
-    if scope not in ("session", "namespace"):
-        raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
-    if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
-        raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
-    if verb in (WHY, UNDO) and (subject or attribute or fact_type):
-        raise typer.BadParameter(f"{verb} takes no --subject, --attribute or --type", param_hint="OPTIONS")
-    if verb == UNDO and at is not None:
-        raise typer.BadParameter("undo takes no --at", param_hint="--at")
+    _check(verb, rest, scope=scope, narrowed=bool(subject or attribute or fact_type), at=at)
     about, side = ([*rest[1:], None, None] if verb == HISTORY else [None, None])[:2]
     asked = _Asked(
         session=rest[0],
@@ -117,6 +107,21 @@ _WORDS = {
     WHY: (2, 2, "a session and a fact"),
     UNDO: (2, 2, "a session and a version"),
 }
+
+
+def _check(verb: str, rest: Sequence[str], *, scope: str, narrowed: bool, at: str | None) -> None:
+    """Refuse words and options that do not belong together."""
+    least, most, wanted = _WORDS[verb]
+    if not least <= len(rest) <= most:
+        raise typer.BadParameter(f"{verb} takes {wanted}", param_hint="WORDS")
+    if scope not in ("session", "namespace"):
+        raise typer.BadParameter(f"{scope!r} is not session or namespace", param_hint="--scope")
+    if verb == UNDO and not rest[1].removeprefix("v").isdecimal():
+        raise typer.BadParameter(f"{rest[1]!r} is not a version", param_hint="VERSION")
+    if verb in (WHY, UNDO) and narrowed:
+        raise typer.BadParameter(f"{verb} takes no --subject, --attribute or --type", param_hint="OPTIONS")
+    if verb == UNDO and at is not None:
+        raise typer.BadParameter("undo takes no --at", param_hint="--at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

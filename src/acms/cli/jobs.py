@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +33,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
 from acms.jobs import operator as operations
-from acms.jobs.worker import GRACE, Worker
+from acms.jobs.worker import GRACE, Handler, Worker
 from acms.log.in_force import preview
 from acms.log.validation import PAGE
 from acms.model import Job, JobQuery, JobState
@@ -87,18 +87,12 @@ def worker(
             found: list[Reflector] = []
             if reflector is not None:
                 found.append(await stack.enter_async_context(reflecting(reflector, url=url, model=model)))
-            handlers = compose.handlers(config, reflectors=found)
-            unknown = [kind for kind in wanted or () if kind not in handlers]
-            if unknown:  # only the reflector itself knows its name
-                raise ConfigurationError(
-                    f"--kinds: this worker cannot do {', '.join(unknown)}, only {', '.join(sorted(handlers))}",
-                    options=tuple(sorted(handlers)),
-                )
+            handlers = _of_kinds(wanted, compose.handlers(config, reflectors=found))
 
             def made(storage: StorageBackend) -> Worker:
                 return Worker(
                     storage,
-                    {kind: handler for kind, handler in handlers.items() if wanted is None or kind in wanted},
+                    handlers,
                     config=config.worker,
                     retry=config.retry,
                     concurrency=concurrency,
@@ -107,17 +101,25 @@ def worker(
 
             one: Worker | Everybody
             if everybody:
-                one = Everybody(
-                    *await stack.enter_async_context(served(db)),
-                    made,
-                    poll_seconds=config.worker.poll_seconds,
-                )
+                poll = config.worker.poll_seconds
+                one = Everybody(*await stack.enter_async_context(served(db)), made, poll_seconds=poll)
             else:
                 one = made(await stack.enter_async_context(opened(db)))
             with _signals(one):
                 await (one.drain() if once else one.run())
 
     run(as_json, work())
+
+
+def _of_kinds(wanted: Sequence[str] | None, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
+    """Return the handlers of these kinds, all for None; only a reflector itself knows the name of its kind."""
+    known = ", ".join(sorted(handlers))
+    if unknown := [kind for kind in wanted or () if kind not in handlers]:
+        raise ConfigurationError(
+            f"--kinds: this worker cannot do {', '.join(unknown)}, only {known}",
+            options=tuple(sorted(handlers)),
+        )
+    return handlers if wanted is None else {kind: handlers[kind] for kind in handlers if kind in wanted}
 
 
 LOOK_SECONDS = 30.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -132,7 +132,7 @@ async def _look_after(one: _Done, storage: Handle, *, apply: bool, partitions: i
         return
     try:
         one.steps = await storage.migrations(partitions=partitions)
-        missing = sum(not step.applied and step.waits_for is None for step in one.steps)
+        missing = len(_missing(one.steps))
         if not apply or not missing:
             return
         with _progress(missing) as told:
@@ -176,40 +176,50 @@ _COLUMNS = (
 def _draw(screen: Screen, one: _Done, *, status: bool, dry_run: bool) -> None:
     """Write what was found or done in one store."""
     prefix = "" if one.shard is None else f"{one.shard}: "
-    steps = one.steps
-    missing = [step for step in steps or () if not step.applied and step.waits_for is None]
     if dry_run:
         if one.shard is not None:
             print(f"-- shard {one.shard}")
-        print("".join(step.script for step in missing) or "-- nothing to do", end="" if missing else "\n")
-    elif steps is None:
+        print(_script(one.steps or ()) or "-- nothing to do\n", end="")
+    elif one.steps is None:
         if one.error is None:
             screen.line(f"{prefix}this store has no schema: nothing to migrate")
     elif status:
-        if one.shard is not None:
-            screen.line(one.shard, "bold")
-        columns = _COLUMNS if any(step.waits_for for step in steps) else _COLUMNS[:-1]
-        screen.table(columns, [_row(step)[: len(columns)] for step in steps])
-        if missing:
-            screen.line(f"{len(missing)} to apply: acms migrate", "yellow")
-    elif one.applied:
-        screen.line(
-            f"{prefix}applied {', '.join(map(str, one.applied))}; the schema is at {_at(steps)}", "green"
-        )
-    elif one.error is None:
-        screen.line(f"{prefix}nothing to do: the schema is at {_at(steps)}", "green")
-    if steps is not None and not (dry_run or status):
-        for step in steps:
-            if step.waits_for is not None:
-                screen.line(f"{prefix}{step.version} waits for {step.waits_for}", "yellow")
+        _draw_status(screen, one.shard, one.steps)
+    else:
+        _draw_applied(screen, one, one.steps, prefix)
     if one.error is not None:
         if one.shard is not None:
             screen.line(f"{prefix}failed", "red")
         render.fail(one.error, False)
 
 
-def _at(steps: list[Migration]) -> int:
-    return max((step.version for step in steps if step.applied), default=0)
+def _draw_status(screen: Screen, shard: str | None, steps: Sequence[Migration]) -> None:
+    if shard is not None:
+        screen.line(shard, "bold")
+    columns = _COLUMNS if any(step.waits_for for step in steps) else _COLUMNS[:-1]
+    screen.table(columns, [_row(step)[: len(columns)] for step in steps])
+    if missing := _missing(steps):
+        screen.line(f"{len(missing)} to apply: acms migrate", "yellow")
+
+
+def _draw_applied(screen: Screen, one: _Done, steps: Sequence[Migration], prefix: str) -> None:
+    at = max((step.version for step in steps if step.applied), default=0)
+    if one.applied:
+        screen.line(f"{prefix}applied {', '.join(map(str, one.applied))}; the schema is at {at}", "green")
+    elif one.error is None:
+        screen.line(f"{prefix}nothing to do: the schema is at {at}", "green")
+    for step in steps:
+        if step.waits_for is not None:
+            screen.line(f"{prefix}{step.version} waits for {step.waits_for}", "yellow")
+
+
+def _missing(steps: Sequence[Migration]) -> list[Migration]:
+    """Return the steps that can be applied now."""
+    return [step for step in steps if not step.applied and step.waits_for is None]
+
+
+def _script(steps: Sequence[Migration]) -> str:
+    return "".join(step.script for step in _missing(steps))
 
 
 def _row(step: Migration) -> list[str]:
@@ -239,7 +249,7 @@ def _plain(one: _Done, *, sql: bool) -> dict[str, Any]:
         "applied": one.applied,
     }
     if sql:
-        written["sql"] = "".join(s.script for s in steps if not s.applied and s.waits_for is None)
+        written["sql"] = _script(steps)
     if one.error is not None:
         written["error"] = {
             "code": one.error.code,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -30,6 +30,9 @@ from acms.prompt.replay import shown as messages_of
 from acms.prompt_types import PromptMessage
 from acms.results import Verdict
 from acms.storage.files import create
+
+if TYPE_CHECKING:
+    from acms.prompt.render import Rendered
 
 FORMAT = 1
 """Version of the file that `--save` writes."""
@@ -120,43 +123,50 @@ def render_prompt(
             kept = Kept(session, manifest, found.payload, await messages_of(manifest, view.storage))
         if save is not None:
             _save(save, kept)
-        screen = Screen(as_json)
-        value = {
-            "session": session,
-            "query": query,
-            "tokens": found.tokens,
-            "budget": budget,
-            "cache": found.cache,
-            "warnings": found.warnings,
-            "payload": found.payload,
-            "manifest": manifest.to_json(),
-        }
-
-        def draw() -> None:
-            stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
-            line, what = stable, "what is above stays the same next time"
-            if earlier is not None:
-                line = _shared(earlier.messages, manifest.messages)
-                what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
-            rows = _rows(kept)
-            screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
-            screen.line(
-                f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
-                f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
-                "dim",
-            )
-            for step in found.steps:
-                screen.line(
-                    f"{step.strategy} {step.path}: {_count(step.before)} → {_count(step.after)} tokens", "dim"
-                )
-            if manifest.redactions:
-                screen.line(_redacted(manifest), "dim")
-            for warning in found.warnings:
-                screen.line(f"warning: {warning}", "yellow")
-
-        screen.show(value, draw)
+        _show(Screen(as_json), kept, found, query=query, budget=budget, earlier=earlier)
 
     run(as_json, work())
+
+
+def _show(
+    screen: Screen, kept: Kept, found: Rendered, *, query: str | None, budget: int, earlier: Manifest | None
+) -> None:
+    """Write a prompt that was rendered, for people or as JSON."""
+    value = {
+        "session": kept.name,
+        "query": query,
+        "tokens": found.tokens,
+        "budget": budget,
+        "cache": found.cache,
+        "warnings": found.warnings,
+        "payload": found.payload,
+        "manifest": kept.manifest.to_json(),
+    }
+    screen.show(value, lambda: _draw(screen, kept, found, budget, earlier))
+
+
+def _draw(screen: Screen, kept: Kept, found: Rendered, budget: int, earlier: Manifest | None) -> None:
+    """Write the messages of a prompt, with a line where what can be cached ends, and what it cost."""
+    manifest = kept.manifest
+    stable = next((at for at, one in enumerate(manifest.messages) if one.moves), len(kept.messages))
+    line, what = stable, "what is above stays the same next time"
+    if earlier is not None:
+        line = _shared(earlier.messages, manifest.messages)
+        what = f"{found.cache.predicted_tokens} tokens are cached: {found.cache.reason}"
+    rows = _rows(kept)
+    screen.table(SHOWN, [*rows[:line], ["", "", "", "", "", f"── {what} ──"], *rows[line:]])
+    screen.line(
+        f"{_many(len(kept.messages))}, {_count(manifest.upper_bound)} of {_count(budget)} tokens "
+        f"({found.tokens.exactness.value}), {manifest.codec} {manifest.model}{_versions(manifest)}",
+        "dim",
+    )
+    for step in found.steps:
+        screen.line(
+            f"{step.strategy} {step.path}: {_count(step.before)} → {_count(step.after)} tokens", "dim"
+        )
+    if manifest.redactions:
+        screen.line(_redacted(manifest), "dim")
+    render.warn(screen, found.warnings)
 
 
 @prompt.command("diff", epilog="Example:  acms prompt diff monday.json tuesday.json")

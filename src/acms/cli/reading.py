@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,7 @@ from acms.cli.render import Column, Screen
 from acms.log.in_force import preview
 from acms.log.read import PROFILE
 from acms.log.validation import NAMESPACE
+from acms.results import ContextItems, Ledger, Verdict
 
 LEFT_OUT = 10
 """Rejected candidates that `recall --why` shows."""
@@ -64,7 +66,6 @@ def recall(
         async with looking(db, namespace, session, at) as view:
             items = await view.recall(query, token_budget=budget, min_relevance=min_relevance, scope=scope)
         ranks = {item.id: rank for rank, item in render.ranked(items)}
-        rejected = [verdict for verdict in items.ledger if not verdict.included]
         value: dict[str, Any] = {
             "session": session,
             "query": query,
@@ -77,37 +78,49 @@ def recall(
             "items": [render.item_json(item, ranks[item.id]) for item in items],
             "warnings": items.ledger.warnings,
         }
+        verdicts, rejected = _verdicts(items)
         if why:
-            value["ledger"] = [verdict for verdict in items.ledger if verdict.included] + rejected[:LEFT_OUT]
-            value["left_out"] = len(rejected)
+            value |= {"ledger": verdicts, "left_out": rejected}
         screen = Screen(as_json)
 
         def draw() -> None:
-            if full:
-                for rank, item in render.ranked(items):
-                    heading = (
-                        f"{rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
-                    )
-                    render.block(screen, f"{heading} {render.speaker(item)}", item.content)
-            else:
-                screen.table(
-                    render.RANKED, [render.ranked_row(rank, item) for rank, item in render.ranked(items)]
-                )
-            screen.line(
-                f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}", "dim"
-            )
+            _draw_ranked(screen, items, full=full)
+            _count(screen, items)
             if why:
-                screen.title("Why")
-                screen.line(f"{items.ledger.certainty}")
-                screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in value["ledger"]])
-                if len(rejected) > LEFT_OUT:
-                    screen.line(f"{len(rejected) - LEFT_OUT} more were left out", "dim")
-            for warning in items.ledger.warnings:
-                screen.line(f"warning: {warning}", "yellow")
+                _draw_why(screen, items.ledger, verdicts, rejected)
+            render.warn(screen, items.ledger.warnings)
 
         screen.show(value, draw)
 
     run(as_json, work())
+
+
+def _verdicts(items: ContextItems) -> tuple[list[Verdict], int]:
+    """Return the verdicts that `--why` shows, and how many candidates were left out altogether."""
+    rejected = [verdict for verdict in items.ledger if not verdict.included]
+    return [verdict for verdict in items.ledger if verdict.included] + rejected[:LEFT_OUT], len(rejected)
+
+
+def _draw_ranked(screen: Screen, items: ContextItems, *, full: bool) -> None:
+    found = render.ranked(items)
+    if not full:
+        screen.table(render.RANKED, [render.ranked_row(rank, item) for rank, item in found])
+    for rank, item in found if full else ():
+        heading = f"{rank}. {item.score:.2f} v{item.version} {item.source} {item.token_count} tokens"
+        render.block(screen, f"{heading} {render.speaker(item)}", item.content)
+
+
+def _draw_why(screen: Screen, ledger: Ledger, verdicts: Sequence[Verdict], rejected: int) -> None:
+    screen.title("Why")
+    screen.line(f"{ledger.certainty}")
+    screen.table(render.LEDGER, [render.verdict_row(verdict) for verdict in verdicts])
+    if rejected > LEFT_OUT:
+        screen.line(f"{rejected - LEFT_OUT} more were left out", "dim")
+
+
+def _count(screen: Screen, items: ContextItems) -> None:
+    said = f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}"
+    screen.line(said, "dim")
 
 
 @app.command(epilog='Example:  acms messages user_123 "write the migration plan" --budget 6000')
@@ -178,11 +191,8 @@ def window(
                     render.block(screen, heading, item.content)
             else:
                 screen.table(render.WINDOWED, [render.windowed_row(item) for item in items])
-            screen.line(
-                f"{len(items)} items, {items.tokens} of {items.budget} tokens, log at v{items.version}", "dim"
-            )
-            for warning in items.ledger.warnings:
-                screen.line(f"warning: {warning}", "yellow")
+            _count(screen, items)
+            render.warn(screen, items.ledger.warnings)
 
         screen.show(value, draw)
 

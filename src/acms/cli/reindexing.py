@@ -12,7 +12,7 @@ from acms.cli.base import AsJson, Db, Namespace, app, known, opened, run
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.ports import Embedder, StorageBackend
-from acms.recall.reindex import reindex
+from acms.recall.reindex import Reindexed, reindex
 
 
 def _embedder(name: str | None) -> str | None:
@@ -74,21 +74,21 @@ def reindex_(
             finally:
                 await place.aclose()
         screen = Screen(as_json)
-
-        def draw() -> None:
-            screen.line(
-                f"{done.contexts} sessions, {done.entries:,} entries: {done.cards:,} cards and {done.vectors:,} vectors"
-                " were made"
-            )
-            if chroma is not None:
-                screen.line(
-                    f"{done.moved:,} vectors moved to Chroma, {done.pruned:,} of erased entries deleted there"
-                )
-            if done.left:
-                screen.line(f"{done.left:,} entries were refused by the embedder", "red")
-
         value: dict[str, Any] = {"session": session, **asdict(done)}
-        screen.show(value, draw)
+        screen.show(value, lambda: _draw(screen, done, moved=chroma is not None))
         return 1 if done.left else 0
 
     run(as_json, work())
+
+
+def _draw(screen: Screen, done: Reindexed, *, moved: bool) -> None:
+    screen.line(
+        f"{done.contexts} sessions, {done.entries:,} entries: {done.cards:,} cards and {done.vectors:,} vectors"
+        " were made"
+    )
+    if moved:
+        screen.line(
+            f"{done.moved:,} vectors moved to Chroma, {done.pruned:,} of erased entries deleted there"
+        )
+    if done.left:
+        screen.line(f"{done.left:,} entries were refused by the embedder", "red")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
@@ -201,6 +201,12 @@ def ranked_row(rank: int, item: ContextItem) -> list[str]:
         speaker(item),
     ]
     return [*row, said(item)]
+
+
+def warn(screen: Screen, warnings: Iterable[str]) -> None:
+    """Write each warning as a line of its own."""
+    for warning in warnings:
+        screen.line(f"warning: {warning}", "yellow")
 
 
 WINDOWED = (

@@ -7,9 +7,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,11 @@ from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.observability.logging import JSONFormatter
 from acms.storage.files import create_folder
+
+if TYPE_CHECKING:
+    from uvicorn import Server
+
+    from acms.server import App
 
 
 @app.command(epilog="Example:  acms serve --port 8000")
@@ -57,26 +62,19 @@ def serve(
 
     async def work() -> None:
         try:
-            import uvicorn
+            from uvicorn import Config, Server
         except ImportError:
             raise MissingExtraError("server", "uvicorn") from None
         from acms.server import ServerConfig, create_app
-        from acms.server.config import loopback
         from acms.server.listen import bounded
 
-        wanted = auth or ("off" if loopback(host) else "required")
-        if wanted not in ("required", "off"):
-            raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
+        wanted = _auth(auth, host)
         if db is None:
             create_folder(data_file().parent)
         if log_requests:
             _log()
         config = ServerConfig(
-            auth="off" if wanted == "off" else "required",
-            host=host,
-            hosts=tuple(names or ()),
-            origins=tuple(origins or ()),
-            works=works,
+            auth=wanted, host=host, hosts=tuple(names or ()), origins=tuple(origins or ()), works=works
         )
         async with AsyncExitStack() as stack:
             found = None
@@ -85,30 +83,44 @@ def serve(
             made = create_app(
                 db or file_url(data_file()), config, engine=ACMSConfig.from_env(), reflector=found
             )
-            listening = _listen(host, port)
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    made,
-                    log_config=None,
-                    log_level="error",  # else any stranger's garbage is a line on stderr
-                    access_log=False,
-                    server_header=False,
-                    proxy_headers=False,
-                    lifespan="off",  # it is started and stopped here, where its errors can be told
-                    ws="none",
-                    http=bounded(),
-                    timeout_graceful_shutdown=int(config.grace_seconds),
-                )
-            )
-            with _signals():
-                await made.start()
-                try:
-                    _announce(listening.getsockname(), config.auth, as_json)
-                    await server.serve(sockets=[listening])
-                finally:
-                    await made.stop()
+            grace = int(config.grace_seconds)
+            server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
+            await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, as_json))
 
     run(as_json, work())
+
+
+async def _serve(
+    made: App, server: Server, listening: socket.socket, announce: Callable[[tuple[str, int]], None]
+) -> None:
+    with _signals():
+        await made.start()
+        try:
+            announce(listening.getsockname())
+            await server.serve(sockets=[listening])
+        finally:
+            await made.stop()
+
+
+def _auth(given: str | None, host: str) -> Literal["required", "off"]:
+    """Return whether a key is needed: as it was given, or by who can reach the host."""
+    from acms.server.config import loopback
+
+    wanted = given or ("off" if loopback(host) else "required")
+    if wanted not in ("required", "off"):
+        raise ConfigurationError(f"--auth is required or off, not {wanted!r}")
+    return "off" if wanted == "off" else "required"
+
+
+_UVICORN: dict[str, Any] = {
+    "log_config": None,
+    "log_level": "error",  # else any stranger's garbage is a line on stderr
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "lifespan": "off",  # it is started and stopped here, where its errors can be told
+    "ws": "none",
+}
 
 
 def _announce(at: tuple[str, int], auth: str, as_json: bool) -> None:
