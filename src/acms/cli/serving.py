@@ -69,6 +69,7 @@ def serve(
         from acms.server.listen import bounded
 
         wanted = _auth(auth, host)
+        store = db or file_url(data_file())
         if db is None:
             create_folder(data_file().parent)
         if log_requests:
@@ -80,9 +81,7 @@ def serve(
             found = None
             if reflector is not None:
                 found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-            made = create_app(
-                db or file_url(data_file()), config, engine=ACMSConfig.from_env(), reflector=found
-            )
+            made = create_app(store, config, engine=ACMSConfig.from_env(), reflector=found)
             grace = int(config.grace_seconds)
             server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
             await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, as_json))

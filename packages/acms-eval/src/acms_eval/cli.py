@@ -6,8 +6,8 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from acms_eval.report import Document, Section, Table
     from acms_eval.retrieval import Progress, RetrievalReport
     from acms_eval.suite import LineUp, Suite
+
+    _Measured = tuple[Document, dict[str, Any], dict[str, str] | None]
 
 JUDGE_KEY = "ACMS_JUDGE_KEY"
 _SEEDS = (0,)
@@ -86,6 +88,63 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", metavar="FOLDER", file_okay=False, help="Keep vectors here for the next run."),
 ]
+Data = Annotated[
+    list[Path],
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        exists=True,
+        help="Real conversations: a file, a folder, a folder of folders. Without it: scenarios.",
+    ),
+]
+Scenarios = Annotated[
+    list[str],
+    typer.Option("--scenario", metavar="NAME", help="Only this one, or these; see acms eval scenarios."),
+]
+Turns = Annotated[
+    int | None, typer.Option("--turns", min=12, metavar="N", help="Messages of a scenario; 200.")
+]
+Budget = Annotated[
+    int | None,
+    typer.Option("--budget", min=1, metavar="N", help="Tokens to recall; default: the scenario's own."),
+]
+Reflects = Annotated[
+    str,
+    typer.Option("--reflector", metavar="NAME", callback=_reflector, help="none, or offline: facts too."),
+]
+Every = Annotated[
+    int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
+]
+Evidence = Annotated[
+    bool, typer.Option("--evidence", help="With --data: also recall within each budget, for real.")
+]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="With --data: the retrieval.json of another run, to compare margins with.",
+    ),
+]
+JudgeUrl = Annotated[
+    str | None,
+    typer.Option("--judge", metavar="URL", help="A model server that rates what was recalled."),
+]
+JudgeModel = Annotated[
+    str | None, typer.Option("--judge-model", metavar="MODEL", help="The model that rates.")
+]
+AnswerModel = Annotated[
+    str | None,
+    typer.Option(
+        "--answer-model", metavar="MODEL", help="This one answers first, and its answers are rated."
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FOLDER", file_okay=False, help="Write a report there too."),
+]
 
 
 # ── run ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,68 +152,23 @@ Cache = Annotated[
 
 @evaluating.command("run", epilog="Example:  acms eval run --data ../locomo --report out/")
 def run_(
-    data: Annotated[
-        list[Path],
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            exists=True,
-            help="Real conversations: a file, a folder, a folder of folders. Without it: scenarios.",
-        ),
-    ] = [],
-    scenario: Annotated[
-        list[str],
-        typer.Option("--scenario", metavar="NAME", help="Only this one, or these; see acms eval scenarios."),
-    ] = [],
-    turns: Annotated[
-        int | None, typer.Option("--turns", min=12, metavar="N", help="Messages of a scenario; 200.")
-    ] = None,
+    data: Data = [],
+    scenario: Scenarios = [],
+    turns: Turns = None,
     seed: Seeds = [0],
     words: Words = None,
-    budget: Annotated[
-        int | None,
-        typer.Option("--budget", min=1, metavar="N", help="Tokens to recall; default: the scenario's own."),
-    ] = None,
+    budget: Budget = None,
     embedder: Embedders = ["none"],
-    reflector: Annotated[
-        str,
-        typer.Option("--reflector", metavar="NAME", callback=_reflector, help="none, or offline: facts too."),
-    ] = "none",
+    reflector: Reflects = "none",
     system: Systems = [],
     cache: Cache = None,
-    every: Annotated[
-        int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
-    ] = 1,
-    evidence: Annotated[
-        bool, typer.Option("--evidence", help="With --data: also recall within each budget, for real.")
-    ] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="With --data: the retrieval.json of another run, to compare margins with.",
-        ),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option("--judge", metavar="URL", help="A model server that rates what was recalled."),
-    ] = None,
-    judge_model: Annotated[
-        str | None, typer.Option("--judge-model", metavar="MODEL", help="The model that rates.")
-    ] = None,
-    answer_model: Annotated[
-        str | None,
-        typer.Option(
-            "--answer-model", metavar="MODEL", help="This one answers first, and its answers are rated."
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FOLDER", file_okay=False, help="Write a report there too."),
-    ] = None,
+    every: Every = 1,
+    evidence: Evidence = False,
+    against: Against = None,
+    judge: JudgeUrl = None,
+    judge_model: JudgeModel = None,
+    answer_model: AnswerModel = None,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure ACMS beside simpler ways and other packages, on scenarios or on real conversations.
@@ -164,11 +178,9 @@ def run_(
     its key comes from ACMS_JUDGE_KEY.
     """
     only = {"--scenario": scenario, "--turns": turns, "--words": words, "--budget": budget, "--judge": judge}
-    wrong = [name for name, value in only.items() if value] if data else []
     if not data:
-        given = {"--every": every > 1, "--evidence": evidence, "--against": against}
-        wrong = [name for name, value in given.items() if value]
-    if wrong:
+        only = {"--every": every > 1, "--evidence": evidence, "--against": against}
+    if wrong := [name for name, value in only.items() if value]:
         about = "scenarios" if data else "--data"
         raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
     _known_scenarios(scenario)
@@ -176,62 +188,124 @@ def run_(
         raise typer.BadParameter(
             "--judge needs --judge-model, and neither stands alone", param_hint="--judge"
         )
+    settings = {"embedder": ", ".join(embedder), "reflector": reflector, "seed": ", ".join(map(str, seed))}
 
     async def work() -> None:
-        from acms_eval import report as reports
-        from acms_eval import sections
-
-        compared = None if against is None else _compared(against)
-        if report is not None:
-            _made(report)
-        async with AsyncExitStack() as stack:
-            line_up = await stack.enter_async_context(_line_up(embedder, cache, system, reflector))
-            settings = {
-                "embedder": ", ".join(embedder),
-                "reflector": reflector,
-                "seed": ", ".join(map(str, seed)),
-                **({"every": str(every)} if data else {}),
-            }
-            tell = stack.enter_context(_watching())
-            raw = ""
-            if data:
-                found = await _retrieve(data, line_up, every, evidence, seed[0], settings, tell)
-                document = reports.Document(
-                    title="Recall on real conversations",
-                    text=("How well each system finds the messages that answer a question.",),
-                    settings=settings,
-                    sections=sections.retrieval(found, against=compared),
-                    left_out=line_up.left_out,
-                )
-                value: dict[str, Any] = _retrieval_json(found)
-                raw = found.to_json() + "\n"
-            else:
-                suite = await _suite(line_up, scenario, turns, seed, words, budget, bool(judge), tell)
-                judgements: dict[str, Judgement] = {}
-                if judge is not None and judge_model is not None:
-                    judgements = await _judged(suite, judge, judge_model, answer_model, tell)
-                shown = sections.scenarios(suite, seed=seed[0])
-                document = reports.Document(
-                    title="Recall in scenarios",
-                    text=("What each system knows when it is asked, of what was said in passing.",),
-                    settings={
-                        **settings,
-                        "turns": str(turns or _TURNS),
-                        "budget": "each scenario's own" if budget is None else str(budget),
-                        "words": "those of ACMS" if words is None else words.name,
-                    },
-                    sections=(*shown, *([sections.judged(judgements)] if judgements else [])),
-                    times=(sections.timed(suite),),
-                    left_out=line_up.left_out,
-                )
-                value = _suite_json(suite, judgements)
-        written: list[Path] = []
-        if report is not None:
-            written = document.write(report, {"retrieval.json": raw} if raw else None)
-        value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
-        _show(Screen(as_json), document, value, written)
+        if data:
+            compared = None if against is None else _compared(against)
+            measure = _Conversations(data, every, evidence, compared, seed[0], settings)
+        else:
+            judging = None if judge is None or judge_model is None else (judge, judge_model, answer_model)
+            measure = _Scenarios(scenario, turns, seed, words, budget, judging, settings)
+        opened = _line_up(embedder, cache, system, reflector)
+        await _measured(measure, opened, report, Screen(as_json))
 
     run(as_json, work())
+
+
+async def _measured(
+    measure: _Conversations | _Scenarios,
+    opened: AbstractAsyncContextManager[LineUp],
+    report: Path | None,
+    screen: Screen,
+) -> None:
+    """Measure, write the report that is wanted, and show what was found."""
+    if report is not None:
+        _made(report)
+    async with AsyncExitStack() as stack:
+        line_up = await stack.enter_async_context(opened)
+        document, value, files = await measure.run(line_up, stack.enter_context(_watching()))
+    written = [] if report is None else document.write(report, files)
+    value |= {"settings": dict(document.settings), "left_out": dict(document.left_out)}
+    _show(screen, document, value, written)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversations:
+    """A measurement on real conversations."""
+
+    paths: Sequence[Path]
+    every: int
+    evidence: bool
+    against: RetrievalReport | None
+    seed: int
+    settings: dict[str, str]
+
+    async def run(self, line_up: LineUp, tell: Told) -> _Measured:
+        """Ask all questions; return the report, its figures, and the file that goes beside it."""
+        from acms_eval import sections
+        from acms_eval.datasets import read
+        from acms_eval.report import Document
+        from acms_eval.retrieval import evaluate
+
+        def told(progress: Progress) -> None:
+            at = f"{progress.dataset} {progress.conversation}: {progress.system}"
+            tell(at, progress.done, progress.of)
+
+        settings = {**self.settings, "every": str(self.every)}
+        found = await evaluate(
+            chain.from_iterable(map(read, self.paths)),
+            line_up.systems,
+            evidence=self.evidence,
+            every=dict.fromkeys(line_up.systems, self.every),
+            left_out=line_up.left_out,
+            settings=settings,
+            seed=self.seed,
+            progress=told,
+        )
+        document = Document(
+            title="Recall on real conversations",
+            text=("How well each system finds the messages that answer a question.",),
+            settings=settings,
+            sections=sections.retrieval(found, against=self.against),
+            left_out=line_up.left_out,
+        )
+        return document, _retrieval_json(found), {"retrieval.json": found.to_json() + "\n"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scenarios:
+    """A measurement in scenarios."""
+
+    names: Sequence[str]
+    turns: int | None
+    seeds: Sequence[int]
+    words: Path | None
+    budget: int | None
+    #: The address of the model that rates, its name, and the name of the one that answers first.
+    judging: tuple[str, str, str | None] | None
+    settings: dict[str, str]
+
+    async def run(self, line_up: LineUp, tell: Told) -> _Measured:
+        """Tell all scenarios, have the answers rated where that is wanted; return the report and its figures."""
+        from acms_eval import SCENARIOS, phrases, sections
+        from acms_eval.report import Document
+        from acms_eval.suite import through
+
+        said = None if self.words is None else phrases(self.words)
+        scenarios = [
+            SCENARIOS[name](turns=self.turns or _TURNS, seed=seed, phrases=said)
+            for name in (self.names or SCENARIOS)
+            for seed in dict.fromkeys(self.seeds)
+        ]
+        keep = self.judging is not None and bool(self.judging[0])
+        suite = await through(scenarios, line_up.systems, token_budget=self.budget, keep=keep, progress=tell)
+        judgements = {} if self.judging is None else await _judged(suite, *self.judging, tell)
+        shown = sections.scenarios(suite, seed=self.seeds[0])
+        document = Document(
+            title="Recall in scenarios",
+            text=("What each system knows when it is asked, of what was said in passing.",),
+            settings={
+                **self.settings,
+                "turns": str(self.turns or _TURNS),
+                "budget": "each scenario's own" if self.budget is None else str(self.budget),
+                "words": "those of ACMS" if self.words is None else self.words.name,
+            },
+            sections=(*shown, *([sections.judged(judgements)] if judgements else [])),
+            times=(sections.timed(suite),),
+            left_out=line_up.left_out,
+        )
+        return document, _suite_json(suite, judgements), None
 
 
 def _known_scenarios(names: Sequence[str]) -> None:
@@ -291,28 +365,6 @@ async def _line_up(
         yield opened
 
 
-async def _suite(
-    line_up: LineUp,
-    names: Sequence[str],
-    turns: int | None,
-    seeds: Sequence[int],
-    words: Path | None,
-    budget: int | None,
-    keep: bool,
-    tell: Told,
-) -> Suite:
-    from acms_eval import SCENARIOS, phrases
-    from acms_eval.suite import through
-
-    said = None if words is None else phrases(words)
-    scenarios = [
-        SCENARIOS[name](turns=turns or _TURNS, seed=seed, phrases=said)
-        for name in (names or SCENARIOS)
-        for seed in dict.fromkeys(seeds)
-    ]
-    return await through(scenarios, line_up.systems, token_budget=budget, keep=keep, progress=tell)
-
-
 async def _judged(
     suite: Suite, url: str, model: str, answers_with: str | None, tell: Told
 ) -> dict[str, Judgement]:
@@ -328,34 +380,6 @@ async def _judged(
 
             found[system] = await judge.judge(answers, told)
         return found
-
-
-async def _retrieve(
-    paths: Sequence[Path],
-    line_up: LineUp,
-    every: int,
-    evidence: bool,
-    seed: int,
-    settings: dict[str, str],
-    tell: Told,
-) -> RetrievalReport:
-    from acms_eval.datasets import read
-    from acms_eval.retrieval import evaluate
-
-    def told(progress: Progress) -> None:
-        at = f"{progress.dataset} {progress.conversation}: {progress.system}"
-        tell(at, progress.done, progress.of)
-
-    return await evaluate(
-        chain.from_iterable(map(read, paths)),
-        line_up.systems,
-        evidence=evidence,
-        every=dict.fromkeys(line_up.systems, every),
-        left_out=line_up.left_out,
-        settings=settings,
-        seed=seed,
-        progress=told,
-    )
 
 
 def _made(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from acms.branches.importers import Turn, read_document
 from acms.errors import ValidationError
@@ -133,62 +133,72 @@ def _conversations(file: Path, *, alone: bool) -> Iterator[Conversation]:
 
 def _records(file: Path) -> Generator[Any]:
     """Yield the items of a list one by one, or the one document there is; only one item is held at a time."""
-    decoder = json.JSONDecoder()
-    text, at, lines, listed = "", 0, 0, None
     with _opened(file) as source:
-
-        def more(size: int) -> bool:
-            nonlocal text, at, lines
-            try:
-                block = source.read(size)
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValidationError(f"cannot be read: {error}", field=file.name) from error
-            lines += text.count("\n", 0, at)
-            text, at = text[at:] + block, 0
-            return bool(block)
-
-        def blank(skipped: str = " \t\r\n") -> bool:
-            """Go to what comes next; False at the end of the file."""
-            nonlocal at
-            while True:
-                while at < len(text) and text[at] in skipped:
-                    at += 1
-                if at < len(text):
-                    return True
-                if not more(_BLOCK):
-                    return False
-
-        if not blank():
+        text = _Blocks(source, file.name)
+        if not text.ahead():
             raise ValidationError("is empty", field=file.name, options=KNOWN)
-        listed = text[at] == "["
-        at += listed
-        while blank(" \t\r\n," if listed else " \t\r\n"):
-            if listed and text[at] == "]":
+        if listed := text.ahead() == "[":
+            text.at += 1
+        while found := text.ahead(" \t\r\n," if listed else " \t\r\n"):
+            if listed and found == "]":
                 return
-            size = _BLOCK
-            while True:
-                try:
-                    item, end = decoder.raw_decode(text, at)
-                    length = end - at
-                    if end < len(text) or not more(size):  # a number may go on in the next block
-                        break
-                except (json.JSONDecodeError, RecursionError) as error:
-                    if isinstance(error, RecursionError) or not more(size):
-                        line = lines + text.count("\n", 0, getattr(error, "pos", at)) + 1
-                        reason = getattr(error, "msg", "nested too deeply")
-                        raise ValidationError(
-                            f"is not JSON: {reason}", field=f"{file.name}:{line}"
-                        ) from error
-                size *= 2
-            at += length
-            yield item
+            yield text.item()
         if listed:
-            raise ValidationError(
-                "is not JSON: the list has no end", field=f"{file.name}:{lines + text.count(chr(10)) + 1}"
-            )
+            raise text.wrong("the list has no end", len(text.text))
 
 
-def _opened(file: Path) -> Any:
+class _Blocks:
+    """JSON in a file that is read block by block; what was read is forgotten."""
+
+    def __init__(self, source: TextIO, name: str) -> None:
+        self.text, self.at = "", 0
+        self._source, self._name = source, name
+        self._lines = 0
+        self._decode = json.JSONDecoder().raw_decode
+
+    def ahead(self, skipped: str = " \t\r\n") -> str:
+        """Go to what comes next, and return its first character; nothing at the end of the file."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in skipped:
+                self.at += 1
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self._more(_BLOCK):
+                return ""
+
+    def item(self) -> Any:
+        """Read the value that stands here."""
+        size = _BLOCK
+        while True:
+            try:
+                item, end = self._decode(self.text, self.at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                if isinstance(error, RecursionError) or not self._more(size):
+                    reason = getattr(error, "msg", "nested too deeply")
+                    raise self.wrong(reason, getattr(error, "pos", self.at)) from error
+            else:
+                length = end - self.at
+                if end < len(self.text) or not self._more(size):  # a number may go on in the next block
+                    self.at += length
+                    return item
+            size *= 2
+
+    def wrong(self, reason: str, at: int) -> ValidationError:
+        """Return the error for a place in the text."""
+        line = self._lines + self.text.count("\n", 0, at) + 1
+        return ValidationError(f"is not JSON: {reason}", field=f"{self._name}:{line}")
+
+    def _more(self, size: int) -> bool:
+        try:
+            block = self._source.read(size)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValidationError(f"cannot be read: {error}", field=self._name) from error
+        self._lines += self.text.count("\n", 0, self.at)
+        self.text, self.at = self.text[self.at :] + block, 0
+        return bool(block)
+
+
+def _opened(file: Path) -> TextIO:
     try:
         return file.open(encoding="utf-8-sig")
     except OSError as error:

@@ -191,28 +191,10 @@ async def evaluate(
         lines = costs(conversation)
         for name, opened in list(running.items()):
             step = (every or {}).get(name, 1)
-
-            def tell(done: int, system: str = name, at: Conversation = conversation) -> None:
-                if progress is not None:
-                    progress(
-                        Progress(
-                            dataset=at.dataset,
-                            conversation=at.name,
-                            system=system,
-                            done=done,
-                            of=len(at.questions),
-                        )
-                    )
-
+            asked = range(-known.questions % step, len(questions), step)
             try:
                 async with opened() as system:
-                    tell(0)
-                    for said in conversation.said:
-                        await system.tell(said)
-                    await system.settle()
-                    for place in range(-known.questions % step, len(questions), step):
-                        rows.append(await _ask(system, name, conversation, place, lines, evidence))
-                        tell(place + 1)
+                    rows += await _examine(system, name, conversation, asked, lines, evidence, progress)
             except ProviderError as error:
                 del running[name]
                 missing[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
@@ -225,6 +207,33 @@ async def evaluate(
         seed=seed,
         rounds=rounds,
     )
+
+
+async def _examine(
+    system: System,
+    name: str,
+    conversation: Conversation,
+    asked: Iterable[int],
+    lines: Sequence[int],
+    evidence: bool,
+    progress: Callable[[Progress], None] | None,
+) -> list[Asked]:
+    """Tell a system a conversation, and ask it the questions at these places."""
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            dataset, at, of = conversation.dataset, conversation.name, len(conversation.questions)
+            progress(Progress(dataset=dataset, conversation=at, system=name, done=done, of=of))
+
+    tell(0)
+    for said in conversation.said:
+        await system.tell(said)
+    await system.settle()
+    rows: list[Asked] = []
+    for place in asked:
+        rows.append(await _ask(system, name, conversation, place, lines, evidence))
+        tell(place + 1)
+    return rows
 
 
 async def _ask(
