@@ -34,12 +34,14 @@ from hypothesis import Phase
 from acms.log import in_force
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, cached
-from acms.storage.memory import erase as memory_erase
 from acms.storage.memory import jobs
 from acms.storage.memory import store as memory
 from acms.storage.postgres.store import PostgresStorage
-from acms.storage.sqlite import erase as sqlite_erase
-from acms.storage.sqlite import file
+from acms.storage.reading import Read
+from acms.storage.sqlite import append as sqlite_append
+from acms.storage.sqlite import contexts as sqlite_contexts
+from acms.storage.sqlite import derived as sqlite_derived
+from acms.storage.sqlite import queue, tables
 from acms.storage.sqlite import store as sqlite
 from acms.testing import ManualClock, StorageBackendTests, run_story
 from tests.servers.postgres import Databases, Server
@@ -155,13 +157,13 @@ FAULTS = [
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(file.SQLiteFile, "_attempt",
+        code(queue.WriteQueue, "_attempt",
              ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
         "a refused operation is not undone", "sqlite",
-        code(file.SQLiteFile, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        code(queue.WriteQueue, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
@@ -180,7 +182,7 @@ FAULTS = [
     ),
     Fault(
         "a deleted context can be read", "sqlite",
-        code(sqlite_erase.SQLiteErase, "_head", ("deleted_at is not None and not deleted", "False")),
+        code(tables.Tables, "log", ("deleted_at is not None and not deleted", "False")),
         "test_a_deleted_context_is_hidden_from_every_read_and_append",
     ),
     Fault(
@@ -194,7 +196,7 @@ FAULTS = [
     ),
     Fault(
         "replacements of the future are in force", "memory",
-        code(memory.MemoryStorage, "read", ("if at is not None:", "if at is not None and not replacing:")),
+        code(Read, "last", ("if self.at is not None:", "if self.at is not None and not self.replacing:")),
         "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
     ),
     Fault(
@@ -211,7 +213,7 @@ FAULTS = [
         "test_erasing_also_deletes_keys_derived_rows_and_job_payloads",
     ),
     Fault(
-        "an erasure raises no epoch", "memory", code(memory_erase.MemoryErase, "blank", (".epoch += 1", ".epoch += 0")),
+        "an erasure raises no epoch", "memory", code(memory.MemoryStorage, "blank", (".epoch += 1", ".epoch += 0")),
         "test_an_erasure_is_seen_in_every_fork_and_raises_one_epoch",
     ),
     Fault(
@@ -239,7 +241,7 @@ FAULTS = [
     ),
     Fault(
         "missing takes a block that is nearly covered for covered", "sqlite",
-        code(sqlite.SQLiteStorage, "missing", ("<= block[3] - low:", "< block[3] - low:")),
+        code(sqlite_derived.DerivedRows, "missing", ("<= block[3] - low:", "< block[3] - low:")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(
@@ -281,7 +283,7 @@ FAULTS = [
     ),
     Fault(
         "restoring forgets the keys", "sqlite",
-        code(sqlite.SQLiteStorage, "_restore_batch", ("if entry.key is not None:", "if False:")),
+        code(sqlite_append.Appender, "restore", ("if entry.key is not None:", "if False:")),
         "test_a_restored_log_is_the_same_log",
     ),
     Fault(
@@ -309,7 +311,7 @@ FAULTS = [
     ),
     Fault(
         "a fork of the newest version misses it", "sqlite",
-        code(sqlite.SQLiteStorage, "_forked", ("head.version if fork is None", "head.version - 1 if fork is None")),
+        code(sqlite_contexts.Contexts, "_forked", ("head.version if fork is None", "head.version - 1 if fork is None")),
         "test_t12_a_fork_during_appends_is_a_snapshot",
     ),
     Fault(
@@ -332,12 +334,12 @@ FAULTS = [
     ),
     Fault(
         "names of jobs are ignored", "memory",
-        code(jobs.MemoryJobs, "_twin", ("job.dedupe == dedupe", "False")),
+        code(jobs.JobQueue, "_twin", ("job.dedupe == dedupe", "False")),
         "test_a_job_is_enqueued_with_its_append_and_once_per_name",
     ),
     Fault(
         "what is done is settled again", "memory",
-        code(jobs.MemoryJobs, "settle",
+        code(jobs.JobQueue, "settle",
              ("(job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE",
               "job.attempt != lease.attempt")),
         "test_what_is_done_is_neither_settled_again_nor_retried",

@@ -180,7 +180,7 @@ async def test_a_change_that_others_always_forestall_is_given_up(monkeypatch):
             await self.set(key, "another was first")
             return found
 
-    monkeypatch.setattr("acms.kv.ATTEMPTS", 4)
+    monkeypatch.setattr("acms.storage.kv.ATTEMPTS", 4)
     calls = itertools.count(1)
     with pytest.raises(ConflictError):
         await update_entry(Contended(), "a", lambda entry: next(calls))

@@ -91,17 +91,22 @@ async def test_what_one_handle_acknowledged_the_other_reads(store, second):
     assert [entry.content for entry in await sound(store, context.id)] == ["", "b"]
 
 
-async def test_a_query_is_planned_once_whatever_it_asks_for(store):
-    contexts = [await new(store, key) for key in ("a", "b", "c")]
+async def test_a_query_is_planned_once_whatever_it_asks_for(tmp_path, monkeypatch):
     planned = []
-    reader = store._state.reader
-    reader.authorizer = lambda *what: planned.append(what) or apsw.SQLITE_OK  # asked while a query is planned
-    await store.head(contexts[0].id)
-    assert planned
-    planned.clear()
-    for context in contexts:
-        assert (await store.head(context.id)).context == context.id
-    assert planned == []
+
+    def watch(connection):  # an authorizer is asked while a query is planned
+        connection.authorizer = lambda *what: planned.append(what) or apsw.SQLITE_OK
+
+    monkeypatch.setattr(apsw, "connection_hooks", [*apsw.connection_hooks, watch])
+    async with SQLiteStorage(tmp_path / "a.db") as store:
+        contexts = [await new(store, key) for key in ("a", "b", "c")]
+        planned.clear()
+        await store.head(contexts[0].id)
+        assert planned
+        planned.clear()
+        for context in contexts:
+            assert (await store.head(context.id)).context == context.id
+        assert planned == []
 
 
 async def test_two_handles_that_write_in_turns_agree_on_every_head(store, second):

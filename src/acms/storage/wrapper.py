@@ -32,6 +32,7 @@ from acms.model import (
 )
 from acms.ports import StorageBackend
 from acms.storage import handles
+from acms.storage.reading import Read
 
 
 class WrapperStorage:
@@ -93,17 +94,7 @@ class WrapperStorage:
         deleted: bool = False,
     ) -> list[Entry]:
         """See `StorageBackend.read`."""
-        return await self.inner.read(
-            context,
-            at=at,
-            after=after,
-            before=before,
-            kinds=kinds,
-            replacing=replacing,
-            newest=newest,
-            limit=limit,
-            deleted=deleted,
-        )
+        return await Read(at, after, before, kinds, replacing, newest, limit, deleted).of(self.inner, context)
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """See `StorageBackend.get`."""

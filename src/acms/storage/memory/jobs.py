@@ -1,29 +1,28 @@
-"""The jobs of the store in memory."""
+"""The job queue of the store in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from acms.model import UNFINISHED, Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.model import EMPTY, UNFINISHED, Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import append_rules
 
 
-class MemoryJobs:
+class JobQueue:
     """The jobs of a store in plain Python."""
 
-    _clock: Callable[[], datetime]
-    _jobs: dict[str, Job]
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._jobs: dict[str, Job] = {}
 
-    def _finishing(self, op: Append) -> Job | None:
-        if op.finish is None:
-            return None
-        job = self._held(op.finish)
-        return replace(job, state=JobState.DONE, lease_until=None, updated_at=self._clock())
-
-    def _enqueue(self, op: Append) -> None:
+    def enqueue(self, op: Append) -> None:
+        """Do what an append does to jobs: end the one it finishes, add new ones."""
         now = self._clock()
+        if op.finish is not None:
+            job = self._held(op.finish)
+            self._jobs[job.id] = replace(job, state=JobState.DONE, lease_until=None, updated_at=now)
         for draft in op.jobs:
             if self._twin(draft.dedupe) is not None:
                 continue
@@ -39,6 +38,12 @@ class MemoryJobs:
                 updated_at=now,
             )
 
+    def forget(self, contexts: Set[str], ids: Set[str]) -> None:
+        """Empty the payloads of jobs of these contexts that name erased entries."""
+        for id, job in self._jobs.items():
+            if job.context in contexts and not ids.isdisjoint(job.payload.get("ids", ())):
+                self._jobs[id] = replace(job, payload=EMPTY)
+
     def _twin(self, dedupe: str) -> Job | None:
         """Return the unfinished job of a name."""
         named = (job for job in self._jobs.values() if job.dedupe == dedupe)
@@ -52,7 +57,7 @@ class MemoryJobs:
             raise append_rules.lost(lease)
         return job
 
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+    def claim(self, kinds: Sequence[str], lease: timedelta, limit: int) -> list[Lease]:
         """Take due jobs, oldest first."""
         now = self._clock()
         due = [job for job in self._jobs.values() if job.kind in kinds and self._due(job, now)]
@@ -72,13 +77,13 @@ class MemoryJobs:
         when = job.not_before if job.state is JobState.READY else job.lease_until
         return when is None or when <= now or job.updated_at > now + append_rules.CLOCKS_DIFFER
 
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+    def extend(self, lease: Lease, by: timedelta) -> Lease:
         """Prolong a lease."""
         now = self._clock()
         job = self._jobs[lease.job.id] = replace(self._held(lease), lease_until=now + by, updated_at=now)
         return replace(lease, job=job, until=now + by)
 
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+    def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
         job = self._jobs.get(lease.job.id)
         if job is None:
@@ -95,7 +100,7 @@ class MemoryJobs:
         self._jobs[job.id] = job
         return job
 
-    async def jobs(self, query: JobQuery) -> Page[Job]:
+    def page(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         found = [
             job

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log.hash_chain import Entropy, context_id, genesis, seal, verify
+from acms.log.hash_chain import Entropy, context_id, genesis, locate, seal, verify
 from acms.log.validation import name
 from acms.model import (
     EMPTY,
@@ -17,27 +17,53 @@ from acms.model import (
     ContextDraft,
     ContextQuery,
     Derived,
+    Done,
     Draft,
     Durability,
     Entry,
+    Failed,
     Head,
     Hit,
     Job,
+    JobQuery,
     Json,
     Kind,
+    Lease,
     Page,
     Receipt,
+    Retry,
     Search,
     State,
 )
 from acms.storage import append_rules, handles, search
-from acms.storage.memory.erase import Log, MemoryErase
-from acms.storage.memory.jobs import MemoryJobs
+from acms.storage.memory.jobs import JobQueue
+from acms.storage.reading import Read
 
 _DRAFT_FIELDS = tuple(field.name for field in fields(Draft))
 
 
-class MemoryStorage(MemoryErase, MemoryJobs):
+@dataclass(slots=True)
+class Log:
+    """One context and the entries it owns."""
+
+    context: Context
+    head: Head
+    entries: list[Entry] = field(default_factory=list)
+    keys: dict[str, int] = field(default_factory=dict)
+    derived: dict[tuple[str, int, int], Derived] = field(default_factory=dict)
+    #: Both count on the root of the fork tree only.
+    epoch: int = 0
+    seq: int = 0
+    #: Chain value before the first entry it owns.
+    start: bytes = b""
+
+    @property
+    def first(self) -> int:
+        """Version of the first entry it owns."""
+        return 1 if self.context.fork is None else self.context.fork + 1
+
+
+class MemoryStorage:
     """A store in memory."""
 
     durability: Durability = "memory"
@@ -53,7 +79,7 @@ class MemoryStorage(MemoryErase, MemoryJobs):
         self._clock = clock
         self._entropy = entropy
         self._logs: dict[str, Log] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs = JobQueue(clock)
         #: One record per erasure or expiry.
         self.audit: list[Mapping[str, Json]] = []
 
@@ -174,6 +200,22 @@ class MemoryStorage(MemoryErase, MemoryJobs):
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _log(self, context: str, *, deleted: bool = False) -> Log:
+        found = self._logs.get(context)
+        if found is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        if found.context.deleted_at is not None and not deleted:
+            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        return found
+
+    def _get(self, id: str) -> Entry | None:
+        place = locate(id)
+        found = None if place is None else self._logs.get(place[0])
+        if place is None or found is None or not found.first <= place[1] <= found.head.version:
+            return None
+        entry = found.entries[place[1] - found.first]
+        return entry if entry.id == id else None
+
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
         return self._head(self._log(context))
@@ -210,7 +252,6 @@ class MemoryStorage(MemoryErase, MemoryJobs):
             )
         append_rules.check(op, head)
         append_rules.check_cited(self._get(id) for id in append_rules.cited(op))
-        finished = self._finishing(op)
         position, total, last = head.messages, head.tokens, head.last_message
         added: list[Entry] = []
         for draft, (id, salt, digest, chain) in zip(
@@ -233,6 +274,7 @@ class MemoryStorage(MemoryErase, MemoryJobs):
                     chain=chain,
                 )
             )
+        self._jobs.enqueue(op)
         found.entries.extend(added)
         found.keys.update({entry.key: entry.version for entry in added if entry.key is not None})
         found.head = replace(
@@ -245,9 +287,6 @@ class MemoryStorage(MemoryErase, MemoryJobs):
             chain=added[-1].chain if added else head.chain,
             tail=head.tail if op.tail is None else append_rules.kept(op.tail),
         )
-        if finished is not None:
-            self._jobs[finished.id] = finished
-        self._enqueue(op)
         return append_rules.receipt(
             found.head,
             [(entry.version, entry.id, entry.position, entry.chain) for entry in added],
@@ -268,21 +307,11 @@ class MemoryStorage(MemoryErase, MemoryJobs):
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
-        append_rules.check_read(newest, limit)
+        read = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        read.check()
         found = self._log(context, deleted=deleted)
-        last = found.head.version
-        if at is not None:
-            last = min(last, at)
-        if before is not None:
-            last = min(last, before - 1)
-        entries = [
-            entry
-            for entry in self._select(found, after + 1, last)
-            if (kinds is None or entry.kind in kinds) and (not replacing or entry.replaces)
-        ]
-        if newest is not None:
-            return entries[max(0, len(entries) - newest) :]
-        return entries[:limit]
+        entries = self._select(found, after + 1, read.last(found.head.version))
+        return read.cut([entry for entry in entries if entry.replaces] if replacing else entries)
 
     def _select(self, found: Log, first: int, last: int) -> list[Entry]:
         entries: list[Entry] = []
@@ -298,6 +327,61 @@ class MemoryStorage(MemoryErase, MemoryJobs):
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
         return [self._get(id) for id in ids]
+
+    # ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage."""
+        if to is State.LIVE:
+            raise ValidationError("must be expired or erased", field="to")
+        found = self._log(context, deleted=True)
+        tree = [one for one in self._logs.values() if one.context.root == found.context.root]
+        changed: list[int] = []
+        for owner, low, high in append_rules.segments(context, found.context.lineage, 1, found.head.version):
+            one = self._logs[owner]
+            gone: list[Entry] = []
+            for version in sorted({version for version in versions if low <= version <= high}):
+                entry = one.entries[version - one.first]
+                if entry.state is to or entry.state is State.ERASED:
+                    continue
+                one.entries[version - one.first] = append_rules.blanked(entry, to)
+                gone.append(entry)
+            if to is State.ERASED:
+                self._forget(one, gone, {one.context.id for one in tree})
+            changed.extend(entry.version for entry in gone)
+        if changed:
+            for one in tree:
+                one.head = replace(one.head, rewrites=one.head.rewrites + 1)
+            self._logs[found.context.root].epoch += 1
+            self.audit.append(
+                {"context": context, "action": to.value, "versions": changed, "detail": dict(audit)}
+            )
+        return len(changed)
+
+    def _forget(self, one: Log, gone: Sequence[Entry], tree: set[str]) -> None:
+        """Delete what lies beside erased entries of one owner."""
+        for entry in gone:
+            one.keys.pop(entry.key or "", None)
+        versions = {entry.version for entry in gone}
+        one.derived = {place: row for place, row in one.derived.items() if row.version not in versions}
+        self._jobs.forget(tree, {entry.id for entry in gone})
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is still held of erased entries beside the log; there are no bytes to be searched for texts."""
+        found: list[str] = []
+        places = {place for id in ids if (place := locate(id)) is not None and place[0] in self._logs}
+        for owner in sorted({owner for owner, _ in places}):
+            one = self._logs[owner]
+            keys = sum((owner, version) in places for version in one.keys.values())
+            rows = sum((owner, row.version) in places for row in one.derived.values())
+            found += [
+                f"{owner}: {count} {what}"
+                for what, count in (("keys", keys), ("derived rows", rows))
+                if count
+            ]
+        return found
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -391,19 +475,12 @@ class MemoryStorage(MemoryErase, MemoryJobs):
         found = self._logs.get(context.id)
         if found is not None:
             here = found.context
-            if (here.namespace, here.key, here.lineage, here.created_at) != (
-                context.namespace,
-                context.key,
-                context.lineage,
-                context.created_at,
-            ):
+            same = (here.namespace, here.key, here.lineage, here.created_at)
+            if same != (context.namespace, context.key, context.lineage, context.created_at):
                 raise ConflictError(f"{context.id} is another context here")
             return found
-        if (
-            context.key is not None
-            and context.deleted_at is None
-            and self._by_key(context.namespace, context.key)
-        ):
+        live = context.key if context.deleted_at is None else None
+        if live is not None and self._by_key(context.namespace, live):
             raise ConflictError(
                 f"the session {context.key!r} exists here with another id",
                 options=("restore into another store",),
@@ -431,3 +508,21 @@ class MemoryStorage(MemoryErase, MemoryJobs):
                 (id, row.version, row.data) for row in found.derived.values() if row.space == query.space
             )
         return search.hits(query, rows, vectors)
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+        return self._jobs.claim(kinds, lease, limit)
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+        return self._jobs.extend(lease, by)
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+        return self._jobs.settle(lease, outcome)
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        return self._jobs.page(query)

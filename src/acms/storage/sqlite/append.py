@@ -1,4 +1,4 @@
-"""The append of an SQLite file: what can be computed before is computed beside the event loop's warm caches.
+"""The appender of an SQLite file: what can be computed before is computed beside the event loop's warm caches.
 
 Behind the head that this handle left an append is a few known rows. Several such appends, each to another log, are
 written together: two statements for all of them, without a savepoint each. Whatever does not fit, or turns out not to
@@ -7,19 +7,22 @@ be there any more, is written on its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import apsw
 
-from acms.errors import ACMSError, ConflictError, ValidationError
+from acms.errors import ACMSError, ConflictError, CorruptRecordError, ValidationError
 from acms.log.entry_json import dump, dump_flat
-from acms.log.hash_chain import Entropy, Stamp, entry_id, links, micros, stamp
-from acms.model import Append, Entry, Head, Kind, Receipt
+from acms.log.hash_chain import Entropy, Stamp, entry_id, genesis, links, micros, stamp, verify
+from acms.model import Append, Context, Durability, Entry, Head, Kind, Receipt, State
 from acms.storage import append_rules
+from acms.storage.reading import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
-from acms.storage.sqlite.contexts import SQLiteContexts
+from acms.storage.sqlite.jobs import JobQueue
+from acms.storage.sqlite.queue import Function
+from acms.storage.sqlite.tables import Tables, span
 
 HEADS = 4096
 """Heads the writer remembers, so that an append need not read the one it left."""
@@ -38,10 +41,10 @@ class _Plan(NamedTuple):
 class _Prepared:
     """An append for the writer, and what it needs besides its place."""
 
-    __slots__ = ("cited", "columns", "keys", "op", "plan", "simple", "stamps", "store", "tail")
+    __slots__ = ("appender", "cited", "columns", "keys", "op", "plan", "simple", "stamps", "tail")
 
-    def __init__(self, store: SQLiteAppends, op: Append) -> None:
-        self.store = store
+    def __init__(self, appender: Appender, op: Append) -> None:
+        self.appender = appender
         self.op = op
         self.stamps: list[Stamp] = []
         self.keys: list[str] = []
@@ -57,24 +60,26 @@ class _Prepared:
 
     def __call__(self, connection: apsw.Connection) -> Receipt:
         """Append inside the writer's transaction."""
-        return self.store.write(connection, self)
+        return self.appender.write(connection, self)
 
 
-class SQLiteAppends(SQLiteContexts):
-    """An SQLite file to whose logs can be appended."""
+class Appender:
+    """Appends to the logs of a tenant: prepared on the caller's side, written in the writer's transaction."""
 
-    _entropy: Entropy
-    #: Context → (ref, head) as this writer left it; only the writer thread changes it.
-    _heads: dict[str, tuple[int, Head]]
+    def __init__(self, tables: Tables, jobs: JobQueue, *, durability: Durability, entropy: Entropy) -> None:
+        self._tables = tables
+        self._sql = tables.sql
+        self._jobs = jobs
+        self._durability: Durability = durability
+        self._entropy = entropy
+        #: Context → (ref, head) as this writer left it; only the writer thread changes it.
+        self._heads: dict[str, tuple[int, Head]] = {}
 
-    def _undone(self) -> None:
+    def forget(self) -> None:
+        """Forget the heads that were remembered: what was written was undone."""
         self._heads.clear()
 
-    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """Append; each operation is atomic on its own, all waiting ones share a commit."""
-        return await self._write_all([self._appending(op) for op in ops])
-
-    def _appending(self, op: Append) -> Callable[[apsw.Connection], Receipt]:
+    def prepare(self, op: Append) -> Function:
         """Return an append for the writer; what cannot be written as JSON is refused there, alone."""
         try:
             return self._prepare(op)
@@ -158,15 +163,14 @@ class SQLiteAppends(SQLiteContexts):
             ids=tuple(ids),
             positions=tuple(positions),
             chains=tuple(chains),
-            durability=self.durability,
+            repeated=False,
+            durability=self._durability,
         )
         return _Plan(known, after, advance, rows, receipt)
 
     # ── in the writer's transaction ─────────────────────────────────────────────────────────────────────────────────
 
-    def _together(
-        self, writer: apsw.Connection, functions: Sequence[Callable[[apsw.Connection], Any]], start: int
-    ) -> list[Any]:
+    def together(self, writer: apsw.Connection, functions: Sequence[Function], start: int) -> list[Any]:
         """Write the simple appends that come next, at most one to each log, in two statements."""
         taken: dict[str, _Prepared] = {}
         plans: list[_Plan] = []
@@ -220,7 +224,7 @@ class SQLiteAppends(SQLiteContexts):
                 receipt = None  # the head may have moved on: ask it before refusing
             if receipt is not None:
                 return receipt
-        ref, head, _ = self._head(connection, op.context)
+        ref, head, _ = self._tables.log(connection, op.context)
         receipt = self._append_at(connection, op, prepared, (ref, head))
         if receipt is None:
             raise ConflictError("the head moved inside a transaction")
@@ -240,15 +244,15 @@ class SQLiteAppends(SQLiteContexts):
                 for draft in op.drafts
             ]
             if append_rules.repeats(op, stored):
-                head = self._head(connection, op.context)[1]
+                head = self._tables.log(connection, op.context)[1]
                 return append_rules.repeated(
-                    head, [entry for entry in stored if entry is not None], self.durability
+                    head, [entry for entry in stored if entry is not None], self._durability
                 )
         plan = prepared.plan
         if plan is None or plan.known is not known or not prepared.simple:
             append_rules.check(op, head)
             if prepared.cited:
-                append_rules.check_cited(self._found(connection, prepared.cited))
+                append_rules.check_cited(self._tables.found(connection, prepared.cited))
             if plan is None or plan.known is not known:
                 plan = self._plan(op, prepared, known)
             if plan.head.version > VERSION_MASK:
@@ -266,50 +270,57 @@ class SQLiteAppends(SQLiteContexts):
                 if draft.key is not None:
                     connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
         if op.jobs or op.finish is not None:
-            self._enqueue(connection, op)
+            self._jobs.enqueue(connection, op)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[op.context] = (ref, plan.head)
         return plan.receipt
 
     def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
-        row = self._row(connection, "key_version", (ref, key))
+        row = self._tables.row(connection, "key_version", (ref, key))
         if row is None:
             return None
-        found = self._row(connection, "entries_forward", span(ref, row[0], row[0], limit=1))
+        found = self._tables.row(connection, "entries_forward", span(ref, row[0], row[0], limit=1))
         return None if found is None else read_entry(found, context)
 
-    def _enqueue(self, connection: apsw.Connection, op: Append) -> None:
-        now = micros(self._clock())
-        if op.finish is not None:  # first: a job may enqueue its successor under its own name
-            lease = op.finish
-            row = self._row(
-                connection,
-                "finish_job",
-                (now, self.tenant, append_rules.job_number(lease.job.id), lease.attempt),
-            )
-            if row is None:
-                raise self._lost(connection, lease)
-        for job in op.jobs:
-            due = now if job.not_before is None else micros(job.not_before)
-            payload = dump(dict(job.payload)) if job.payload else None
-            connection.execute(
-                self._sql["insert_job"],
-                (self.tenant, op.context, job.kind, job.dedupe, payload, due, now, now),
-            ).fetchall()
-
-
-def span(
-    ref: int, first: int, last: int, *, kinds: Sequence[Kind] | None = None, limit: int
-) -> dict[str, Any]:
-    """Return the parameters of a query for entries of one owner."""
-    base = ref << VERSION_BITS
-    return {
-        "first": base | first,
-        "last": base | last,
-        "kinds": None if kinds is None else dump([kind.value for kind in kinds]),
-        "limit": limit,
-    }
+    def restore(self, connection: apsw.Connection, restored: Context, entries: Sequence[Entry]) -> None:
+        """Write entries verbatim behind those that are there."""
+        context = restored.id
+        log = ref, head, _ = self._tables.log(connection, context, deleted=True)
+        begun: list[Entry] = []
+        chain, last = head.chain, head.version
+        if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
+            last = entries[0].batch - 1
+            before = self._tables.entries(connection, log, Read(after=last - 1, at=last))
+            chain = before[0].chain if before else genesis(restored.parent or context)
+            begun = self._tables.entries(connection, log, Read(after=last))
+        for version, wrong in verify([*begun, *entries], head=chain, version=last):
+            raise CorruptRecordError(f"version {version} of {context}: {wrong}")
+        messages, tokens, rewrites = append_rules.counts(entries)
+        connection.executemany(
+            self._sql["insert_entry"],
+            [
+                (
+                    ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
+                    entry.batch, entry.total, micros(entry.created_at), entry.tokens,
+                    *draft_columns(entry),
+                    None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
+                    entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
+                )
+                for entry in entries
+            ],
+        )  # fmt: skip
+        for entry in entries:
+            if entry.key is not None:
+                self._tables.rows(connection, "insert_key", (ref, entry.key, entry.version))
+        said = [entry.id for entry in entries if entry.kind is Kind.MESSAGE]
+        values = (
+            entries[-1].version, head.messages + messages, head.tokens + tokens,
+            said[-1] if said else head.last_message, head.rewrites + rewrites, entries[-1].chain, ref,
+        )  # fmt: skip
+        self._tables.rows(connection, "advance_restored", values)
+        if any(entry.state is not State.LIVE for entry in entries):
+            self._tables.rows(connection, "note_blanks", (ref,))
 
 
 def _allowed(op: Append, plan: _Plan) -> bool:

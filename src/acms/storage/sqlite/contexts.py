@@ -1,96 +1,207 @@
-"""Finding and listing the contexts of an SQLite file, and changing their settings."""
+"""The contexts of an SQLite file: making, finding, listing and forking them, and changing their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
 
 import apsw
 
-from acms.errors import ConflictError, SessionNotFoundError
-from acms.log.entry_json import dump
-from acms.log.hash_chain import micros
-from acms.model import Context, ContextQuery, Json, Page
-from acms.storage.sql import read_context
-from acms.storage.sqlite.erase import SQLiteErase
+from acms.errors import ConflictError, SessionNotFoundError, ValidationError
+from acms.log.entry_json import dump, load_mapping
+from acms.log.hash_chain import Entropy, context_id, genesis, micros
+from acms.log.validation import name
+from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page
+from acms.storage import append_rules
+from acms.storage.reading import Read
+from acms.storage.sql import VERSION_BITS, read_context
+from acms.storage.sqlite.tables import Tables
 
 
-class SQLiteContexts(SQLiteErase):
-    """An SQLite file with its contexts."""
+class Contexts:
+    """The contexts of a tenant: what the writer, or a reader, does with them on its connection."""
 
-    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+    def __init__(self, tables: Tables, *, clock: Callable[[], datetime], entropy: Entropy) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._entropy = entropy
+
+    def by_key(self, connection: apsw.Connection, namespace: str, key: str) -> Context | None:
+        """Return the live context of a key."""
+        row = self._tables.row(connection, "context_by_key", (self._tables.tenant, namespace, key))
+        return None if row is None else read_context(row)
+
+    def by_id(self, connection: apsw.Connection, id: str) -> Context | None:
+        """Return a context by its id."""
+        row = self._tables.row(connection, "context_by_id", (self._tables.tenant, id))
+        return None if row is None else read_context(row)
+
+    def find(self, connection: apsw.Connection, id_or_key: str, namespace: str) -> Context:
         """Return a context by its id or by the key of a live one."""
+        found = self.by_key(connection, namespace, id_or_key) or self.by_id(connection, id_or_key)
+        if found is None:
+            raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
+        return found
 
-        def work(connection: apsw.Connection) -> Context:
-            row = self._row(connection, "context_by_key", (self.tenant, namespace, id_or_key))
-            row = row or self._row(connection, "context_by_id", (self.tenant, id_or_key))
-            if row is None:
-                raise SessionNotFoundError(f"no session or context is named {id_or_key!r}")
-            return read_context(row)
-
-        return await self._read(work)
-
-    async def contexts(self, query: ContextQuery) -> Page[Context]:
+    def page(self, connection: apsw.Connection, query: ContextQuery) -> Page[Context]:
         """List contexts, newest first."""
-
-        def work(connection: apsw.Connection) -> Page[Context]:
-            after: int | None = None
-            if query.after is not None:
-                row = self._row(connection, "ref", (self.tenant, query.after))
-                if row is None:
-                    raise SessionNotFoundError(f"no context has the id {query.after!r}")
-                after = row[0]
-            values = {
-                "tenant": self.tenant,
-                "namespace": query.namespace,
-                "parent": query.parent,
-                "root": query.root,
-                "deleted": query.deleted,
-                "after": after,
-                "limit": query.limit + 1,
-            }
-            tree = "contexts" if query.root is None else "contexts_of_root"
-            way = tree if query.parent is None else "contexts_of_parent"
-            found = [read_context(row) for row in self._rows(connection, way, values)]
-            more = len(found) > query.limit
-            found = found[: query.limit]
-            return Page(items=tuple(found), next_after=found[-1].id if more else None)
-
-        return await self._read(work)
-
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """Merge a change into the settings if they are still at `rev`."""
-
-        def work(connection: apsw.Connection) -> Context:
-            row = self._row(connection, "context_by_id", (self.tenant, context))
+        after: int | None = None
+        if query.after is not None:
+            row = self._tables.row(connection, "ref", (self._tables.tenant, query.after))
             if row is None:
-                raise SessionNotFoundError(f"no context has the id {context!r}")
-            old = read_context(row)
-            if old.settings_rev != rev:
-                raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
-            deleted_at = old.deleted_at
-            if "deleted" in change:
-                deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
-            merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
-            merged = {key: value for key, value in merged.items() if value is not None}
-            connection.execute(
-                self._sql["update_settings"],
-                (
-                    dump(merged) if merged else None,
-                    None if deleted_at is None else micros(deleted_at),
-                    row[0],
-                ),
-            ).fetchall()
-            row = self._row(connection, "context_by_id", (self.tenant, context))
+                raise SessionNotFoundError(f"no context has the id {query.after!r}")
+            after = row[0]
+        values = {
+            "tenant": self._tables.tenant,
+            "namespace": query.namespace,
+            "parent": query.parent,
+            "root": query.root,
+            "deleted": query.deleted,
+            "after": after,
+            "limit": query.limit + 1,
+        }
+        tree = "contexts" if query.root is None else "contexts_of_root"
+        way = tree if query.parent is None else "contexts_of_parent"
+        found = [read_context(row) for row in self._tables.rows(connection, way, values)]
+        more = len(found) > query.limit
+        found = found[: query.limit]
+        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+
+    def settings(
+        self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int
+    ) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
+        if row is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        old = read_context(row)
+        if old.settings_rev != rev:
+            raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
+        deleted_at = old.deleted_at
+        if "deleted" in change:
+            deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
+        merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
+        merged = {key: value for key, value in merged.items() if value is not None}
+        written, gone = dump(merged) if merged else None, None if deleted_at is None else micros(deleted_at)
+        self._tables.rows(connection, "update_settings", (written, gone, row[0]))
+        return self._made(connection, context)
+
+    def create(self, connection: apsw.Connection, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+        if context.key is not None:
+            found = self.by_key(connection, context.namespace, context.key)
+            if found is not None:
+                return found
+        id = context_id(self._entropy)
+        values = {
+            **self._fresh(id, context),
+            "namespace": name(context.namespace, "namespace"),
+            "key": None if context.key is None else name(context.key, "key"),
+            "settings_rev": 0,
+            "deleted_at": None,
+        }
+        if context.parent is not None:
+            values.update(self._forked(connection, context.parent, context.fork))
+            if context.inherit:
+                (row,) = self._tables.rows(connection, "settings", (values["ref"],))
+                settings = append_rules.inherited(load_mapping(row[0]), context)
+                values["settings"] = dump(settings) if settings else None
+        self._insert(connection, values)
+        return self._made(connection, id)
+
+    def restore(self, connection: apsw.Connection, context: Context) -> Head:
+        """Create a context verbatim, or return the head of the same one that is there."""
+        found = self.by_id(connection, context.id)
+        if found is not None:
+            same = (found.namespace, found.key, found.lineage, found.created_at)
+            if same != (context.namespace, context.key, context.lineage, context.created_at):
+                raise ConflictError(f"{context.id} is another context here")
+            return self._tables.log(connection, context.id, deleted=True)[1]
+        live = context.key if context.deleted_at is None else None
+        if live is not None and self.by_key(connection, context.namespace, live) is not None:
+            raise ConflictError(
+                f"the session {context.key!r} exists here with another id",
+                options=("restore into another store",),
+            )
+        values = {
+            **self._fresh(context.id, context),
+            "namespace": context.namespace,
+            "key": context.key,
+            "settings_rev": context.settings_rev,
+            "deleted_at": None if context.deleted_at is None else micros(context.deleted_at),
+        }
+        if context.parent is not None:
+            if self._tables.row(connection, "ref", (self._tables.tenant, context.parent)) is None:
+                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
+            values.update(self._forked(connection, context.parent, context.fork, deleted=True))
+        self._insert(connection, values)
+        return self._tables.log(connection, context.id, deleted=True)[1]
+
+    def _insert(self, connection: apsw.Connection, values: Mapping[str, Any]) -> None:
+        self._tables.rows(connection, "insert_context", values)
+        if values["parent"] is None:
+            self._tables.rows(connection, "root_itself", (connection.last_insert_rowid(),))
+
+    def _made(self, connection: apsw.Connection, id: str) -> Context:
+        found = self.by_id(connection, id)
+        assert found is not None
+        return found
+
+    def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:
+        """Return the columns of a context without entries."""
+        return {
+            "tenant": self._tables.tenant,
+            "id": id,
+            "ref": None,
+            "parent": None,
+            "fork": None,
+            "lineage": "[]",
+            "counter": context.counter,
+            "settings": dump(dict(context.settings)) if context.settings else None,
+            "created_at": micros(context.created_at),
+            "version": 0,
+            "messages": 0,
+            "tokens": 0,
+            "last_message": None,
+            "rewrites": 0,
+            "chain": genesis(id),
+        }
+
+    def _forked(
+        self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
+    ) -> dict[str, Any]:
+        """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
+        log = ref, head, lineage = self._tables.log(connection, parent, deleted=deleted)
+        at = head.version if fork is None else fork
+        if not 0 <= at <= head.version:
+            raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
+        found = {
+            "ref": ref,
+            "parent": parent,
+            "fork": at,
+            "lineage": dump(append_rules.inherit(parent, lineage, at)),
+            "version": at,
+            "messages": head.messages,
+            "tokens": head.tokens,
+            "last_message": head.last_message,
+            "rewrites": 0,
+            "chain": head.chain if at else genesis(parent),
+        }
+        if at < head.version:  # else the head says it all
+            newest = self._tables.entries(connection, log, Read(after=at - 1, at=at))
+            said = [entry for entry in newest if entry.kind is Kind.MESSAGE] or self._tables.entries(
+                connection, log, Read(at=at, newest=1, kinds=(Kind.MESSAGE,))
+            )
+            found.update(
+                messages=said[0].position if said else 0,
+                tokens=said[0].total if said else 0,
+                last_message=said[0].id if said else None,
+                chain=newest[0].chain if newest else genesis(parent),
+            )
+        for number, first, last in self._tables.runs(connection, log, at=at) if head.rewrites else ():
+            base = number << VERSION_BITS
+            row = self._tables.row(connection, "count_replacing", (base | first, base | last))
             assert row is not None
-            return read_context(row)
-
-        return await self._write(work)
-
-    async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
-
-        def work(connection: apsw.Connection) -> list[str]:
-            ref, _, _ = self._head(connection, context)
-            return [space for (space,) in self._rows(connection, "spaces_of", (ref,))]
-
-        return await self._read(work)
+            found["rewrites"] += row[0]
+        return found

@@ -1,8 +1,7 @@
-"""One SQLite file: opening it safely, one writer thread with group commit, readers beside it.
+"""The handle on one SQLite file: opening it safely, its readers, and its write queue.
 
-The writer takes everything that is waiting, runs each operation in a savepoint of one transaction, commits once
-(`synchronous=FULL`: an acknowledged message survives a power cut) and answers all callers. Small reads run on the event
-loop from a connection of their own, since a WAL reader never waits; large ones run in a thread.
+Nothing is answered before it is committed (`synchronous=FULL`: an acknowledged message survives a power cut). Small
+reads run on the event loop from a connection of their own, since a WAL reader never waits; large ones run in a thread.
 """
 
 from __future__ import annotations
@@ -13,34 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
-from acms.errors import (
-    ACMSError,
-    ConflictError,
-    HandleError,
-    StorageError,
-    StorageReadOnlyError,
-    ValidationError,
-)
+from acms.errors import ACMSError, HandleError, StorageError, StorageReadOnlyError, ValidationError
 from acms.model import Durability, Migration
-from acms.storage import append_rules
 from acms.storage.files import create
 from acms.storage.sqlite import schema
 from acms.storage.sqlite.guard import check_header, translated
-from acms.storage.sqlite.queue import Answer, State, Work
+from acms.storage.sqlite.queue import Function, Steps, WriteQueue
 
 T = TypeVar("T")
-Row = Sequence[Any]
-
-GROUP = 1024
-"""Operations one transaction may hold."""
-RIDE_SECONDS = 0.05
-"""How long work that nobody waits for may wait for another commit."""
 
 _process = os.getpid()
 """The number of this process: to ask for it is a system call."""
@@ -66,8 +52,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+@dataclass(slots=True)
+class _Opened:
+    """What exists while the file is open."""
+
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    writer: apsw.Connection
+    reader: apsw.Connection
+    large: apsw.Connection
+    lock: asyncio.Lock
+    identity: tuple[int, int] | None
+    #: None when nothing may be written.
+    queue: WriteQueue | None
+
+
 class SQLiteFile:
-    """An SQLite file, opened by its first use and bound to one event loop of one process."""
+    """The handle on an SQLite file, opened by its first use and bound to one event loop of one process."""
 
     def __init__(
         self,
@@ -84,30 +85,26 @@ class SQLiteFile:
         self._translated = translated(self.path)
         self.durability: Durability = durability
         self.read_only = read_only
-        self._busy = int(busy_seconds * 1000)
+        #: Milliseconds that a statement waits for another process.
+        self.busy = int(busy_seconds * 1000)
+        #: What is done around the functions of a commit; set before the file is opened.
+        self.steps = Steps()
         self._clock = clock
-        self._state: State | None = None
-        self._opening: asyncio.Task[State] | None = None
+        self._state: _Opened | None = None
+        self._opening: asyncio.Task[_Opened] | None = None
         #: Who is told each step of the schema, in the thread that applies it.
         self._applied: Callable[[int], None] | None = None
         #: Two event loops run in two threads.
         self._guard = threading.Lock()
 
-    def _undone(self) -> None:
-        """Forget what was remembered of a transaction: it was rolled back, in part or whole."""
-
-    def _together(
-        self, writer: apsw.Connection, functions: Sequence[Callable[[apsw.Connection], Any]], start: int
-    ) -> list[Any]:
-        """Run some of the functions from `start` on at once and return their results, in order; none if none can be."""
-        return []
-
-    def _committed(self, writer: apsw.Connection) -> None:
-        """Do what must not be done inside a transaction, before the callers are answered."""
+    @property
+    def is_open(self) -> bool:
+        """Whether its connections are open."""
+        return self._state is not None
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self) -> State:
+    async def open(self) -> _Opened:
         """Return the open state, opening the file on first use; refuse another process or event loop."""
         state = self._state
         if state is not None:
@@ -143,19 +140,15 @@ class SQLiteFile:
             if opening.done() and self._opening is opening:
                 self._opening = None
         # Someone may have closed the handle before this caller was resumed.
-        return state if self._state is state else await self._open()
+        return state if self._state is state else await self.open()
 
-    async def _start(self, loop: asyncio.AbstractEventLoop) -> State:
-        connections = await asyncio.to_thread(self._connect)
-        state = State(os.getpid(), loop, *connections, asyncio.Lock(), self._identity())
-        if state.file is not None:
-            _open_files.append(state.file)
-        if not self.read_only:
-            state.hang_bell()
-            state.thread = threading.Thread(
-                target=self._write_loop, args=(state,), name="acms-writer", daemon=True
-            )
-            state.thread.start()
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> _Opened:
+        writer, reader, large = await asyncio.to_thread(self._connect)
+        identity = self._identity()
+        if identity is not None:
+            _open_files.append(identity)
+        queue = None if self.read_only else WriteQueue(loop, writer, self._translated, self.steps)
+        state = _Opened(os.getpid(), loop, writer, reader, large, asyncio.Lock(), identity, queue)
         self._state = state
         return state
 
@@ -183,7 +176,7 @@ class SQLiteFile:
             create(self.path)
             writer = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
-                writer.set_busy_timeout(self._busy)
+                writer.set_busy_timeout(self.busy)
                 schema.check(writer, self.path)
                 if writer.readonly("main"):
                     raise StorageReadOnlyError(
@@ -212,7 +205,7 @@ class SQLiteFile:
         """Switch a fresh file to WAL; SQLite does not wait here when two processes do so at once, so we do."""
         if writer.pragma("journal_mode") == "wal":
             return
-        deadline = time.monotonic() + self._busy / 1000
+        deadline = time.monotonic() + self.busy / 1000
         while True:
             try:
                 writer.pragma("journal_mode", "wal")
@@ -231,7 +224,7 @@ class SQLiteFile:
 
     def _connect_reader(self) -> apsw.Connection:
         reader = _opened(str(self.path), apsw.SQLITE_OPEN_READWRITE)
-        reader.set_busy_timeout(self._busy)
+        reader.set_busy_timeout(self.busy)
         reader.pragma("query_only", True)
         return reader
 
@@ -242,7 +235,7 @@ class SQLiteFile:
         try:
             reader = _opened(str(self.path), apsw.SQLITE_OPEN_READONLY)
             opened.append(reader)
-            reader.set_busy_timeout(self._busy)
+            reader.set_busy_timeout(self.busy)
             reader.pragma("user_version")
             return reader
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError):
@@ -267,18 +260,16 @@ class SQLiteFile:
 
     # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+    async def migrations(self, partitions: int | None) -> list[Migration]:
         """Return every step of the schema; the file is read, or left alone where there is none."""
         schema.check_partitions(partitions)
         return await asyncio.to_thread(schema.steps, self.path)
 
     async def migrate(
-        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+        self, partitions: int | None, progress: Callable[[Migration], None] | None
     ) -> list[Migration]:
         """Open the file, which applies what is missing; return what was."""
-        missing = {
-            step.version: step for step in await self.migrations(partitions=partitions) if not step.applied
-        }
+        missing = {step.version: step for step in await self.migrations(partitions) if not step.applied}
         if missing and self.read_only:
             raise StorageReadOnlyError(f"{self.path} was opened read-only", options=("leave ?mode=ro out",))
         done: list[Migration] = []
@@ -290,7 +281,7 @@ class SQLiteFile:
 
         self._applied = applied
         try:
-            await self._open()
+            await self.open()
         finally:
             self._applied = None
         return done
@@ -299,148 +290,45 @@ class SQLiteFile:
         """Finish what is queued and close the file."""
         if self._opening is not None:
             with suppress(ACMSError):
-                await self._open()
+                await self.open()
         state = self._state
         if state is not None and state.pid == os.getpid() and not state.loop.is_closed():
-            await self._open()  # refuses to close what belongs to another event loop
+            await self.open()  # refuses to close what belongs to another event loop
         self._state = None
         if state is None or state.pid != os.getpid():
             return
-        if state.ride is not None:
-            state.ride.cancel()
-        if state.thread is not None:
-            state.stop()
-            await asyncio.to_thread(state.thread.join)
+        if state.queue is not None:
+            state.queue.stop()
+            await asyncio.to_thread(state.queue.thread.join)
         async with state.lock:
             self._close(state)
 
-    def _close(self, state: State) -> None:
-        state.take_bell_down()
+    def _close(self, state: _Opened) -> None:
+        if state.queue is not None:
+            state.queue.close()
         for connection in (state.large, state.reader, state.writer):
             with suppress(apsw.Error):
                 connection.close()
-        if state.file in _open_files:
-            _open_files.remove(state.file)
+        if state.identity in _open_files:
+            _open_files.remove(state.identity)
         if self.read_only:
             self._tidy()
 
-    def _abandon(self, state: State) -> None:
+    def _abandon(self, state: _Opened) -> None:
         """Close what an event loop that ended without `aclose` left open."""
         self._state = None
-        if state.thread is not None:
-            state.stop()
-            state.thread.join()
+        if state.queue is not None:
+            state.queue.stop()
+            state.queue.thread.join()
         self._close(state)
 
-    # ── the writer thread ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading and writing ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write_loop(self, state: State) -> None:
-        queue = state.queue
-        last = False
-        while not last:
-            works: list[Work] = []
-            work = queue.get()
-            size = 0
-            while work is not None:
-                works.append(work)
-                size += len(work.functions)
-                if size >= GROUP or queue.empty():  # nobody else takes from it
-                    break
-                work = queue.get()
-            else:
-                last = True
-            if state.riders:  # the loop may add one meanwhile
-                works.append(Work([state.riders.popleft() for _ in range(len(state.riders))]))
-            if not works:
-                continue
-            error = self._commit(state.writer, works)
-            if error is None:
-                self._committed(state.writer)
-            else:
-                for work in works:
-                    work.done = [error] * len(work.functions)
-            state.ring(works)
-
-    def _commit(self, writer: apsw.Connection, works: Sequence[Work]) -> ACMSError | None:
-        """Run all works in one transaction; return the error that spoiled all of it, if any."""
-        functions = [function for work in works for function in work.functions]
-        alone = len(functions) == 1
-        done: list[Any] = []
-        try:
-            with self._translated:
-                writer.execute("BEGIN IMMEDIATE")
-                try:
-                    while len(done) < len(functions):
-                        done += ([] if alone else self._together(writer, functions, len(done))) or [
-                            self._attempt(writer, functions[len(done)], alone)
-                        ]
-                    writer.execute("COMMIT")
-                except BaseException:
-                    self._undone()
-                    if writer.in_transaction:
-                        writer.execute("ROLLBACK").fetchall()
-                    raise
-        except ACMSError as error:
-            return error
-        except Exception as error:
-            return append_rules.unexpected(error)
-        at = 0
-        for work in works:
-            work.done = done[at : at + len(work.functions)]
-            at += len(work.functions)
-        return None
-
-    def _attempt(
-        self, writer: apsw.Connection, function: Callable[[apsw.Connection], Any], alone: bool
-    ) -> Any:
-        """Run one function so that a refusal undoes only what it did itself."""
-        if not alone:
-            writer.execute("SAVEPOINT op")
-        try:
-            result = function(writer)
-        except ACMSError as error:
-            result = error
-        except apsw.ConstraintError as error:
-            result = ConflictError(f"another writer was first: {error}")
-            result.__cause__ = error
-        except apsw.Error:  # of the medium: it spoils the whole commit
-            raise
-        except Exception as error:  # of what the caller gave: it must not take its neighbours along
-            result = append_rules.unexpected(error)
-        if isinstance(result, ACMSError):
-            self._undone()
-            if alone:
-                writer.execute("ROLLBACK").fetchall()
-                writer.execute("BEGIN").fetchall()
-            else:
-                writer.execute("ROLLBACK TO op").fetchall()
-        if not alone:
-            writer.execute("RELEASE op").fetchall()
-        return result
-
-    async def _write_all(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> list[Any]:
+    async def read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
+        """Run a function on a connection that only reads: here, or in a thread when it may take long."""
         state = self._state
         if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
-            state = await self._open()
-        if state.thread is None:
-            raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        work = Work(functions)
-        state.post(work)
-        work.future = Answer(
-            loop=state.loop
-        )  # while the writer wakes up: it is looked at on this thread only
-        return await work.future
-
-    async def _write(self, function: Callable[[apsw.Connection], T]) -> T:
-        (result,) = await self._write_all([function])
-        if isinstance(result, ACMSError):
-            raise result
-        return result
-
-    async def _read(self, function: Callable[[apsw.Connection], T], *, large: bool = False) -> T:
-        state = self._state
-        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
-            state = await self._open()
+            state = await self.open()
         if not large:
             with self._translated:
                 return function(state.reader)
@@ -448,14 +336,56 @@ class SQLiteFile:
             with self._translated:
                 return await asyncio.to_thread(function, state.large)
 
-    async def _ride(self, function: Callable[[apsw.Connection], Any]) -> None:
+    async def write_all(self, functions: Sequence[Function]) -> list[Any]:
+        """Run functions in one transaction, each undone on its own when it fails; return results and refusals."""
+        state = self._state
+        if state is None or state.pid != _process or state.loop is not asyncio.get_running_loop():
+            state = await self.open()
+        return await self._queue(state).post(functions)
+
+    async def write(self, function: Callable[[apsw.Connection], T]) -> T:
+        """Run a function in the next commit."""
+        (result,) = await self.write_all([function])
+        if isinstance(result, ACMSError):
+            raise result
+        return result
+
+    async def defer(self, function: Function) -> None:
         """Run a function in the next commit, or soon; nobody waits for it."""
-        state = await self._open()
-        if state.thread is None:
+        self._queue(await self.open()).defer(function)
+
+    def _queue(self, state: _Opened) -> WriteQueue:
+        if state.queue is None:
             raise StorageReadOnlyError(f"{self.path} was opened read-only")
-        state.riders.append(function)
-        if state.ride is None or state.ride.when() < state.loop.time():
-            state.ride = state.loop.call_later(RIDE_SECONDS, state.queue.put, Work(()))
+        return state.queue
+
+    # ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def backup(self, to: str | os.PathLike[str], progress: Callable[[int, int], None] | None) -> None:
+        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
+        target = Path(to)
+
+        def work(source: apsw.Connection) -> None:
+            if not create(target):
+                raise StorageError(f"{target} exists", options=("choose another name",))
+            destination = apsw.Connection(str(target))
+            try:
+                with destination.backup("main", source, "main") as copy:
+                    while not copy.done:
+                        copy.step(512)
+                        if progress is not None:
+                            progress(copy.page_count - copy.remaining, copy.page_count)
+            finally:
+                destination.close()
+
+        await self.read(work, large=True)
+
+    async def integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        rows = await self.read(
+            lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
+        )
+        return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
 def _opened(file: str, flags: int) -> apsw.Connection:

@@ -1,121 +1,109 @@
-"""The jobs of a store in one SQLite file, and its upkeep: copies and checks."""
+"""The job queue of an SQLite file."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from datetime import datetime, timedelta
 
 import apsw
 
-from acms.errors import LeaseLostError, StorageError
+from acms.errors import LeaseLostError
 from acms.log.entry_json import dump
 from acms.log.hash_chain import micros, moment
-from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.model import Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import append_rules
-from acms.storage.files import create
 from acms.storage.sql import read_job
-from acms.storage.sqlite.file import SQLiteFile
-
-Row = Sequence[Any]
+from acms.storage.sqlite.tables import Row, Tables
 
 CLOCKS_DIFFER = append_rules.CLOCKS_DIFFER // timedelta(microseconds=1)
 
 
-class SQLiteJobs(SQLiteFile):
-    """An SQLite file with its named queries, its jobs and its upkeep."""
+class JobQueue:
+    """The jobs of a tenant: what the writer, or a reader, does with them on its connection."""
 
-    #: Owner of everything this handle reads and writes.
-    tenant: str
-    _sql: Mapping[str, str]
-    #: When no job was found that was changed in the future.
-    _looked = -CLOCKS_DIFFER
+    def __init__(self, tables: Tables, clock: Callable[[], datetime]) -> None:
+        self._tables = tables
+        self._clock = clock
+        #: When no job was found that was changed in the future.
+        self._looked = -CLOCKS_DIFFER
 
-    def _rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
-        return connection.execute(self._sql[query], parameters).fetchall()
+    def enqueue(self, connection: apsw.Connection, op: Append) -> None:
+        """Do what an append does to jobs: end the one it finishes, add new ones."""
+        now, tenant = micros(self._clock()), self._tables.tenant
+        if op.finish is not None:  # first: a job may enqueue its successor under its own name
+            number = append_rules.job_number(op.finish.job.id)
+            if self._tables.row(connection, "finish_job", (now, tenant, number, op.finish.attempt)) is None:
+                raise self._lost(connection, op.finish)
+        for job in op.jobs:
+            due = now if job.not_before is None else micros(job.not_before)
+            payload = dump(dict(job.payload)) if job.payload else None
+            values = (tenant, op.context, job.kind, job.dedupe, payload, due, now, now)
+            self._tables.rows(connection, "insert_job", values)
 
-    def _row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
-        rows = connection.execute(self._sql[query], parameters).fetchall()
-        return rows[0] if rows else None
-
-    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """Take due jobs, oldest first."""
-
-        def due(connection: apsw.Connection, now: int, ahead: bool) -> Sequence[Row]:
-            given = {"tenant": self.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
-            if ahead:
-                return self._rows(connection, "due_jobs_ahead", {**given, "changed": now + CLOCKS_DIFFER})
-            return self._rows(connection, "due_jobs", given)
-
-        def look(connection: apsw.Connection) -> tuple[bool, bool]:
-            now = micros(self._clock())
-            ahead = self._ahead(connection, now)
-            return bool(due(connection, now, ahead)), ahead
-
-        # A worker that finds nothing takes no write lock and syncs no disk: idle ones disturb nobody.
-        some, ahead = await self._read(look)
-        if not some:
-            return []
-
-        def work(connection: apsw.Connection) -> list[Lease]:
-            now = micros(self._clock())
-            until = now + lease // timedelta(microseconds=1)
-            found: list[Lease] = []
-            for id, state in due(connection, now, ahead):
-                connection.execute(self._sql["claim_job"], (until, now, self.tenant, id)).fetchall()
-                job, silent = self._job(connection, id), state == JobState.RUNNING
-                found.append(Lease(job=job, attempt=job.attempt, until=moment(until), silent=silent))
-            return found
-
-        return await self._write(work)
+    def look(self, connection: apsw.Connection, kinds: Sequence[str], limit: int) -> tuple[bool, bool]:
+        """Return whether jobs are due, and whether one was changed in the future; writes nothing."""
+        now = micros(self._clock())
+        ahead = self._ahead(connection, now)
+        return bool(self._due(connection, kinds, now, ahead=ahead, limit=limit)), ahead
 
     def _ahead(self, connection: apsw.Connection, now: int) -> bool:
         """Return whether a job was changed in the future; looked up when the clock was set back, else once a minute."""
         if 0 <= now - self._looked < CLOCKS_DIFFER:
             return False
-        found = self._row(connection, "jobs_ahead", (self.tenant, now + CLOCKS_DIFFER)) is not None
+        values = (self._tables.tenant, now + CLOCKS_DIFFER)
+        found = self._tables.row(connection, "jobs_ahead", values) is not None
         if not found:
             self._looked = now
         return found
 
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+    def _due(
+        self, connection: apsw.Connection, kinds: Sequence[str], now: int, *, ahead: bool, limit: int
+    ) -> Sequence[Row]:
+        given = {"tenant": self._tables.tenant, "kinds": dump(list(kinds)), "now": now, "limit": limit}
+        if ahead:
+            given["changed"] = now + CLOCKS_DIFFER
+        return self._tables.rows(connection, "due_jobs_ahead" if ahead else "due_jobs", given)
+
+    def claim(
+        self, connection: apsw.Connection, kinds: Sequence[str], *, lease: timedelta, limit: int, ahead: bool
+    ) -> list[Lease]:
+        """Take due jobs, oldest first; `ahead` as `look` found it."""
+        now = micros(self._clock())
+        until = now + lease // timedelta(microseconds=1)
+        found: list[Lease] = []
+        for id, state in self._due(connection, kinds, now, ahead=ahead, limit=limit):
+            self._tables.rows(connection, "claim_job", (until, now, self._tables.tenant, id))
+            job, silent = self._job(connection, id), state == JobState.RUNNING
+            found.append(Lease(job=job, attempt=job.attempt, until=moment(until), silent=silent))
+        return found
+
+    def extend(self, connection: apsw.Connection, lease: Lease, by: timedelta) -> Lease:
         """Prolong a lease."""
+        now = micros(self._clock())
+        until = now + by // timedelta(microseconds=1)
+        number = append_rules.job_number(lease.job.id)
+        values = (until, now, self._tables.tenant, number, lease.attempt)
+        row = self._tables.row(connection, "extend_job", values)
+        if row is None:
+            raise self._lost(connection, lease)
+        return replace(lease, job=self._job(connection, row[0]), until=moment(until))
 
-        def work(connection: apsw.Connection) -> Lease:
-            now = micros(self._clock())
-            until = now + by // timedelta(microseconds=1)
-            number = append_rules.job_number(lease.job.id)
-            row = self._row(connection, "extend_job", (until, now, self.tenant, number, lease.attempt))
-            if row is None:
-                raise self._lost(connection, lease)
-            return replace(lease, job=self._job(connection, row[0]), until=moment(until))
-
-        return await self._write(work)
-
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+    def settle(self, connection: apsw.Connection, lease: Lease, outcome: Retry | Failed | Done) -> Job:
         """End an attempt that has no effect on the log."""
-
-        def work(connection: apsw.Connection) -> Job:
-            now = micros(self._clock())
-            number = append_rules.job_number(lease.job.id)
-            job = self._job(connection, number)
-            state, error, due = append_rules.outcome(job, outcome)
-            as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
-            if as_seen and state is JobState.READY:
-                twin = self._row(connection, "twin", (self.tenant, job.dedupe, number))
-                if twin is not None:
-                    raise append_rules.taken(job.id, str(twin[0]))
-            values = (state.value, error, micros(due), now, self.tenant, number, lease.attempt)
-            if self._row(connection, "settle_job", (*values, lease.job.state.value)) is None:
-                raise self._lost(connection, lease)
-            return self._job(connection, number)
-
-        return await self._write(work)
+        now, tenant = micros(self._clock()), self._tables.tenant
+        number = append_rules.job_number(lease.job.id)
+        job = self._job(connection, number)
+        state, error, due = append_rules.outcome(job, outcome)
+        as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
+        if as_seen and state is JobState.READY:
+            twin = self._tables.row(connection, "twin", (tenant, job.dedupe, number))
+            if twin is not None:
+                raise append_rules.taken(job.id, str(twin[0]))
+        values = (state.value, error, micros(due), now, tenant, number, lease.attempt, lease.job.state.value)
+        if self._tables.row(connection, "settle_job", values) is None:
+            raise self._lost(connection, lease)
+        return self._job(connection, number)
 
     def _lost(self, connection: apsw.Connection, lease: Lease) -> LeaseLostError:
         """Say that another attempt holds the job; `GoneError` when there is no such job."""
@@ -123,15 +111,15 @@ class SQLiteJobs(SQLiteFile):
         return append_rules.lost(lease)
 
     def _job(self, connection: apsw.Connection, id: int) -> Job:
-        row = self._row(connection, "job", (self.tenant, id))
+        row = self._tables.row(connection, "job", (self._tables.tenant, id))
         if row is None:
             raise append_rules.no_job(id)
         return read_job(row)
 
-    async def jobs(self, query: JobQuery) -> Page[Job]:
+    def page(self, connection: apsw.Connection, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
         values = {
-            "tenant": self.tenant,
+            "tenant": self._tables.tenant,
             "context": query.context,
             "ids": dump([append_rules.job_number(id) for id in query.ids]) if query.ids else None,
             "states": dump([state.value for state in query.states]) if query.states else None,
@@ -139,36 +127,6 @@ class SQLiteJobs(SQLiteFile):
             "limit": query.limit + 1,
         }
         which = "unfinished_jobs" if append_rules.unfinished(query) else "jobs"
-        rows = await self._read(lambda connection: self._rows(connection, which, values))
+        rows = self._tables.rows(connection, which, values)
         found = [read_job(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
-
-    # ── maintenance of the file ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def backup(
-        self, to: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
-        target = Path(to)
-
-        def work(source: apsw.Connection) -> None:
-            if not create(target):
-                raise StorageError(f"{target} exists", options=("choose another name",))
-            destination = apsw.Connection(str(target))
-            try:
-                with destination.backup("main", source, "main") as copy:
-                    while not copy.done:
-                        copy.step(512)
-                        if progress is not None:
-                            progress(copy.page_count - copy.remaining, copy.page_count)
-            finally:
-                destination.close()
-
-        await self._read(work, large=True)
-
-    async def integrity(self) -> list[str]:
-        """Return what SQLite finds wrong with the file; nothing when it is sound."""
-        rows = await self._read(
-            lambda connection: connection.execute("PRAGMA integrity_check").fetchall(), large=True
-        )
-        return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import apsw
 
 from acms.log.hash_chain import Entropy
 from acms.log.validation import name
-from acms.model import Durability
+from acms.model import Durability, Migration
 from acms.storage.kv_home import Clock, How, KVHome, utc_now
 from acms.storage.sql import queries
 from acms.storage.sqlite.file import SQLiteFile
+from acms.storage.sqlite.tables import Tables
 
 
-class SQLiteKV(KVHome, SQLiteFile):
+class SQLiteKV(KVHome):
     """Key-value memory in one SQLite file, safe for many handles and processes.
 
     The file may be that of a log store: it has the same schema, and the two take turns as two processes do. What was
@@ -35,36 +34,38 @@ class SQLiteKV(KVHome, SQLiteFile):
         clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        SQLiteFile.__init__(
-            self, path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
+        self._file = SQLiteFile(
+            path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
+        self.path, self.durability, self.read_only = self._file.path, self._file.durability, read_only
         self.tenant = name(tenant, "tenant")
+        self._clock = clock
         self._entropy = entropy
-        self._sql = queries("kv_sqlite")
+        self._tables = Tables(self.tenant, queries("kv_sqlite"))
 
-    async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
-        def work(connection: apsw.Connection) -> Any:
-            values = {"tenant": self.tenant, "key": key}
-            return next(iter(connection.execute(self._sql["get"], values).fetchall()), None)
+    async def _get(self, key: str) -> Any:
+        values = {"tenant": self.tenant, "key": key}
+        return await self._file.read(lambda reader: self._tables.row(reader, "get", values))
 
-        return await self._read(work)
-
-    async def _put(self, how: How, values: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    async def _put(self, how: How, values: Mapping[str, Any]) -> Any:
         query = "set" if how == "any" else "set_new" if how == "new" else "set_known"
-
-        def work(connection: apsw.Connection) -> Any:
-            rows = connection.execute(self._sql[query], {"tenant": self.tenant, **values}).fetchall()
-            return next(iter(rows), None)
-
-        return await self._write(work)
+        values = {"tenant": self.tenant, **values}
+        return await self._file.write(lambda writer: self._tables.row(writer, query, values))
 
     async def _delete(self, key: str) -> bool:
-        def work(connection: apsw.Connection) -> bool:
-            values = {"tenant": self.tenant, "key": key}
-            return bool(connection.execute(self._sql["delete"], values).fetchall())
-
-        return await self._write(work)
+        values = {"tenant": self.tenant, "key": key}
+        return bool(await self._file.write(lambda writer: self._tables.rows(writer, "delete", values)))
 
     async def aclose(self) -> None:
         """Finish what is queued and close the file; idempotent. A later call opens it again."""
-        await SQLiteFile.aclose(self)
+        await self._file.aclose()
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema; the file is read, or left alone where there is none."""
+        return await self._file.migrations(partitions)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Open the file, which applies what is missing; return what was."""
+        return await self._file.migrate(partitions, progress)

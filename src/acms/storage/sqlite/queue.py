@@ -1,4 +1,8 @@
-"""What the writer of a SQLite file is given, and how its callers are answered on their event loop."""
+"""The write queue of an SQLite file: one writer thread with group commit, and the answers to its callers.
+
+The writer takes everything that is waiting, runs each function in a savepoint of one transaction, commits once and has
+all callers answered on their event loop.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,38 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
+
+from acms.errors import ACMSError, ConflictError
+from acms.storage import append_rules
+from acms.storage.sqlite.guard import translated
+
+Function: TypeAlias = Callable[[apsw.Connection], Any]
+
+GROUP = 1024
+"""Functions one transaction may hold."""
+DEFER_SECONDS = 0.05
+"""How long work that nobody waits for may wait for another commit."""
+
+
+def _nothing(*_: object) -> Sequence[Any]:
+    return ()
+
+
+@dataclass(slots=True)
+class Steps:
+    """What is done around the functions of a commit, on the writer's thread."""
+
+    #: Run some of the functions from a place on at once and return their results, in order; none if none can be.
+    together: Callable[[apsw.Connection, Sequence[Function], int], Sequence[Any]] = _nothing
+    #: Forget what was remembered of a transaction: it was rolled back, in part or whole.
+    undone: Callable[[], object] = _nothing
+    #: Do what must not be done inside a transaction, before the callers are answered.
+    committed: Callable[[apsw.Connection], object] = _nothing
 
 
 class Answer(asyncio.Future[list[Any]]):
@@ -49,107 +80,197 @@ class Work:
 
     __slots__ = ("done", "functions", "future")
 
-    def __init__(self, functions: Sequence[Callable[[apsw.Connection], Any]]) -> None:
+    def __init__(self, functions: Sequence[Function]) -> None:
         self.functions = functions
         #: Who waits for it; only the event loop's thread touches it.
         self.future: Answer | None = None
         self.done: list[Any] = []
 
 
-@dataclass(slots=True)
-class State:
-    """What exists while the file is open."""
+class WriteQueue:
+    """What waits to be written to an open file, and the thread that writes it; made on the event loop it answers."""
 
-    pid: int
-    loop: asyncio.AbstractEventLoop
-    writer: apsw.Connection
-    reader: apsw.Connection
-    large: apsw.Connection
-    lock: asyncio.Lock
-    file: tuple[int, int] | None
-    queue: SimpleQueue[Work | None] = field(default_factory=SimpleQueue)
-    thread: threading.Thread | None = None
-    #: What is committed and not answered yet.
-    answered: deque[Sequence[Work]] = field(default_factory=deque)
-    #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
-    bell: int | None = None
-    riders: deque[Callable[[apsw.Connection], Any]] = field(default_factory=deque)
-    ride: asyncio.TimerHandle | None = None
-    #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
-    held: list[Work] | None = None
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, writer: apsw.Connection, errors: translated, steps: Steps
+    ) -> None:
+        self._loop = loop
+        self._writer = writer
+        self._errors = errors
+        self._steps = steps
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        #: What is posted while many callers are resumed: the writer gets it when all of them had their turn.
+        self._held: list[Work] | None = None
+        #: Functions that nobody waits for, and when the writer is given them at the latest.
+        self._deferred: deque[Function] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        #: What is committed and not answered yet.
+        self._answered: deque[Sequence[Work]] = deque()
+        #: File descriptor by which the writer wakes the event loop; None where there is no such thing.
+        self._event = self._open_event()
+        self.thread = threading.Thread(target=self._run, name="acms-writer", daemon=True)
+        self.thread.start()
 
-    def post(self, work: Work) -> None:
-        """Give work to the writer, at the end of this turn of the event loop when many are being resumed."""
-        if self.held is None:
-            self.queue.put(work)
+    # ── on the event loop ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def post(self, functions: Sequence[Function]) -> Answer:
+        """Give functions to the writer, at the end of this turn of the event loop when many are being resumed."""
+        work = Work(functions)
+        if self._held is None:
+            self._queue.put(work)
         else:
-            self.held.append(work)
+            self._held.append(work)
+        # While the writer wakes up: it is looked at on this thread only.
+        work.future = Answer(loop=self._loop)
+        return work.future
 
-    def hold(self) -> None:
-        """Collect what is posted from now on; `release` must follow."""
-        if self.held is None:
-            self.held = []
-
-    def release(self) -> None:
-        """Give the writer what was held back."""
-        held, self.held = self.held, None
-        for work in held or ():
-            self.queue.put(work)
+    def defer(self, function: Function) -> None:
+        """Have a function run in the next commit, or soon."""
+        self._deferred.append(function)
+        if self._timer is None or self._timer.when() < self._loop.time():
+            self._timer = self._loop.call_later(DEFER_SECONDS, self._queue.put, Work(()))
 
     def stop(self) -> None:
         """Let the writer end when it has done what was posted."""
-        self.release()
-        self.queue.put(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+        self._queue.put(None)
 
-    def hang_bell(self) -> None:
+    def close(self) -> None:
+        """Give the file descriptor back, when the writer has ended."""
+        event, self._event = self._event, None
+        if event is None:
+            return
+        if not self._loop.is_closed():
+            self._loop.remove_reader(event)
+            self._loop.call_soon(self._answer)  # it may have been set and not been seen yet
+        os.close(event)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        for work in held or ():
+            self._queue.put(work)
+
+    def _open_event(self) -> int | None:
         """Let the writer wake the event loop directly: a callback from a thread takes two system calls more."""
         if not hasattr(os, "eventfd"):
-            return
-        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            return None
+        event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self.loop.add_reader(bell, self.answer)
+            self._loop.add_reader(event, self._answer)
         except NotImplementedError:  # of a loop without selectors
-            os.close(bell)
-        else:
-            self.bell = bell
+            os.close(event)
+            return None
+        return event
 
-    def ring(self, works: Sequence[Work]) -> None:
-        """Have the event loop answer; called by the writer."""
-        self.answered.append(works)
-        if self.bell is not None:
-            os.eventfd_write(self.bell, 1)
-            return
-        with suppress(RuntimeError):  # the loop was closed while its callers were waiting
-            self.loop.call_soon_threadsafe(self.answer)
-
-    def answer(self) -> None:
+    def _answer(self) -> None:
         """Answer whoever waits for what is committed."""
-        while self.answered:
-            _answer(self, self.answered.popleft())
-        if self.bell is not None:
-            os.eventfd_read(self.bell)  # not before: nobody waits for this
-            while self.answered:  # what was committed meanwhile has rung before
-                _answer(self, self.answered.popleft())
+        while self._answered:
+            self._answer_all(self._answered.popleft())
+        if self._event is not None:
+            os.eventfd_read(self._event)  # not before: nobody waits for this
+            while self._answered:  # what was committed meanwhile has set it before
+                self._answer_all(self._answered.popleft())
 
-    def take_bell_down(self) -> None:
-        """Give the file descriptor back, when the writer has ended."""
-        bell, self.bell = self.bell, None
-        if bell is None:
+    def _answer_all(self, works: Sequence[Work]) -> None:
+        if len(works) == 1 and works[0].future is not None:
+            works[0].future.answer(works[0].done)
             return
-        if not self.loop.is_closed():
-            self.loop.remove_reader(bell)
-            self.loop.call_soon(self.answer)  # it may have rung and not been heard yet
-        os.close(bell)
+        for work in works:  # many: whoever runs first must not keep the others waiting
+            if work.future is not None and not work.future.done():
+                work.future.set_result(work.done)
+        # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
+        # fight the others for the interpreter meanwhile.
+        if self._held is None:
+            self._held = []
+        self._loop.call_soon(self._release)
 
+    # ── on the writer thread ────────────────────────────────────────────────────────────────────────────────────────
 
-def _answer(state: State, works: Sequence[Work]) -> None:
-    if len(works) == 1 and works[0].future is not None:
-        works[0].future.answer(works[0].done)
-        return
-    for work in works:  # many: whoever runs first must not keep the others waiting
-        if work.future is not None and not work.future.done():
-            work.future.set_result(work.done)
-    # Most of them post again when they are resumed. A writer that woke up for the first would commit it alone, and
-    # fight the others for the interpreter meanwhile.
-    state.hold()
-    state.loop.call_soon(state.release)
+    def _run(self) -> None:
+        queue = self._queue
+        last = False
+        while not last:
+            works: list[Work] = []
+            work = queue.get()
+            size = 0
+            while work is not None:
+                works.append(work)
+                size += len(work.functions)
+                if size >= GROUP or queue.empty():  # nobody else takes from it
+                    break
+                work = queue.get()
+            else:
+                last = True
+            if self._deferred:  # the loop may add one meanwhile
+                works.append(Work([self._deferred.popleft() for _ in range(len(self._deferred))]))
+            if not works:
+                continue
+            error = self._commit(works)
+            if error is None:
+                self._steps.committed(self._writer)
+            else:
+                for work in works:
+                    work.done = [error] * len(work.functions)
+            self._answered.append(works)
+            if self._event is not None:
+                os.eventfd_write(self._event, 1)
+                continue
+            with suppress(RuntimeError):  # the loop was closed while its callers were waiting
+                self._loop.call_soon_threadsafe(self._answer)
+
+    def _commit(self, works: Sequence[Work]) -> ACMSError | None:
+        """Run all works in one transaction; return the error that spoiled all of it, if any."""
+        writer, steps = self._writer, self._steps
+        functions = [function for work in works for function in work.functions]
+        alone = len(functions) == 1
+        done: list[Any] = []
+        try:
+            with self._errors:
+                writer.execute("BEGIN IMMEDIATE")
+                try:
+                    while len(done) < len(functions):
+                        done += ([] if alone else steps.together(writer, functions, len(done))) or [
+                            self._attempt(writer, functions[len(done)], alone)
+                        ]
+                    writer.execute("COMMIT")
+                except BaseException:
+                    steps.undone()
+                    if writer.in_transaction:
+                        writer.execute("ROLLBACK").fetchall()
+                    raise
+        except ACMSError as error:
+            return error
+        except Exception as error:
+            return append_rules.unexpected(error)
+        at = 0
+        for work in works:
+            work.done = done[at : at + len(work.functions)]
+            at += len(work.functions)
+        return None
+
+    def _attempt(self, writer: apsw.Connection, function: Function, alone: bool) -> Any:
+        """Run one function so that a refusal undoes only what it did itself."""
+        if not alone:
+            writer.execute("SAVEPOINT op")
+        try:
+            result = function(writer)
+        except ACMSError as error:
+            result = error
+        except apsw.ConstraintError as error:
+            result = ConflictError(f"another writer was first: {error}")
+            result.__cause__ = error
+        except apsw.Error:  # of the medium: it spoils the whole commit
+            raise
+        except Exception as error:  # of what the caller gave: it must not take its neighbours along
+            result = append_rules.unexpected(error)
+        if isinstance(result, ACMSError):
+            self._steps.undone()
+            if alone:
+                writer.execute("ROLLBACK").fetchall()
+                writer.execute("BEGIN").fetchall()
+            else:
+                writer.execute("ROLLBACK TO op").fetchall()
+        if not alone:
+            writer.execute("RELEASE op").fetchall()
+        return result

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import apsw
 
-from acms.errors import ConflictError, CorruptRecordError, ValidationError
-from acms.log.entry_json import dump, load_mapping
-from acms.log.hash_chain import Entropy, context_id, genesis, micros, verify
+from acms.errors import ACMSError, ValidationError
+from acms.log.hash_chain import Entropy
 from acms.log.validation import name
-from acms.model import Context, ContextDraft, Derived, Durability, Entry, Head, Hit, Kind, Search, State
-from acms.storage import append_rules, handles, search
-from acms.storage.sql import (
-    VERSION_BITS,
-    VERSION_MASK,
-    draft_columns,
-    queries,
-    read_context,
-    read_derived,
-    read_entry,
-    write_parts,
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    Json,
+    Kind,
+    Lease,
+    Migration,
+    Page,
+    Receipt,
+    Retry,
+    Search,
+    State,
 )
-from acms.storage.sqlite.append import SQLiteAppends, span
-
-Row = Sequence[Any]
+from acms.storage import append_rules, handles
+from acms.storage.reading import Read
+from acms.storage.sql import queries
+from acms.storage.sqlite.append import Appender
+from acms.storage.sqlite.contexts import Contexts
+from acms.storage.sqlite.derived import DerivedRows
+from acms.storage.sqlite.erase import Eraser
+from acms.storage.sqlite.file import SQLiteFile
+from acms.storage.sqlite.jobs import JobQueue
+from acms.storage.sqlite.queue import Steps
+from acms.storage.sqlite.tables import Tables
 
 INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""
-COVERAGE = 1024
-"""Versions counted at once when looking for those without a derived row."""
 
 
-class SQLiteStorage(SQLiteAppends):
+class SQLiteStorage:
     """A store in one SQLite file.
 
     `durability` is "disk" (default: nothing acknowledged is lost in a power cut) or "relaxed" (the last commits may
@@ -54,121 +70,68 @@ class SQLiteStorage(SQLiteAppends):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         entropy: Entropy = os.urandom,
     ) -> None:
-        super().__init__(
+        self._file = SQLiteFile(
             path, durability=durability, read_only=read_only, busy_seconds=busy_seconds, clock=clock
         )
+        self.path = self._file.path
+        self.durability: Durability = durability
+        self.read_only = read_only
         self.tenant = name(tenant, "tenant")
-        self._sql = queries("sqlite")
-        self._entropy = entropy
-        self._heads = {}
+        self._tables = Tables(self.tenant, queries("sqlite"))
+        self._contexts = Contexts(self._tables, clock=clock, entropy=entropy)
+        self._jobs = JobQueue(self._tables, clock)
+        self._appender = Appender(self._tables, self._jobs, durability=durability, entropy=entropy)
+        self._derived = DerivedRows(self._tables)
+        self._eraser = Eraser(self._file, self._tables, clock)
+        self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
     async def __aenter__(self) -> SQLiteStorage:
         """Keep the handle open until the block ends."""
         handles.retain(self)
-        await self._open()
+        await self._file.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Let go of the handle."""
         await handles.release(self)
 
+    async def aclose(self) -> None:
+        """Finish what is queued and close the file."""
+        await self._file.aclose()
+
     # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
+        return await self._file.write(lambda writer: self._contexts.create(writer, context))
 
-        def work(connection: apsw.Connection) -> Context:
-            if context.key is not None:
-                row = self._row(connection, "context_by_key", (self.tenant, context.namespace, context.key))
-                if row is not None:
-                    return read_context(row)
-            id = context_id(self._entropy)
-            values = {
-                **self._fresh(id, context),
-                "namespace": name(context.namespace, "namespace"),
-                "key": None if context.key is None else name(context.key, "key"),
-                "settings_rev": 0,
-                "deleted_at": None,
-            }
-            if context.parent is not None:
-                values.update(self._forked(connection, context.parent, context.fork))
-                if context.inherit:
-                    (row,) = self._rows(connection, "settings", (values["ref"],))
-                    settings = append_rules.inherited(load_mapping(row[0]), context)
-                    values["settings"] = dump(settings) if settings else None
-            connection.execute(self._sql["insert_context"], values).fetchall()
-            if context.parent is None:
-                connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()
-            row = self._row(connection, "context_by_id", (self.tenant, id))
-            assert row is not None
-            return read_context(row)
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+        return await self._file.read(lambda reader: self._contexts.find(reader, id_or_key, namespace))
 
-        return await self._write(work)
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        return await self._file.read(lambda reader: self._contexts.page(reader, query))
 
-    def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:
-        """Return the columns of a context without entries."""
-        return {
-            "tenant": self.tenant,
-            "id": id,
-            "ref": None,
-            "parent": None,
-            "fork": None,
-            "lineage": "[]",
-            "counter": context.counter,
-            "settings": dump(dict(context.settings)) if context.settings else None,
-            "created_at": micros(context.created_at),
-            "version": 0,
-            "messages": 0,
-            "tokens": 0,
-            "last_message": None,
-            "rewrites": 0,
-            "chain": genesis(id),
-        }
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        return await self._file.write(lambda writer: self._contexts.settings(writer, context, change, rev))
 
-    def _forked(
-        self, connection: apsw.Connection, parent: str, fork: int | None, *, deleted: bool = False
-    ) -> dict[str, Any]:
-        """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
-        ref, head, lineage = self._head(connection, parent, deleted=deleted)
-        at = head.version if fork is None else fork
-        if not 0 <= at <= head.version:
-            raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
-        inherited = append_rules.inherit(parent, lineage, at)
-        found = {
-            "ref": ref,
-            "parent": parent,
-            "fork": at,
-            "lineage": dump(inherited),
-            "version": at,
-            "messages": head.messages,
-            "tokens": head.tokens,
-            "last_message": head.last_message,
-            "rewrites": 0,
-            "chain": head.chain if at else genesis(parent),
-        }
-        if at < head.version:  # else the head says it all
-            newest = self._select(connection, parent, lineage, ref, at, at)
-            said = [entry for entry in newest if entry.kind is Kind.MESSAGE] or self._select(
-                connection, parent, lineage, ref, 1, at, newest=1, kinds=(Kind.MESSAGE,)
-            )
-            found.update(
-                messages=said[0].position if said else 0,
-                tokens=said[0].total if said else 0,
-                last_message=said[0].id if said else None,
-                chain=newest[0].chain if newest else genesis(parent),
-            )
-        for owner, first, last in append_rules.segments(parent, lineage, 1, at) if head.rewrites else ():
-            base = self._ref(connection, owner) << VERSION_BITS
-            row = self._row(connection, "count_replacing", (base | first, base | last))
-            assert row is not None
-            found["rewrites"] += row[0]
-        return found
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
+        head = await self._file.write(lambda writer: self._contexts.restore(writer, context))
+        async for batch in append_rules.whole_appends(context, head, entries):
+            await self._file.write(partial(self._appender.restore, restored=context, entries=batch))
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
-        return await self._read(lambda connection: self._head(connection, context)[1])
+        return await self._file.read(lambda reader: self._tables.log(reader, context)[1])
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, all waiting ones share a commit."""
+        return await self._file.write_all([self._appender.prepare(op) for op in ops])
 
     async def read(
         self,
@@ -184,236 +147,117 @@ class SQLiteStorage(SQLiteAppends):
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
-        append_rules.check_read(newest, limit)
+        asked = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        asked.check()
 
-        def work(connection: apsw.Connection) -> list[Entry]:
-            ref, head, lineage = self._head(connection, context, deleted=deleted)
-            last = head.version
-            if at is not None:
-                last = min(last, at)
-            if before is not None:
-                last = min(last, before - 1)
-            return self._select(
-                connection, context, lineage, ref, after + 1, last,
-                kinds=kinds, replacing=replacing, newest=newest, limit=limit,
-            )  # fmt: skip
+        def work(reader: apsw.Connection) -> list[Entry]:
+            log = self._tables.log(reader, context, deleted=deleted)
+            return self._tables.entries(reader, log, asked)
 
-        bounded = min(n for n in (newest, limit, INLINE_ROWS + 1) if n is not None)
-        if before is not None or at is not None:
-            bounded = min(bounded, min(n for n in (before, at) if n is not None) - after)
-        return await self._read(work, large=bounded > INLINE_ROWS)
-
-    def _select(
-        self,
-        connection: apsw.Connection,
-        context: str,
-        lineage: Sequence[tuple[str, int]],
-        ref: int,
-        first: int,
-        last: int,
-        *,
-        kinds: Sequence[Kind] | None = None,
-        replacing: bool = False,
-        newest: int | None = None,
-        limit: int | None = None,
-    ) -> list[Entry]:
-        """Walk the segments of a lineage, from the end that the limit counts from."""
-        table = "replacing" if replacing else "entries"
-        if kinds is not None and not replacing and Kind.MESSAGE not in kinds:
-            table = "others"
-        left = newest if newest is not None else limit
-        runs = append_rules.segments(context, lineage, first, last)
-        found: list[Entry] = []
-        for owner, low, high in reversed(runs) if newest is not None else runs:
-            number = ref if owner == context else self._ref(connection, owner)
-            parameters = span(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
-            query = f"{table}_{'backward' if newest is not None else 'forward'}"
-            # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
-            found.extend([read_entry(row, owner) for row in self._rows(connection, query, parameters)])
-            if left is not None and len(found) >= left:
-                break
-        if newest is not None:
-            found.reverse()
-        return found
+        return await self._file.read(work, large=not asked.at_most(INLINE_ROWS))
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
-        return await self._read(partial(self._found, ids=ids), large=len(ids) > INLINE_ROWS)
+        return await self._file.read(
+            lambda reader: self._tables.found(reader, ids), large=len(ids) > INLINE_ROWS
+        )
 
-    # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage."""
+        if to is State.LIVE:
+            raise ValidationError("must be expired or erased", field="to")
+        return await self._file.write(
+            lambda writer: self._eraser.blank(writer, context, versions, to=to, audit=audit)
+        )
 
-    def _runs(
-        self, connection: apsw.Connection, context: str, *, at: int | None = None
-    ) -> tuple[int, Head, list[tuple[int, int, int]]]:
-        """Return the ref, the head and the (ref of the owner, first, last) runs of a log."""
-        ref, head, lineage = self._head(connection, context)
-        last = head.version if at is None else min(at, head.version)
-        runs = append_rules.segments(context, lineage, 1, last)
-        refs = [ref if owner == context else self._ref(connection, owner) for owner, _, _ in runs]
-        return ref, head, [(number, low, high) for number, (_, low, high) in zip(refs, runs, strict=True)]
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what the file still holds of erased entries, in words without their content.
+
+        Keys and derived rows of the ids; and the texts, in every byte of the file and its write-ahead
+        log. A text that something else still says, of whatever tenant, is no residue; one of less than eight bytes is
+        not looked for. When one is found the file is written anew, once, and searched again.
+        """
+        return await self._eraser.residue(ids, texts)
+
+    # ── derived rows and search ─────────────────────────────────────────────────────────────────────────────────────
 
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
-
-        def work(connection: apsw.Connection) -> int:
-            ref, head, runs = self._runs(connection, context)
-            versions = {row.version for row in rows}
-            places = [of << VERSION_BITS | n for of, low, high in runs for n in versions if low <= n <= high]
-            live = {
-                row & VERSION_MASK: row >> VERSION_BITS
-                for (row,) in self._rows(connection, "live", (dump(places),))
-            }
-            kept = [row for row in rows if row.version in live]
-            values = [
-                (live[row.version], row.space, row.version, row.part, seq, row.start, row.end, row.data)
-                for seq, row in enumerate(kept, head.derived + 1)
-            ]
-            connection.executemany(self._sql["put_derived"], values)
-            connection.execute(self._sql["count_derived"], (head.derived + len(kept), ref)).fetchall()
-            return len(kept)
-
         if wait:
-            return await self._write(work)
-        await self._ride(work)
+            return await self._file.write(lambda writer: self._derived.put(writer, context, rows))
+        await self._file.defer(lambda writer: self._derived.put(writer, context, rows))
         return len(rows)
 
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
         """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
-
-        def work(connection: apsw.Connection) -> list[Derived]:
-            _, head, runs = self._runs(connection, context, at=at)
-            found: list[Derived] = []
-            for of, low, high in runs:
-                rows = connection.execute(self._sql["derived"], (of, space, after, head.derived, low, high))
-                found += read_derived(rows, space)
-            return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
-
         few = after > 0 and (await self.head(context)).derived - after <= INLINE_ROWS
-        return await self._read(work, large=not few)
+        return await self._file.read(
+            lambda reader: self._derived.read(reader, context, space, after=after, at=at), large=not few
+        )
 
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
         append_rules.check_read(None, limit)
+        return await self._file.read(
+            lambda reader: self._derived.missing(reader, space, context, limit=limit, after=after), large=True
+        )
 
-        def work(connection: apsw.Connection) -> list[tuple[str, int]]:
-            runs: Sequence[Row] = (
-                self._rows(connection, "live_logs", (self.tenant,))
-                if context is None
-                else [(context, *run) for run in self._runs(connection, context)[2]]
-            )
-            found: list[tuple[str, int]] = []
-            for id, number, start, end in runs:
-                for low in range(max(start, after + 1), end + 1, COVERAGE):
-                    if len(found) >= limit:
-                        return found
-                    block = (number, space, low, min(low + COVERAGE - 1, end))
-                    if self._rows(connection, "count_covered", block)[0][0] <= block[3] - low:
-                        rows = self._rows(connection, "missing", (*block, limit - len(found)))
-                        found.extend((id, version) for (version,) in rows)
-            return found
-
-        return await self._read(work, large=True)
-
-    # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
-
-    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
-        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
-        head = await self._write(lambda connection: self._restore_context(connection, context))
-        async for batch in append_rules.whole_appends(context, head, entries):
-            await self._restore_batch(context, batch)
-
-    def _restore_context(self, connection: apsw.Connection, context: Context) -> Head:
-        row = self._row(connection, "context_by_id", (self.tenant, context.id))
-        if row is not None:
-            found = read_context(row)
-            same = (found.namespace, found.key, found.lineage, found.created_at)
-            if same != (context.namespace, context.key, context.lineage, context.created_at):
-                raise ConflictError(f"{context.id} is another context here")
-            return self._head(connection, context.id, deleted=True)[1]
-        if context.key is not None and context.deleted_at is None:
-            taken = self._row(connection, "context_by_key", (self.tenant, context.namespace, context.key))
-            if taken is not None:
-                raise ConflictError(
-                    f"the session {context.key!r} exists here with another id",
-                    options=("restore into another store",),
-                )
-        values = {
-            **self._fresh(context.id, context),
-            "namespace": context.namespace,
-            "key": context.key,
-            "settings_rev": context.settings_rev,
-            "deleted_at": None if context.deleted_at is None else micros(context.deleted_at),
-        }
-        if context.parent is not None:
-            if self._row(connection, "ref", (self.tenant, context.parent)) is None:
-                raise ConflictError(f"the parent {context.parent} is not here", options=("restore it first",))
-            values.update(self._forked(connection, context.parent, context.fork, deleted=True))
-        connection.execute(self._sql["insert_context"], values).fetchall()
-        if context.parent is None:
-            connection.execute(self._sql["root_itself"], (connection.last_insert_rowid(),)).fetchall()
-        return self._head(connection, context.id, deleted=True)[1]
-
-    async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> Head:
-        context = restored.id
-
-        def work(connection: apsw.Connection) -> Head:
-            ref, head, lineage = self._head(connection, context, deleted=True)
-            begun: list[Entry] = []
-            chain, last = head.chain, head.version
-            if (restored.fork or 0) < entries[0].batch <= last:  # the last export was cut within this append
-                last = entries[0].batch - 1
-                before = self._select(connection, context, lineage, ref, last, last)
-                chain = before[0].chain if before else genesis(restored.parent or context)
-                begun = self._select(connection, context, lineage, ref, last + 1, head.version)
-            for version, wrong in verify([*begun, *entries], head=chain, version=last):
-                raise CorruptRecordError(f"version {version} of {context}: {wrong}")
-            messages, tokens, rewrites = append_rules.counts(entries)
-            connection.executemany(
-                self._sql["insert_entry"],
-                [
-                    (
-                        ref << VERSION_BITS | entry.version, entry.kind.value, entry.position, entry.id[-6:],
-                        entry.batch, entry.total, micros(entry.created_at), entry.tokens,
-                        *draft_columns(entry),
-                        None if entry.state is State.LIVE else entry.state.value, entry.salt, entry.digest,
-                        entry.chain, entry.key, write_parts(entry.parts, entry.content), entry.content,
-                    )
-                    for entry in entries
-                ],
-            )  # fmt: skip
-            for entry in entries:
-                if entry.key is not None:
-                    connection.execute(self._sql["insert_key"], (ref, entry.key, entry.version)).fetchall()
-            said = [entry.id for entry in entries if entry.kind is Kind.MESSAGE]
-            last = said[-1] if said else head.last_message
-            values = (
-                entries[-1].version, head.messages + messages, head.tokens + tokens, last,
-                head.rewrites + rewrites, entries[-1].chain, ref,
-            )  # fmt: skip
-            connection.execute(self._sql["advance_restored"], values).fetchall()
-            if any(entry.state is not State.LIVE for entry in entries):
-                connection.execute(self._sql["note_blanks"], (ref,)).fetchall()
-            return self._head(connection, context, deleted=True)[1]
-
-        return await self._write(work)
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        return await self._file.read(lambda reader: self._derived.spaces(reader, context))
 
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
+        return await self._file.read(lambda reader: self._derived.search(reader, query), large=True)
 
-        def work(connection: apsw.Connection) -> list[Hit]:
-            rows = self._rows(connection, "searchable", (self.tenant, query.namespace))
-            vectors: list[tuple[str, int, bytes]] = []
-            if query.vector is not None and query.space is not None:
-                vectors = [
-                    (id, version, data)
-                    for id, version, data in self._rows(
-                        connection, "searchable_vectors", (query.space, self.tenant, query.namespace)
-                    )
-                ]
-            return search.hits(query, rows, vectors)
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-        return await self._read(work, large=True)
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first."""
+        # A worker that finds nothing takes no write lock and syncs no disk: idle ones disturb nobody.
+        some, ahead = await self._file.read(lambda reader: self._jobs.look(reader, kinds, limit))
+        if not some:
+            return []
+        return await self._file.write(
+            lambda writer: self._jobs.claim(writer, kinds, lease=lease, limit=limit, ahead=ahead)
+        )
+
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+        return await self._file.write(lambda writer: self._jobs.extend(writer, lease, by))
+
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+        return await self._file.write(lambda writer: self._jobs.settle(writer, lease, outcome))
+
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        return await self._file.read(lambda reader: self._jobs.page(reader, query))
+
+    # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema; the file is read, or left alone where there is none."""
+        return await self._file.migrations(partitions)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Open the file, which applies what is missing; return what was."""
+        return await self._file.migrate(partitions, progress)
+
+    async def backup(
+        self, to: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Copy the whole file while it is in use; `progress` receives (pages done, pages in all)."""
+        await self._file.backup(to, progress)
+
+    async def integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file; nothing when it is sound."""
+        return await self._file.integrity()

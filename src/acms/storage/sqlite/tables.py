@@ -1,0 +1,142 @@
+"""Finding the rows of an SQLite file, by named queries on whichever connection is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from acms.errors import CorruptRecordError, SessionNotFoundError
+from acms.log.entry_json import dump, load_mapping
+from acms.log.hash_chain import locate
+from acms.model import Entry, Head, Kind
+from acms.storage import append_rules
+from acms.storage.reading import Read
+from acms.storage.sql import VERSION_BITS, VERSION_MASK, read_entry, read_lineage
+
+Row = Sequence[Any]
+Log = tuple[int, Head, tuple[tuple[str, int], ...]]
+"""The ref of a context, where its log stands, and its lineage."""
+
+
+class Tables:
+    """The rows of one tenant."""
+
+    def __init__(self, tenant: str, sql: Mapping[str, str]) -> None:
+        self.tenant = tenant
+        self.sql = sql
+
+    def rows(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Sequence[Row]:
+        """Run a query to its end."""
+        return connection.execute(self.sql[query], parameters).fetchall()
+
+    def row(self, connection: apsw.Connection, query: str, parameters: Any = ()) -> Row | None:
+        """Run a query to its end; return its first row, if any."""
+        rows = connection.execute(self.sql[query], parameters).fetchall()
+        return rows[0] if rows else None
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def log(self, connection: apsw.Connection, context: str, *, deleted: bool = False) -> Log:
+        """Find a context."""
+        row = self.row(connection, "head", (self.tenant, context))
+        if row is None:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        ref, deleted_at, lineage, version, messages, tokens, last, rewrites, derived, epoch, chain, tail = row
+        if deleted_at is not None and not deleted:
+            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        head = Head(
+            context=context,
+            version=version,
+            messages=messages,
+            tokens=tokens,
+            last_message=last,
+            rewrites=rewrites,
+            derived=derived,
+            epoch=epoch,
+            chain=chain,
+            tail=dict(load_mapping(tail)),
+        )
+        return ref, head, read_lineage(lineage)
+
+    def ref(self, connection: apsw.Connection, context: str) -> int:
+        """Return the ref of an ancestor."""
+        row = self.row(connection, "ref", (self.tenant, context))
+        if row is None:
+            raise CorruptRecordError(f"the ancestor {context} is missing")
+        return int(row[0])
+
+    def runs(
+        self, connection: apsw.Connection, log: Log, *, at: int | None = None
+    ) -> list[tuple[int, int, int]]:
+        """Return the (ref of the owner, first, last) runs of a log."""
+        ref, head, lineage = log
+        last = head.version if at is None else min(at, head.version)
+        return [
+            (ref if owner == head.context else self.ref(connection, owner), low, high)
+            for owner, low, high in append_rules.segments(head.context, lineage, 1, last)
+        ]
+
+    # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def entries(self, connection: apsw.Connection, log: Log, read: Read) -> list[Entry]:
+        """Read entries, ascending: walk the segments of a lineage, from the end that the limit counts from."""
+        ref, head, lineage = log
+        kinds, newest = read.kinds, read.newest
+        table = "replacing" if read.replacing else "entries"
+        if kinds is not None and not read.replacing and Kind.MESSAGE not in kinds:
+            table = "others"
+        left = newest if newest is not None else read.limit
+        runs = append_rules.segments(head.context, lineage, read.after + 1, read.last(head.version))
+        found: list[Entry] = []
+        for owner, low, high in reversed(runs) if newest is not None else runs:
+            number = ref if owner == head.context else self.ref(connection, owner)
+            parameters = span(number, low, high, kinds=kinds, limit=-1 if left is None else left - len(found))
+            query = f"{table}_{'backward' if newest is not None else 'forward'}"
+            # Fetched first: a cursor left open by a corrupt row would keep this connection in an old snapshot.
+            found.extend([read_entry(row, owner) for row in self.rows(connection, query, parameters)])
+            if left is not None and len(found) >= left:
+                break
+        if newest is not None:
+            found.reverse()
+        return found
+
+    def found(self, connection: apsw.Connection, ids: Sequence[str]) -> list[Entry | None]:
+        """Return entries by id, None for what does not exist."""
+        places = self.places(connection, ids)
+        owners = {ref: owner for owner, ref, _ in places.values()}
+        rows = [ref << VERSION_BITS | version for _, ref, version in places.values()]
+        entries = [
+            read_entry(row, owners[row[0] >> VERSION_BITS])
+            for row in self.rows(connection, "entries_at", (dump(rows),))
+        ]
+        found = {entry.id: entry for entry in entries}
+        return [found.get(id) for id in ids]
+
+    def places(self, connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[str, int, int]]:
+        """Return (owner, ref of the owner, version) of the ids that may exist."""
+        located = {id: place for id in ids if (place := locate(id)) is not None}
+        refs = {
+            owner: int(row[0])
+            for owner in {owner for owner, _ in located.values()}
+            if (row := self.row(connection, "ref", (self.tenant, owner))) is not None
+        }
+        return {
+            id: (owner, refs[owner], version)
+            for id, (owner, version) in located.items()
+            if owner in refs and version <= VERSION_MASK
+        }
+
+
+def span(
+    ref: int, first: int, last: int, *, kinds: Sequence[Kind] | None = None, limit: int
+) -> dict[str, Any]:
+    """Return the parameters of a query for entries of one owner."""
+    base = ref << VERSION_BITS
+    return {
+        "first": base | first,
+        "last": base | last,
+        "kinds": None if kinds is None else dump([kind.value for kind in kinds]),
+        "limit": limit,
+    }
