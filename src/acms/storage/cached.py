@@ -15,6 +15,7 @@ from acms.errors import ACMSError
 from acms.log.hash_chain import locate
 from acms.model import Entry, Head, Kind
 from acms.ports import StorageBackend
+from acms.storage import append_rules
 from acms.storage.reading import Read
 from acms.storage.wrapper import WrapperStorage
 
@@ -86,8 +87,8 @@ class CachedStorage(WrapperStorage):
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, from memory where they are there."""
+        append_rules.check_read(newest, limit)
         read = Read(at, after, before, kinds, replacing, newest, limit, deleted)
-        read.check()
         if deleted:  # rare, and without a head there is no epoch to trust
             return await read.of(self.inner, context)
         head = await self.inner.head(context)
@@ -98,10 +99,9 @@ class CachedStorage(WrapperStorage):
         if replacing:
             known = await self._replacing(context, head, line)
             return read.cut([entry for entry in known if first <= entry.version <= last])
-        read = Read(at=last, after=first - 1, kinds=kinds, newest=newest, limit=limit)
         if kinds is not None and Kind.MESSAGE not in kinds:
-            return await read.of(self.inner, context)
-        return await self._walk(context, line, read, last)
+            return await read._replace(at=last).of(self.inner, context)
+        return await self._walk(context, line, read, first, last)
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, from memory where they are there and their context's epoch is still the same."""
@@ -155,9 +155,9 @@ class CachedStorage(WrapperStorage):
             line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
         return found
 
-    async def _walk(self, context: str, line: _Line, read: Read, last: int) -> list[Entry]:
-        """Step through the versions up to `last`, which have no gaps, and fetch each missing run as it comes."""
-        first, kinds, newest, limit = read.after + 1, read.kinds, read.newest, read.limit
+    async def _walk(self, context: str, line: _Line, read: Read, first: int, last: int) -> list[Entry]:
+        """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
+        kinds, newest, limit = read.kinds, read.newest, read.limit
         wanted = newest if newest is not None else limit
         step = -1 if newest is not None else 1
         version, end = (last, first - 1) if newest is not None else (first, last + 1)
@@ -175,7 +175,7 @@ class CachedStorage(WrapperStorage):
                 low, high = (run + 1, version) if step < 0 else (version, run - 1)
                 missing = await self.inner.read(context, at=high, after=low - 1)
                 if len(missing) != high - low + 1:
-                    return await read.of(self.inner, context)
+                    return await read._replace(at=last).of(self.inner, context)
                 fetched += len(missing)
                 self._keep(line, missing, line.entries)
                 entry = entries[version]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from acms.model import Entry, Kind
 from acms.ports import StorageBackend
-from acms.storage import append_rules
 
 
 class Read(NamedTuple):
@@ -22,10 +21,6 @@ class Read(NamedTuple):
     limit: int | None = None
     deleted: bool = False
 
-    def check(self) -> None:
-        """Raise when the last and the first entries are asked for at once, or less than none."""
-        append_rules.check_read(self.newest, self.limit)
-
     def last(self, version: int) -> int:
         """Return the last version that is read of a log that stands at a version."""
         if self.at is not None:
@@ -34,9 +29,11 @@ class Read(NamedTuple):
 
     def at_most(self, count: int) -> bool:
         """Return whether no more entries than this can be found, however long the log is."""
-        sizes = [n for n in (self.newest, self.limit) if n is not None]
-        sizes += [n - self.after for n in (self.before, self.at) if n is not None]
-        return bool(sizes) and min(sizes) <= count
+        return (
+            (self.newest is not None and self.newest <= count)
+            or (self.limit is not None and self.limit <= count)
+            or any(end is not None and end - self.after <= count for end in (self.before, self.at))
+        )
 
     def cut(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""

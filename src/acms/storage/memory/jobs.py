@@ -110,6 +110,5 @@ class JobQueue:
             and (not query.states or job.state in query.states)
             and (query.after is None or int(job.id) < append_rules.job_number(query.after))
         ]
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+        shown = tuple(found[: query.limit])
+        return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)

@@ -173,9 +173,8 @@ class MemoryStorage:
             and (query.root is None or context.root == query.root)
             and (query.deleted or context.deleted_at is None)
         ]
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+        shown = tuple(found[: query.limit])
+        return Page(items=shown, next_after=shown[-1].id if len(found) > query.limit else None)
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
@@ -307,8 +306,8 @@ class MemoryStorage:
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
+        append_rules.check_read(newest, limit)
         read = Read(at, after, before, kinds, replacing, newest, limit, deleted)
-        read.check()
         found = self._log(context, deleted=deleted)
         entries = self._select(found, after + 1, read.last(found.head.version))
         return read.cut([entry for entry in entries if entry.replaces] if replacing else entries)

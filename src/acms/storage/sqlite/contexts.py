@@ -63,19 +63,15 @@ class Contexts:
         }
         tree = "contexts" if query.root is None else "contexts_of_root"
         way = tree if query.parent is None else "contexts_of_parent"
-        found = [read_context(row) for row in self._tables.rows(connection, way, values)]
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page(items=tuple(found), next_after=found[-1].id if more else None)
+        rows = self._tables.rows(connection, way, values)
+        found = [read_context(row) for row in rows[: query.limit]]
+        return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
 
     def settings(
         self, connection: apsw.Connection, context: str, change: Mapping[str, Json], rev: int
     ) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
-        row = self._tables.row(connection, "context_by_id", (self._tables.tenant, context))
-        if row is None:
-            raise SessionNotFoundError(f"no context has the id {context!r}")
-        old = read_context(row)
+        old = self._get(connection, context)
         if old.settings_rev != rev:
             raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
         deleted_at = old.deleted_at
@@ -84,8 +80,10 @@ class Contexts:
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
         written, gone = dump(merged) if merged else None, None if deleted_at is None else micros(deleted_at)
-        self._tables.rows(connection, "update_settings", (written, gone, row[0]))
-        return self._made(connection, context)
+        self._tables.rows(
+            connection, "update_settings", (written, gone, self._tables.ref(connection, context))
+        )
+        return self._get(connection, context)
 
     def create(self, connection: apsw.Connection, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
@@ -108,7 +106,7 @@ class Contexts:
                 settings = append_rules.inherited(load_mapping(row[0]), context)
                 values["settings"] = dump(settings) if settings else None
         self._insert(connection, values)
-        return self._made(connection, id)
+        return self._get(connection, id)
 
     def restore(self, connection: apsw.Connection, context: Context) -> Head:
         """Create a context verbatim, or return the head of the same one that is there."""
@@ -143,9 +141,10 @@ class Contexts:
         if values["parent"] is None:
             self._tables.rows(connection, "root_itself", (connection.last_insert_rowid(),))
 
-    def _made(self, connection: apsw.Connection, id: str) -> Context:
+    def _get(self, connection: apsw.Connection, id: str) -> Context:
         found = self.by_id(connection, id)
-        assert found is not None
+        if found is None:
+            raise SessionNotFoundError(f"no context has the id {id!r}")
         return found
 
     def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,12 +192,9 @@ class Eraser:
 def _bytes_of(file: Path, *, raw: bool) -> Iterator[bytes]:
     """Yield the bytes of a file; of a database by SQLite: closing it otherwise would drop the locks of this process."""
     if raw:
-        try:
-            with file.open("rb") as opened:
-                while data := opened.read(CHUNK):
-                    yield data
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), file.open("rb") as opened:
+            while data := opened.read(CHUNK):
+                yield data
         return
     flags: list[Any] = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
     database = apsw.VFSFile("", str(file), flags)

@@ -147,8 +147,8 @@ class SQLiteStorage:
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
+        append_rules.check_read(newest, limit)
         asked = Read(at, after, before, kinds, replacing, newest, limit, deleted)
-        asked.check()
 
         def work(reader: apsw.Connection) -> list[Entry]:
             log = self._tables.log(reader, context, deleted=deleted)
