@@ -115,7 +115,7 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
         await asyncio.gather(
             *[connection.execute("SET acms.tenant = 'default'") for connection in connections]
         )
-        statement = storage._sql["append_with_jobs"]
+        statement = storage._db._sql["append_with_jobs"]
         loop = asyncio.get_running_loop()
         for count in (1, 1000):
             ids = await contexts(storage, count)
@@ -123,7 +123,7 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
             sessions = [ACMS(f"{count}-{n}", storage, config=QUIET) for n in range(min(count, CLIENTS))]
 
             def parameters(choose: Callable[[int], str] = choose) -> dict[str, Any]:
-                one = Waiting(operation(choose(0), rng), storage._entropy, loop.create_future())
+                one = Waiting(operation(choose(0), rng), storage._db.entropy, loop.create_future())
                 return {
                     "tenant": "default",
                     "contexts": [one.op.context],

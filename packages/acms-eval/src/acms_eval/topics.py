@@ -1,6 +1,6 @@
 """What conversations of the evaluation are about, and how it is said: the word list.
 
-The one that comes with ACMS is `acms_eval/data/topics.json`; all its texts were written for ACMS. Scenarios take everything
+The one that comes with ACMS is `acms_eval/data/topics.json`; all its texts were written for ACMS. Scenarios take all
 that is said and asked from a word list and a seed: facts, values, corrections, noise and small talk. Another list is a
 file of the same format, which docs/how-to/evaluate.md describes; it is checked before anything is written from it.
 """
