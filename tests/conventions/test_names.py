@@ -67,8 +67,6 @@ STILL = {
     "card": "recall.reindex._cards",
     "certainty": "recall.confidence.certainty",
     "lead": "recall.confidence._lead",
-    "letter": "write.queue.Letter",
-    "mailbox": "write.queue.Mailbox write.queue.mailbox",
     "offer": "recall.candidates.Offer recall.candidates.offer",
     "room": "acms_eval.scenarios.facts._room prompt.render._room prompt.resolve.Room recall.corpus.room",
     "said": """

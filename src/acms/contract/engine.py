@@ -288,7 +288,7 @@ class ACS:
         _tell_choice(now, admitted, collected, planner_ms)
         too_large = admitted.selection.weighed.too_large()
         if not minimal:
-            failed = self._nothing_shown(now, admitted, outcomes, collected, too_large=too_large)
+            failed = self._refused(now, admitted, outcomes, collected, too_large=too_large)
             if failed is not None:
                 return replace(failed, ledger=reasons)
         advice = admitted.advice
@@ -307,7 +307,7 @@ class ACS:
             ledger=reasons,
         )
 
-    def _nothing_shown(
+    def _refused(
         self,
         now: _Asking,
         admitted: Admitted,
