@@ -132,13 +132,13 @@ async def warm(url: str, **options: Any) -> AsyncIterator[PostgresStorage]:
     async with PostgresStorage(url) as patient:
         await patient.contexts(ContextQuery())  # makes the schema
     async with PostgresStorage(url, **{**HASTY, **options}) as store:
-        size = store._pool.size
+        size = store._db.pool.size
         await asyncio.gather(*(store.contexts(ContextQuery()) for _ in range(3 * size)))
-        while len(store._pool._idle) < size:
+        while len(store._db.pool._idle) < size:
             await asyncio.gather(*(store.contexts(ContextQuery()) for _ in range(3 * size)))
         yield store
-        assert store._pool._free._value == size
-        assert len(store._pool._idle) == len(store._pool._all) <= size
+        assert store._db.pool._free._value == size
+        assert len(store._db.pool._idle) == len(store._db.pool._all) <= size
 
 
 async def backends(databases: Databases, url: str, most: int) -> int:
@@ -273,7 +273,7 @@ async def test_t17_whoever_stops_waiting_is_let_go_at_once(server: Server, url: 
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert hole.made == made
-            assert store._pool._free._value == store._pool.size
+            assert store._db.pool._free._value == store._db.pool.size
         async with store.hints(lambda: None):
             while hole.made == made:
                 await asyncio.sleep(0.005)
@@ -300,9 +300,9 @@ async def test_t47_values_on_a_server_that_hangs_are_a_typed_error(server: Serve
 
 
 async def test_t17_the_kernel_notices_a_host_that_is_gone(url: str) -> None:
-    async with warm(url) as store, store._pool.connection() as connection:
+    async with warm(url) as store, store._db.pool.connection() as connection:
         with socket.socket(fileno=socket.dup(connection.fileno())) as wire:
             assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
             assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     chosen = PostgresStorage(f"{url}&tcp_user_timeout=7")
-    assert "tcp_user_timeout=7" in chosen._pool._conninfo
+    assert "tcp_user_timeout=7" in chosen._db.pool._conninfo

@@ -161,8 +161,8 @@ class TestPostgresBehindPgBouncer(StorageBackendTests):
         tenant = another(postgres_home).partition("?tenant=")[2]
         async with PostgresStorage(bouncer.url, tenant=tenant) as store:
             yield store
-            assert store._pool.pooled
-            assert {connection.prepare_threshold for connection in store._pool._idle} <= {None}
+            assert store._db.pool.pooled
+            assert {connection.prepare_threshold for connection in store._db.pool._idle} <= {None}
 
     @pytest.fixture
     async def other_tenant(self, store: PostgresStorage) -> AsyncIterator[PostgresStorage]:

@@ -17,7 +17,19 @@ import psycopg
 import pytest
 
 from acms.errors import ACMSError, GoneError, SessionNotFoundError, StorageError
-from acms.model import Append, Context, ContextQuery, Derived, Done, Failed, JobDraft, JobQuery, Search, State
+from acms.model import (
+    Append,
+    Context,
+    ContextQuery,
+    Derived,
+    Done,
+    Failed,
+    JobDraft,
+    JobQuery,
+    Lease,
+    Search,
+    State,
+)
 from acms.observability.logging import JSONFormatter
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
@@ -116,7 +128,7 @@ async def test_t33_fifty_tasks_of_two_tenants_on_one_pool_see_nothing_of_each_ot
             entries = await sound(store, context.id)
             live = [entry for entry in entries if entry.state is State.LIVE]
             assert {entry.content for entry in live} <= {f"{secret[store.tenant]} said it"}
-    assert len(pair[0]._pool._all) <= 4
+    assert len(pair[0]._db.pool._all) <= 4
 
 
 async def nothing_of(store: PostgresStorage, context: Context) -> None:
@@ -151,12 +163,12 @@ async def test_t33_without_the_predicates_of_the_queries_row_level_security_show
     )
     await one.put_derived(context.id, [Derived(version=1, space="s", data=b"zanzibar")])
     await one.blank(context.id, [2], to=State.EXPIRED, audit={"who": "zanzibar"})
-    left = {name: MINE.sub("TRUE", text) for name, text in two._sql.items()}
-    bare = [name for name, text in two._sql.items() if left[name] == text]
+    left = {name: MINE.sub("TRUE", text) for name, text in two._db._sql.items()}
+    bare = [name for name, text in two._db._sql.items() if left[name] == text]
     assert set(bare) <= {"insert_context", "insert_entry", "insert_audit", "horizon", "hint", *FUNCTIONS}, (
         bare
     )
-    two._sql = left
+    two._db._sql = left
     await nothing_of(two, context)
     assert (await two.contexts(ContextQuery(deleted=True))).items == ()
     assert (await two.contexts(ContextQuery(parent=context.id))).items == ()
@@ -168,7 +180,7 @@ async def test_t33_without_the_predicates_of_the_queries_row_level_security_show
     assert (await two.feed()).items == ()
     (job,) = (await one.jobs(JobQuery())).items
     with pytest.raises(GoneError):
-        await two._job(int(job.id))
+        await two.settle(Lease(job=job, attempt=job.attempt, until=job.not_before), Failed(error="theirs"))
     assert await one.read(context.id) == await sound(one, context.id)
 
 
@@ -178,7 +190,7 @@ async def test_t33_no_row_can_be_written_for_another_tenant(
     """The policy also checks what is written."""
     one, two = pair
     await new(one, "talk")
-    two._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._sql.items()}
+    two._db._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._db._sql.items()}
     with pytest.raises((StorageError, ACMSError)):
         await new(two, "another")
     assert [context.key for context in (await one.contexts(ContextQuery())).items] == ["talk"]
@@ -200,7 +212,7 @@ async def test_t33_naming_another_tenant_to_a_search_finds_nothing(
     ]
     for query in queries:
         assert [hit.id for hit in await one.search(query)][:1] == [receipt.ids[0]]
-    two._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._sql.items()}
+    two._db._sql = {name: text.replace("%(tenant)s", "'alpha'") for name, text in two._db._sql.items()}
     for query in queries:
         assert await two.search(query) == []
 
@@ -254,7 +266,7 @@ async def test_t33_neither_the_role_nor_the_owner_of_the_tables_is_above_the_pol
 async def state_of(store: PostgresStorage) -> list[tuple[Any, ...]]:
     """What the connections of a pool still carry when nobody uses them."""
     found = []
-    for connection in list(store._pool._idle):
+    for connection in list(store._db.pool._idle):
         cursor = await connection.execute(
             "SELECT nullif(current_setting('acms.tenant', true), ''), current_user,"
             " current_setting('statement_timeout'), pg_current_xact_id_if_assigned()"
@@ -276,7 +288,7 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
         pass
 
     async def raising(connection: Any) -> None:
-        await one._rows(connection, "lock_context", {"context": context.id})
+        await one._db.rows(connection, "lock_context", {"context": context.id})
         raise Own
 
     async def failing(connection: Any) -> None:
@@ -284,7 +296,7 @@ async def test_t34_after_an_exception_in_a_transaction_nothing_of_it_is_left(
 
     for work, error in ((raising, Own), (failing, ACMSError)):
         with pytest.raises(error):
-            await one._within(work)
+            await one._db.within(work)
         assert set(await state_of(one)) <= {CLEAN}
         assert await two.read((await new(two, "talk")).id) == []
         await put(one, context, said("goes on"))  # no lock is left
@@ -322,13 +334,13 @@ async def test_t34_cancelled_at_any_moment_a_call_leaves_no_connection_busy(
         cancelled += sum(isinstance(result, asyncio.CancelledError) for result in results)
         assert not [error for error in results if isinstance(error, ACMSError)]
     assert cancelled > 60
-    while one._lanes.tasks:
-        await asyncio.gather(*one._lanes.tasks)
-    pool = one._pool
+    while one._appender._tasks:
+        await asyncio.gather(*one._appender._tasks)
+    pool = one._db.pool
     assert pool._free._value == pool.size, "a permit was lost"
     assert len(pool._all) == len(pool._idle) <= pool.size, "a connection is busy for ever"
     assert set(await state_of(one)) <= {CLEAN}
-    name = one._pool.name.rpartition("/")[2]
+    name = one._db.pool.name.rpartition("/")[2]
     of_clients = f"datname = '{name}' AND backend_type = 'client backend'"  # not autovacuum
     busy = f"SELECT state, query FROM pg_stat_activity WHERE {of_clients} AND state <> 'idle'"  # noqa: S608
     assert postgres.execute(busy) == []

@@ -81,7 +81,7 @@ async def cut_everywhere(line: Line, once: Any, *, least: int, step: int = 1) ->
             else:
                 raise AssertionError("it needs more messages than anything should")
     assert cuts >= least // step, "hardly anything was cut"
-    assert len(line.store._pool._all) <= 2
+    assert len(line.store._db.pool._all) <= 2
     return outcomes
 
 
@@ -306,7 +306,7 @@ async def test_t06_other_verbs_have_their_effect_once(line: Line, step: int) -> 
 def _audits(store: PostgresStorage) -> int:
     import psycopg
 
-    with psycopg.connect(store._pool._conninfo) as connection:
+    with psycopg.connect(store._db.pool._conninfo) as connection:
         row = connection.execute(
             "SELECT count(*) FROM acms.audit WHERE tenant_id = %s", (store.tenant,)
         ).fetchone()

@@ -778,7 +778,7 @@ async def handle(url: str) -> AsyncIterator[Handle]:
 
 
 def is_open(handle: Any) -> bool:
-    return handle._file.is_open if isinstance(handle, SQLiteStorage) else handle._door._opened
+    return handle._file.is_open if isinstance(handle, SQLiteStorage) else handle._db.opened
 
 
 def made(session: ACMS) -> Background:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from acms.model import Append, Expect, Receipt
 from acms.storage.postgres import append as postgres_append
-from acms.storage.postgres import base, migrate, pool
+from acms.storage.postgres import database, migrate
 from acms.storage.postgres import ops as postgres_ops
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import sound
@@ -30,10 +30,10 @@ def query(name: str, old: str, new: str) -> Plant:
     """Replace a pattern in a query, or in all of them when the name is empty."""
 
     def plant(stack: ExitStack) -> None:
-        right = base.queries("postgres")
+        right = database.queries("postgres")
         wrong = {of: re.sub(old, new, text) if name in ("", of) else text for of, text in right.items()}
         assert wrong != right, f"{name} has no {old!r} any more: bring this fault up to date"
-        stack.enter_context(patch.object(base, "queries", lambda dialect: wrong))
+        stack.enter_context(patch.object(database, "queries", lambda dialect: wrong))
 
     return plant
 
@@ -54,9 +54,9 @@ def preamble(old: str, new: str) -> Plant:
     """Replace a text in what every transaction is told first."""
 
     def plant(stack: ExitStack) -> None:
-        wrong = pool.PREAMBLE.replace(old, new)
-        assert wrong != pool.PREAMBLE, f"the preamble has no {old!r} any more"
-        stack.enter_context(patch.object(pool, "PREAMBLE", wrong))
+        wrong = database.PREAMBLE.replace(old, new)
+        assert wrong != database.PREAMBLE, f"the preamble has no {old!r} any more"
+        stack.enter_context(patch.object(database, "PREAMBLE", wrong))
 
     return plant
 
@@ -76,7 +76,7 @@ def always(owner: Any, name: str) -> Plant:
 
 def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     """Yield name, fault, and what must find it."""
-    append = postgres_append.PostgresAppend
+    append = postgres_append.Appender
     yield (
         "a key is not unique",
         schema("CREATE UNIQUE INDEX entries_key", "CREATE INDEX entries_key"),
@@ -155,9 +155,9 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
     yield (
         "a lineage is remembered without its parent",
         code(
-            base.PostgresBase,
-            "_read_head",
-            ("self._lineages[context] = segments", "self._lineages[context] = segments[1:]"),
+            database.Database,
+            "read_head",
+            ("self.lineages[context] = segments", "self.lineages[context] = segments[1:]"),
         ),
         "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
     )

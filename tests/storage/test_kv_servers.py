@@ -269,7 +269,7 @@ async def test_without_a_tenant_the_application_sees_nothing(postgres_url):
 async def test_a_handle_leaves_no_setting_on_its_connection(postgres_url):
     async with PostgresKV(postgres_url, connections=1) as store:
         await store.set("a", 1)
-        async with store._pool.connection() as connection:
+        async with store._db.pool.connection() as connection:
             cursor = await connection.execute(
                 "SELECT current_setting('acms.tenant', true), current_user = session_user"
             )

@@ -49,13 +49,13 @@ async def test_a_log_that_is_known_is_read_in_one_round_trip(
         child = await fork(store, context, 1)
         await put(store, child, said("other"))
         trips: list[int] = []
-        ask = store._pool.ask
+        ask = store._db.ask
 
         async def counted(*arguments: Any, **options: Any) -> Any:
-            trips.append(len(arguments) - 1)
+            trips.append(len(arguments))
             return await ask(*arguments, **options)
 
-        monkeypatch.setattr(store._pool, "ask", counted)
+        monkeypatch.setattr(store._db, "ask", counted)
         assert [entry.content for entry in await store.read(context.id)] == ["one", "two"]
         assert [entry.content for entry in await store.read(child.id)] == ["one", "other"]
         assert [entry.content for entry in await store.read(child.id, newest=1)] == ["other"]

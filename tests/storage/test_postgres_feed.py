@@ -10,7 +10,7 @@ import pytest
 
 from acms.errors import ValidationError
 from acms.model import Append, JobDraft, State
-from acms.storage.postgres.ops import Group, Waiting
+from acms.storage.postgres.ops import Group, Waiting, statement
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing.logs import fork, new, noted, put, said
 
@@ -81,14 +81,14 @@ async def test_t31_a_consumer_that_dies_again_and_again_misses_nothing_of_slow_w
             context = draw.choice(contexts)
 
             async def slowly(connection, context=context, n=n):
-                rows = await store._rows(connection, "lock_context", {"context": context.id})
+                rows = await store._db.rows(connection, "lock_context", {"context": context.id})
                 assert rows
                 op = Append(context=context.id, drafts=(said(f"{number}.{n}"),), tail={})
                 one = Waiting(op, os.urandom, asyncio.get_running_loop().create_future())
-                assert await store._rows(connection, *store._statement([Group([one])]))
+                assert await store._db.rows(connection, *statement([Group([one])]))
                 await asyncio.sleep(draw.random() * 0.02)
 
-            await store._within(slowly)
+            await store._db.within(slowly)
 
     seen: dict[str, list[int]] = {context.id: [] for context in contexts}
 

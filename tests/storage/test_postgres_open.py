@@ -98,7 +98,7 @@ async def test_the_options_of_a_url_reach_the_store(postgres_url: str) -> None:
         assert isinstance(store, HasMigrations)
         assert isinstance(store, HasHints)
         assert (store.tenant, store.durability) == ("a", "relaxed")
-        assert (store._hints, store._pool.size, store._pool.patience) == (True, 2, 1.5)
+        assert (store._jobs.hints, store._db.pool.size, store._db.pool.patience) == (True, 2, 1.5)
         assert ("mine",) in inside(postgres_url, "SELECT application_name FROM pg_stat_activity")
 
 

@@ -140,7 +140,7 @@ async def test_tenants_of_a_server_share_its_connections(
             await put(store, await new(store, tenant), said(f"this is {tenant}"))
         for tenant in ("acme", "initech", "hooli"):
             assert await keys(shards.of(tenant)) == {tenant}
-        pools = {id(store._pool) for store in map(shards.of, ("acme", "initech", "hooli"))}  # type: ignore[attr-defined]
+        pools = {id(store._db.pool) for store in map(shards.of, ("acme", "initech", "hooli"))}  # type: ignore[attr-defined]
         assert len(pools) == 1
     async with open_storage(f"{shards.path}?tenant=acme") as store:
         assert await keys(store) == {"acme"}

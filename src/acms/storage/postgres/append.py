@@ -9,11 +9,9 @@ its operations are sent one by one.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from acms.errors import (
@@ -25,14 +23,13 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.entry_json import load_mapping
-from acms.log.hash_chain import Entropy, entry_id, links, locate
-from acms.model import Append, Durability, Entry, Head, JobState, Kind, Lease, Receipt, State
+from acms.log.hash_chain import entry_id, links, locate
+from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
-from acms.storage.postgres.base import Lineage, Row, last_id
-from acms.storage.postgres.jobs import PostgresJobs
-from acms.storage.postgres.ops import Group, Waiting, answer, text
-from acms.storage.postgres.pool import FIRST_WAIT, Connection, UnknownOutcomeError
+from acms.storage.postgres.database import Database, read_columns
+from acms.storage.postgres.jobs import JobQueue
+from acms.storage.postgres.ops import Group, Waiting, answer, statement
+from acms.storage.postgres.pool import FIRST_WAIT, UNREACHABLE, Connection, Row, UnknownOutcomeError
 from acms.storage.sql import VERSION_MASK, read_entry, read_job, read_lineage
 
 LANES = 4
@@ -41,9 +38,6 @@ TOGETHER = 64
 """Operations one statement may hold."""
 MOST_BYTES = 4 << 20
 """Characters of drafts after which a statement takes no further operation."""
-CHANNEL = "acms_jobs"
-HINT_SECONDS = 0.02
-"""How long jobs are gathered before others are told."""
 HEADS = 4096
 """Heads a handle remembers."""
 UNCOMMITTED: Durability = "relaxed"
@@ -52,40 +46,28 @@ TRIES = 8
 """How often an operation is sent again when the log moves between its refusal and asking why."""
 
 
-@dataclass(slots=True)
-class _Lanes:
-    """What is waiting to be appended."""
+class Appender:
+    """Appends to the logs of a tenant."""
 
-    running: int = 0
-    waiting: dict[str, deque[Waiting]] = field(default_factory=dict)
-    #: Contexts with something waiting and nothing under way.
-    ready: deque[str] = field(default_factory=deque)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-
-class PostgresAppend(PostgresJobs):
-    """A PostgreSQL store that appends."""
-
-    _entropy: Entropy = staticmethod(os.urandom)
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._lanes = _Lanes()
+    def __init__(self, db: Database, jobs: JobQueue) -> None:
+        self._db = db
+        self._jobs = jobs
+        self._running = 0
+        self._waiting: dict[str, deque[Waiting]] = {}
+        #: Contexts with something waiting and nothing under way.
+        self._ready: deque[str] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Where this handle left a log; only a guess, which the statement checks.
         self._heads: dict[str, Head] = {}
-        self._hints = False
-        self._hinting: asyncio.Task[None] | None = None
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, those that wait together share a commit."""
-        await self._open()
+        await self._db.open()
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Receipt | ACMSError]] = []
-        for op in ops:
-            future: asyncio.Future[Receipt | ACMSError] = loop.create_future()
-            futures.append(future)
+        futures: list[asyncio.Future[Receipt | ACMSError]] = [loop.create_future() for _ in ops]
+        for op, future in zip(ops, futures, strict=True):
             try:
-                self._queue(Waiting(op, self._entropy, future))
+                self._queue(Waiting(op, self._db.entropy, future))
             except ACMSError as error:
                 future.set_result(error)
             except Exception as error:
@@ -96,26 +78,24 @@ class PostgresAppend(PostgresJobs):
     # ── the lanes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _queue(self, one: Waiting) -> None:
-        lanes, context = self._lanes, one.op.context
-        queue = lanes.waiting.get(context)
+        context = one.op.context
+        queue = self._waiting.get(context)
         if queue is None:
-            lanes.waiting[context] = deque((one,))
-            lanes.ready.append(context)
+            self._waiting[context] = deque((one,))
+            self._ready.append(context)
         else:  # something of this context is waiting or under way
             queue.append(one)
 
     def _start_lanes(self) -> None:
-        lanes = self._lanes
-        if lanes.ready and lanes.running < min(LANES, self._pool.size):
-            lanes.running += 1
+        if self._ready and self._running < min(LANES, self._db.pool.size):
+            self._running += 1
             task = asyncio.ensure_future(self._lane())
-            lanes.tasks.add(task)
-            task.add_done_callback(lanes.tasks.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _lane(self) -> None:
-        lanes = self._lanes
         try:
-            while lanes.ready:
+            while self._ready:
                 batch = self._take()
                 try:
                     await self._commit(batch)
@@ -125,19 +105,18 @@ class PostgresAppend(PostgresJobs):
                             answer(one, StorageBusyError("the append was broken off"))
                         self._done(group.context)
         finally:
-            lanes.running -= 1
+            self._running -= 1
 
     def _take(self) -> list[Group]:
         """Take what goes into one statement."""
-        lanes = self._lanes
         batch: list[Group] = []
         count = size = 0
-        while lanes.ready and count < TOGETHER and size < MOST_BYTES:
-            queue = lanes.waiting[lanes.ready[0]]
+        while self._ready and count < TOGETHER and size < MOST_BYTES:
+            queue = self._waiting[self._ready[0]]
             if queue[0].alone and batch:
                 break
             group = self._group(queue, TOGETHER - count, MOST_BYTES - size)
-            lanes.ready.popleft()
+            self._ready.popleft()
             batch.append(group)
             count += len(group.members)
             size += sum(one.size for one in group.members)
@@ -150,9 +129,8 @@ class PostgresAppend(PostgresJobs):
         """Take the operations of one context that fit behind the head this handle left; at least one."""
         first = queue.popleft()
         head = self._heads.get(first.op.context)
-        if (
-            not queue or first.alone or first.op.tail is None or head is None
-        ):  # a tail that is kept must be read
+        # A tail that is kept must be read.
+        if not queue or first.alone or first.op.tail is None or head is None:
             return Group([first])
         group = Group([], chain=head.chain, rewrites=head.rewrites)
         keys: set[str] = set()
@@ -165,7 +143,7 @@ class PostgresAppend(PostgresJobs):
             if one.alone or not keys.isdisjoint(one.keys) or (group.members and (count <= 0 or size <= 0)):
                 break
             keys.update(one.keys)
-            receipt = self._place(one, head, UNCOMMITTED)
+            receipt = _place(one, head, UNCOMMITTED)
             group.members.append(one)
             group.receipts.append(receipt)
             head = receipt.head
@@ -177,18 +155,16 @@ class PostgresAppend(PostgresJobs):
 
     def _done(self, context: str) -> None:
         """Let the next operation of a context go."""
-        lanes = self._lanes
-        if lanes.waiting[context]:
-            lanes.ready.append(context)
+        if self._waiting[context]:
+            self._ready.append(context)
             self._start_lanes()
         else:
-            del lanes.waiting[context]
+            del self._waiting[context]
 
-    async def aclose(self) -> None:
-        """Finish what is under way and let go of the connections."""
-        while self._lanes.tasks:
-            await asyncio.gather(*self._lanes.tasks)
-        await super().aclose()
+    async def close(self) -> None:
+        """Finish what is under way."""
+        while self._tasks or self._jobs.telling:
+            await asyncio.gather(*self._tasks, *self._jobs.telling)
 
     # ── one statement ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,8 +172,8 @@ class PostgresAppend(PostgresJobs):
         """Answer every operation of a batch."""
         if len(batch) == 1 and len(batch[0].members) == 1:
             await self._each(batch[0].members)
-            if self._hints and batch[0].members[0].jobs:
-                self._hint_soon()
+            if batch[0].members[0].jobs:
+                self._jobs.enqueued()
             return
         try:
             rows, durability = await self._advance(batch)
@@ -221,8 +197,8 @@ class PostgresAppend(PostgresJobs):
                     head = replace(receipt.head, derived=derived, epoch=epoch)
                     answer(one, replace(receipt, head=head, durability=durability))
                     self._heads[group.context] = head
-        if self._hints and any(one.jobs for group in batch for one in group.members):
-            self._hint_soon()
+        if self._jobs.hints and any(one.jobs for group in batch for one in group.members):
+            self._jobs.enqueued()
 
     async def _each(self, ones: Sequence[Waiting], *, lost: UnknownOutcomeError | None = None) -> None:
         """Answer operations one by one, until the server is gone."""
@@ -231,70 +207,36 @@ class PostgresAppend(PostgresJobs):
             begun = loop.time()
             result = await self._alone(one, lost=lost)
             answer(one, result)
-            if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._pool.patience:
+            if isinstance(result, StorageUnavailableError) and loop.time() - begun >= self._db.pool.patience:
                 self._give_up(ones, lost)
                 return
 
     def _give_up(self, ones: Sequence[Waiting], lost: UnknownOutcomeError | None = None) -> None:
         """Answer everything that waits: patience ended once, and each would have to wait as long again."""
-        gone = StorageUnavailableError(
-            "the server does not answer; this append was not sent",
-            options=("repeat the call", "check that the server is running and reachable"),
-        )
+        said = "the server does not answer; this append was not sent"
+        gone = StorageUnavailableError(said, options=UNREACHABLE)
         for one in ones:
             answer(one, lost or gone)
-        lanes = self._lanes
-        for queue in lanes.waiting.values():
+        for queue in self._waiting.values():
             for one in queue:
                 answer(one, gone)
             queue.clear()
-        for context in lanes.ready:
-            del lanes.waiting[context]
-        lanes.ready.clear()
-
-    def _hint_soon(self) -> None:
-        """Say that there are jobs, once for all that come within a moment."""
-        if self._hinting is None:
-            self._hinting = asyncio.ensure_future(self._tell())
-            self._lanes.tasks.add(self._hinting)
-            self._hinting.add_done_callback(self._lanes.tasks.discard)
-
-    async def _tell(self) -> None:
-        await asyncio.sleep(HINT_SECONDS)
-        self._hinting = None
-        with suppress(ACMSError):  # only a hint
-            await self._one("hint", {"channel": CHANNEL})
+        for context in self._ready:
+            del self._waiting[context]
+        self._ready.clear()
 
     async def _advance(self, batch: Sequence[Group]) -> tuple[dict[int, Row], Durability]:
         """Send the operations of different contexts in one statement.
 
         Returns the rows of those that were appended, and what their commit survives.
         """
-        (rows,), durability = await self._durably(self._statement(batch), again=False)
+        (rows,), durability = await self._db.commit(statement(batch), again=False)
         return {row[0]: row for row in rows}, durability
-
-    def _statement(self, batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
-        """Return the statement that appends the operations of different contexts: its name and its values."""
-        jobs = [
-            {"op": number, **job}
-            for number, group in enumerate(batch)
-            for one in group.members
-            for job in one.jobs
-        ]
-        query = "append_with_jobs" if jobs else "append"
-        values: dict[str, Any] = {
-            "contexts": [group.context for group in batch],
-            "ops": text([group.given(number) for number, group in enumerate(batch)]),
-            "drafts": text([row for number, group in enumerate(batch) for row in group.drafts(number)]),
-        }
-        if jobs:
-            values["jobs"] = text(jobs)
-        return query, values
 
     async def _alone(self, one: Waiting, *, lost: UnknownOutcomeError | None = None) -> Receipt | ACMSError:
         """Append one operation; say why when it is refused, and find out what became of it when nobody answered."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._pool.patience
+        deadline = loop.time() + self._db.pool.patience
         refused = False
         tries = 0
         while True:
@@ -345,38 +287,30 @@ class PostgresAppend(PostgresJobs):
 
         async def work(connection: Connection) -> Receipt:
             op = one.op
-            await self._rows(connection, "lock_context", {"context": op.context})
+            await self._db.rows(connection, "lock_context", {"context": op.context})
             if one.keys:
-                stored = _by_draft(one, await self._rows(connection, "keyed", _keyed(one)))
-                if append_rules.repeats(op, stored):
-                    head = await self._rows(connection, "head", {"context": op.context})
-                    entries = [entry for entry in stored if entry is not None]
-                    return append_rules.repeated(self._read_head(op.context, head)[0], entries, UNCOMMITTED)
+                stored = _stored(one, await self._db.rows(connection, "keyed", _keyed(one)))
+                if stored:
+                    log = await self._db.standing(op.context, within=connection)
+                    return append_rules.repeated(log.head, stored, UNCOMMITTED)
             if one.cited:
                 try:
                     await self._check_cited(one.cited, connection)
                 except GoneError:  # what was expected comes first: whoever made it decides again
-                    rows = await self._rows(connection, "head", {"context": op.context})
-                    append_rules.check(op, self._read_head(op.context, rows)[0])
+                    append_rules.check(op, (await self._db.standing(op.context, within=connection)).head)
                     raise
             if op.finish is not None:
-                await self._finish(op.finish, connection)
-            rows = await self._rows(connection, *self._statement([Group([one])]))
+                await self._jobs.finish(connection, op.finish)
+            rows = await self._db.rows(connection, *statement([Group([one])]))
             if not rows:
                 raise _RefusedError
             return self._receipt(one, rows[0], UNCOMMITTED)
 
         try:
-            receipt, durability = await self._within_durably(work, again=False)
+            receipt, durability = await self._db.within(work, again=False)
         except _RefusedError:
             return None
         return replace(receipt, durability=durability)
-
-    async def _finish(self, lease: Lease, connection: Connection) -> None:
-        values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
-        if not await self._rows(connection, "finish_job", values):
-            await self._job(values["id"])
-            raise append_rules.lost(lease)
 
     async def _check_cited(self, ids: Sequence[str], connection: Connection) -> None:
         """Refuse what was made from an erased entry; the entries stay as they are until the commit."""
@@ -384,7 +318,8 @@ class PostgresAppend(PostgresJobs):
         if not places:
             return
         contexts, versions = zip(*places, strict=True)
-        rows = await self._rows(connection, "cited", {"contexts": list(contexts), "versions": list(versions)})
+        values = {"contexts": list(contexts), "versions": list(versions)}
+        rows = await self._db.rows(connection, "cited", values)
         erased = {
             entry_id(Kind(kind), context, version, nonce)
             for version, kind, nonce, context, state in rows
@@ -402,8 +337,8 @@ class PostgresAppend(PostgresJobs):
             if found is not None:
                 return found
         try:
-            head, _ = self._read_head(op.context, await self._one("head", {"context": op.context}))
-            if one.keys and append_rules.repeats(op, _by_draft(one, await self._one("keyed", _keyed(one)))):
+            head = (await self._db.standing(op.context)).head
+            if one.keys and _stored(one, await self._db.one("keyed", _keyed(one))):
                 return await self._repeated(one)
             append_rules.check(op, head)
         except (StorageBusyError, StorageUnavailableError):
@@ -423,38 +358,31 @@ class PostgresAppend(PostgresJobs):
         """Return the receipt of a repetition, as durable as a commit made now; None when it is not one any more."""
         op = one.op
         place = {"context": op.context}
-        (_, head, rows), durability = await self._durably(
+        (_, head, rows), durability = await self._db.commit(
             ("lock_context", place), ("head", place), ("keyed", _keyed(one))
         )
-        stored = _by_draft(one, rows)
-        if not append_rules.repeats(op, stored):
+        stored = _stored(one, rows)
+        if not stored:
             return None
-        entries = [entry for entry in stored if entry is not None]
-        return append_rules.repeated(self._read_head(op.context, head)[0], entries, durability)
+        return append_rules.repeated(self._db.read_head(op.context, head).head, stored, durability)
 
     async def _written(self, one: Waiting) -> Receipt | None:
         """Return the receipt of an operation that was written although nobody heard of it."""
         op = one.op
         place = {"context": op.context}
         try:
-            head, _ = self._read_head(op.context, await self._one("head", place), deleted=True)
+            head = (await self._db.standing(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
         if op.drafts:
-            asked = (
-                "written",
-                {
-                    **place,
-                    "after": max(0, head.version - 10_000),
-                    "digests": [one.digest for one in one.stamps],
-                },
-            )
+            after, digests = max(0, head.version - 10_000), [stamp.digest for stamp in one.stamps]
+            asked = "written", {**place, "after": after, "digests": digests}
         elif op.finish is not None:
             asked = "job", {"id": append_rules.job_number(op.finish.job.id)}
         else:
             return None
-        (_, heads, rows), durability = await self._durably(("lock_context", place), ("head", place), asked)
-        head, _ = self._read_head(op.context, heads, deleted=True)
+        (_, heads, rows), durability = await self._db.commit(("lock_context", place), ("head", place), asked)
+        head = self._db.read_head(op.context, heads, deleted=True).head
         if not op.drafts:
             assert op.finish is not None
             job = read_job(rows[0]) if rows else None
@@ -472,64 +400,57 @@ class PostgresAppend(PostgresJobs):
         """Build the receipt from what the statement returned."""
         context = one.op.context
         (
-            _, base, said, total, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived, epoch,
+            _, version, messages, tokens, before, chain, last_version, last_nonce, rewrites, tail, lineage, derived,
+            epoch,
         ) = row  # fmt: skip
-        segments: Lineage | None = self._lineages.get(context)
+        segments = self._db.lineages.get(context)
         if segments is None:
-            segments = self._lineages[context] = read_lineage(lineage)
-        head = Head(
-            context=context,
-            version=base,
-            messages=said,
-            tokens=total,
-            last_message=last_id(context, segments, last_version, last_nonce),
-            rewrites=rewrites - one.given["rewrites"],
-            derived=derived,
-            epoch=epoch,
-            chain=before if one.op.drafts else chain,
-            tail=dict(load_mapping(tail)),
-        )
-        receipt = self._place(one, head, durability)
+            segments = self._db.lineages[context] = read_lineage(lineage)
+        rewrites -= one.given["rewrites"]
+        chain = before if one.op.drafts else chain
+        columns = (version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail)
+        receipt = _place(one, read_columns(context, segments, columns), durability)
         if len(self._heads) >= HEADS:
             self._heads.clear()
         self._heads[context] = receipt.head
         return receipt
 
-    def _place(self, one: Waiting, head: Head, durability: Durability) -> Receipt:
-        """Return what an operation becomes behind a head."""
-        op = one.op
-        ids: list[str] = []
-        positions: list[int | None] = []
-        version, messages, last = head.version, head.messages, head.last_message
-        for draft, stamped in zip(op.drafts, one.stamps, strict=True):
-            version += 1
-            ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
-            place: int | None = None
-            if draft.kind is Kind.MESSAGE:
-                place = messages = messages + 1
-                last = ids[-1]
-            positions.append(place)
-        chains = tuple(links(head.chain, one.stamps))
-        after = Head(
-            context=op.context,
-            version=version,
-            messages=messages,
-            tokens=head.tokens + one.given["tokens"],
-            last_message=last,
-            rewrites=head.rewrites + one.given["rewrites"],
-            derived=head.derived,
-            epoch=head.epoch,
-            chain=chains[-1] if chains else head.chain,
-            tail=head.tail if op.tail is None else op.tail,
-        )
-        return Receipt(
-            head=after,
-            versions=(head.version + 1, version),
-            ids=tuple(ids),
-            positions=tuple(positions),
-            chains=chains,
-            durability=durability,
-        )
+
+def _place(one: Waiting, head: Head, durability: Durability) -> Receipt:
+    """Return what an operation becomes behind a head."""
+    op = one.op
+    ids: list[str] = []
+    positions: list[int | None] = []
+    version, messages, last = head.version, head.messages, head.last_message
+    for draft, stamped in zip(op.drafts, one.stamps, strict=True):
+        version += 1
+        ids.append(entry_id(draft.kind, op.context, version, stamped.nonce))
+        place: int | None = None
+        if draft.kind is Kind.MESSAGE:
+            place = messages = messages + 1
+            last = ids[-1]
+        positions.append(place)
+    chains = tuple(links(head.chain, one.stamps))
+    after = Head(
+        context=op.context,
+        version=version,
+        messages=messages,
+        tokens=head.tokens + one.given["tokens"],
+        last_message=last,
+        rewrites=head.rewrites + one.given["rewrites"],
+        derived=head.derived,
+        epoch=head.epoch,
+        chain=chains[-1] if chains else head.chain,
+        tail=head.tail if op.tail is None else op.tail,
+    )
+    return Receipt(
+        head=after,
+        versions=(head.version + 1, version),
+        ids=tuple(ids),
+        positions=tuple(positions),
+        chains=chains,
+        durability=durability,
+    )
 
 
 def _keyed(one: Waiting) -> dict[str, Any]:
@@ -537,10 +458,11 @@ def _keyed(one: Waiting) -> dict[str, Any]:
     return {"context": one.op.context, "keys": one.keys}
 
 
-def _by_draft(one: Waiting, rows: Sequence[Row]) -> list[Entry | None]:
-    """Return, per draft, the entry that has its key."""
+def _stored(one: Waiting, rows: Sequence[Row]) -> list[Entry]:
+    """Return the entries of an operation that was appended before under its keys; nothing when it was not."""
     found = {entry.key: entry for entry in (read_entry(row, one.op.context) for row in rows)}
-    return [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
+    known = [None if draft.key is None else found.get(draft.key) for draft in one.op.drafts]
+    return [entry for entry in known if entry is not None] if append_rules.repeats(one.op, known) else []
 
 
 class _RefusedError(ACMSError):

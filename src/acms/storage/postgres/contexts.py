@@ -1,99 +1,70 @@
-"""Finding and listing the contexts of a PostgreSQL database, making them, and changing their settings."""
+"""The contexts of a PostgreSQL database: finding and listing them, making and restoring them, and their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from acms.errors import ConflictError, SessionNotFoundError, ValidationError
+from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log.entry_json import dump, load_mapping
-from acms.log.hash_chain import context_id, genesis, micros
+from acms.log.hash_chain import context_id, genesis, micros, verify
 from acms.log.validation import name
-from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page
+from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, State
 from acms.storage import append_rules
-from acms.storage.postgres.base import Lineage
-from acms.storage.postgres.erase import PostgresErase
+from acms.storage.postgres.database import Database, Lineage
+from acms.storage.postgres.ops import columns
 from acms.storage.postgres.pool import Connection
 from acms.storage.sql import read_context, read_entry
 
 
-class PostgresContexts(PostgresErase):
-    """A PostgreSQL store with its contexts."""
+class Contexts:
+    """The contexts of a tenant."""
 
-    _clock: Callable[[], datetime] = staticmethod(lambda: datetime.now(UTC))
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     async def create(self, context: ContextDraft) -> Context:
         """Create a context, or return the live one with the same namespace and key."""
-        id = context_id(self._entropy)
+        id = context_id(self._db.entropy)
         namespace = name(context.namespace, "namespace")
         key = None if context.key is None else name(context.key, "key")
         if key is not None:
-            found = await self._one("context_by_key", {"namespace": namespace, "key": key})
+            found = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
             if found:
                 return read_context(found[0])
-        values = {
-            **self._fresh(id, context),
-            "namespace": namespace,
-            "key": key,
-            "settings_rev": 0,
-            "deleted_at": None,
-        }
+        values = {**_fresh(id, context), "namespace": namespace, "key": key}
         if context.parent is not None:
             values.update(await self._forked(context.parent, context.fork))
             if context.inherit:
-                rows = await self._one("settings", {"context": context.parent})
+                rows = await self._db.one("settings", {"context": context.parent})
                 settings = append_rules.inherited(load_mapping(rows[0][0]), context)
                 values["settings"] = dump(settings) if settings else None
         for _ in range(8):
-            rows = await self._one("insert_context", values)
+            rows = await self._db.one("insert_context", values)
             if not rows and key is not None:
-                rows = await self._one("context_by_key", {"namespace": namespace, "key": key})
+                rows = await self._db.one("context_by_key", {"namespace": namespace, "key": key})
             if not rows:  # its own try, of which nobody heard
-                rows = await self._one("context_by_id", {"context": id})
+                rows = await self._db.one("context_by_id", {"context": id})
             if rows:
                 return read_context(rows[0])
         raise ConflictError(f"the session {key!r} is being created and deleted by others")
 
-    def _fresh(self, id: str, context: ContextDraft | Context) -> dict[str, Any]:
-        """Return the columns of a context without entries."""
-        return {
-            "context": id,
-            "root": id,
-            "parent": None,
-            "fork": None,
-            "lineage": "[]",
-            "counter": context.counter,
-            "settings": dump(dict(context.settings)) if context.settings else None,
-            "created_at": micros(context.created_at),
-            "version": 0,
-            "messages": 0,
-            "tokens": 0,
-            "last_version": None,
-            "last_nonce": None,
-            "rewrites": 0,
-            "chain": genesis(id),
-        }
-
     async def _forked(self, parent: str, fork: int | None, *, deleted: bool = False) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
-        (rows,) = await self._ask(("head", {"context": parent}))
-        head, lineage = self._read_head(parent, rows, deleted=deleted)
-        root = rows[0][-1]
+        head, lineage, last_version, last_nonce, root = await self._db.standing(parent, deleted=deleted)
         at = head.version if fork is None else fork
         if not 0 <= at <= head.version:
             raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
-        inherited = append_rules.inherit(parent, lineage, at)
         found: dict[str, Any] = {
             "root": root,
             "parent": parent,
             "fork": at,
-            "lineage": dump(inherited),
+            "lineage": dump(append_rules.inherit(parent, lineage, at)),
             "version": at,
             "messages": head.messages,
             "tokens": head.tokens,
-            "last_version": rows[0][5],
-            "last_nonce": rows[0][6],
+            "last_version": last_version,
+            "last_nonce": last_nonce,
             "rewrites": 0,
             "chain": head.chain if at else genesis(parent),
         }
@@ -101,7 +72,7 @@ class PostgresContexts(PostgresErase):
             found.update(await self._stood(parent, lineage, at))
         if head.rewrites:
             runs = append_rules.segments(parent, lineage, 1, at)
-            counts = await self._ask(
+            counts = await self._db.ask(
                 *[("count_replacing", {"context": of, "first": a, "last": b}) for of, a, b in runs]
             )
             found["rewrites"] = sum(rows[0][0] for rows in counts)
@@ -112,7 +83,7 @@ class PostgresContexts(PostgresErase):
         newest = last = None
         for owner, low, high in reversed(append_rules.segments(parent, lineage, 1, at)):
             values = {"context": owner, "first": low, "last": high, "limit": 1}
-            ends, said = await self._ask(
+            ends, said = await self._db.ask(
                 ("entries_backward", {**values, "kinds": None}),
                 ("entries_backward", {**values, "kinds": [Kind.MESSAGE.value]}),
             )
@@ -130,7 +101,7 @@ class PostgresContexts(PostgresErase):
 
     async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
         """Return a context by its id or by the key of a live one."""
-        by_key, by_id = await self._ask(
+        by_key, by_id = await self._db.ask(
             ("context_by_key", {"namespace": namespace, "key": id_or_key}),
             ("context_by_id", {"context": id_or_key}),
         )
@@ -143,28 +114,22 @@ class PostgresContexts(PostgresErase):
         """List contexts, newest first."""
         after: int | None = None
         if query.after is not None:
-            rows = await self._one("ref", {"context": query.after})
+            rows = await self._db.one("ref", {"context": query.after})
             if not rows:
                 raise SessionNotFoundError(f"no context has the id {query.after!r}")
             after = rows[0][0]
-        values = {
-            "namespace": query.namespace,
-            "parent": query.parent,
-            "root": query.root,
-            "deleted": query.deleted,
-            "after": after,
-            "limit": query.limit + 1,
-        }
+        values = {"namespace": query.namespace, "parent": query.parent, "root": query.root}
+        values |= {"deleted": query.deleted, "after": after, "limit": query.limit + 1}
         tree = "contexts" if query.root is None else "contexts_of_root"
         way = tree if query.parent is None else "contexts_of_parent"
-        found = [read_context(row) for row in await self._one(way, values)]
+        found = [read_context(row) for row in await self._db.one(way, values)]
         more = len(found) > query.limit
         found = found[: query.limit]
         return Page(items=tuple(found), next_after=found[-1].id if more else None)
 
     async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
         """Merge a change into the settings if they are still at `rev`."""
-        rows = await self._one("context_by_id", {"context": context})
+        rows = await self._db.one("context_by_id", {"context": context})
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
         old = read_context(rows[0])
@@ -172,37 +137,126 @@ class PostgresContexts(PostgresErase):
             raise ConflictError(f"the settings are at revision {old.settings_rev}, not {rev}")
         deleted_at = old.deleted_at
         if "deleted" in change:
-            deleted_at = (deleted_at or self._clock()) if change["deleted"] else None
+            deleted_at = (deleted_at or self._db.clock()) if change["deleted"] else None
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
-        values = {
-            "context": context,
-            "settings": dump(merged) if merged else None,
-            "deleted_at": None if deleted_at is None else micros(deleted_at),
-            "rev": rev,
-        }
+        values = {"context": context, "settings": dump(merged) if merged else None, "rev": rev}
+        values["deleted_at"] = None if deleted_at is None else micros(deleted_at)
         tried = False
 
         async def work(connection: Connection) -> Context:
             nonlocal tried
-            found = await self._rows(connection, "update_settings", values)
+            found = await self._db.rows(connection, "update_settings", values)
             if found:
                 tried = True
                 return read_context(found[0])
-            now = read_context((await self._rows(connection, "context_by_id", {"context": context}))[0])
+            now = read_context((await self._db.rows(connection, "context_by_id", {"context": context}))[0])
             written = (now.settings_rev, now.settings, now.deleted_at) == (rev + 1, merged, deleted_at)
             if tried and written:  # by a try of whose commit nobody heard
                 return now
             # Another writer was first, even where it wrote the same: of two deletions only one succeeds.
             raise ConflictError(f"the settings are at revision {now.settings_rev}, not {rev}")
 
-        return await self._within(work)
+        return (await self._db.within(work))[0]
 
-    async def spaces(self, context: str) -> list[str]:
-        """Return the names of the spaces in which a context has derived rows of its own."""
-        await self._head_of(context)
-        return [space for (space,) in await self._one("spaces_of", {"context": context})]
+    # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _head_of(self, context: str, *, deleted: bool = False) -> tuple[Head, Lineage]:
-        """Return where a log stands and what it inherits."""
-        return self._read_head(context, await self._one("head", {"context": context}), deleted=deleted)
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
+        head = await self._restore_context(context)
+        async for batch in append_rules.whole_appends(context, head, entries):
+            await self._restore_batch(context, batch)
+
+    async def _restore_context(self, context: Context) -> Head:
+        rows = await self._db.one("context_by_id", {"context": context.id})
+        if not rows:
+            values = {**_fresh(context.id, context), "settings_rev": context.settings_rev}
+            values["deleted_at"] = None if context.deleted_at is None else micros(context.deleted_at)
+            if context.parent is not None:
+                try:
+                    values.update(await self._forked(context.parent, context.fork, deleted=True))
+                except SessionNotFoundError:
+                    said = f"the parent {context.parent} is not here"
+                    raise ConflictError(said, options=("restore it first",)) from None
+            rows = await self._db.one("insert_context", values)
+            if not rows:
+                rows = await self._db.one("context_by_id", {"context": context.id})
+            if not rows:
+                said = f"the session {context.key!r} exists here with another id"
+                raise ConflictError(said, options=("restore into another store",))
+        found = read_context(rows[0])
+        same = (found.namespace, found.key, found.lineage, found.created_at)
+        if same != (context.namespace, context.key, context.lineage, context.created_at):
+            raise ConflictError(f"{context.id} is another context here")
+        return (await self._db.standing(context.id, deleted=True)).head
+
+    async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> None:
+        context = restored.id
+
+        async def work(connection: Connection) -> None:
+            await self._db.rows(connection, "lock_context", {"context": context})
+            log = await self._db.standing(context, deleted=True, within=connection)
+            head = log.head
+            new = [entry for entry in entries if entry.version > head.version]
+            if not new:  # a try of which nobody heard
+                return
+            begun: list[Entry] = []
+            chain, last = head.chain, head.version
+            if (restored.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
+                last = new[0].batch - 1
+                chain = genesis(restored.parent or context)
+                runs = append_rules.segments(context, log.lineage, max(last, 1), head.version)
+                for owner, low, high in runs:
+                    values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
+                    rows = await self._db.rows(connection, "entries_forward", values)
+                    read = [read_entry(row, owner) for row in rows]
+                    begun += [entry for entry in read if entry.version > last]
+                    chain = next((entry.chain for entry in read if entry.version == last), chain)
+            for version, wrong in verify([*begun, *new], head=chain, version=last):
+                raise CorruptRecordError(f"version {version} of {context}: {wrong}")
+            messages, tokens, rewrites = append_rules.counts(new)
+            said = [entry for entry in new if entry.kind is Kind.MESSAGE]
+            drafts = dump([_row(entry) for entry in new])
+            await self._db.rows(connection, "insert_entry", {"context": context, "drafts": drafts})
+            last, nonce = (said[-1].version, said[-1].id[-6:]) if said else (log.last_version, log.last_nonce)
+            values = {"context": context, "version": new[-1].version, "chain": new[-1].chain}
+            values |= {"messages": head.messages + messages, "tokens": head.tokens + tokens}
+            values |= {"rewrites": head.rewrites + rewrites, "last_version": last, "last_nonce": nonce}
+            await self._db.rows(connection, "advance_restored", values)
+            if any(entry.state is not State.LIVE for entry in new):
+                await self._db.rows(connection, "note_blanks", {"context": context})
+
+        await self._db.within(work)
+
+
+def _fresh(id: str, context: ContextDraft | Context) -> dict[str, Any]:
+    """Return the columns of a context without entries."""
+    return {
+        **dict.fromkeys(("parent", "fork", "last_version", "last_nonce", "deleted_at")),
+        **dict.fromkeys(("version", "messages", "tokens", "rewrites", "settings_rev"), 0),
+        "context": id,
+        "namespace": context.namespace,
+        "key": context.key,
+        "root": id,
+        "lineage": "[]",
+        "counter": context.counter,
+        "settings": dump(dict(context.settings)) if context.settings else None,
+        "created_at": micros(context.created_at),
+        "chain": genesis(id),
+    }
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """Return an entry as it is written by `restore`."""
+    return {
+        **columns(entry),
+        "version": entry.version,
+        "position": entry.position,
+        "nonce": entry.id[-6:],
+        "batch": entry.batch,
+        "total": entry.total,
+        "state": None if entry.state is State.LIVE else entry.state.value,
+        "salt": None if entry.salt is None else entry.salt.hex(),
+        "digest": entry.digest.hex(),
+        "chain": entry.chain.hex(),
+    }

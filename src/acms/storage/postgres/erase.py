@@ -9,12 +9,15 @@ from acms.log.entry_json import dump
 from acms.log.hash_chain import entry_id, locate
 from acms.model import Json, Kind, State
 from acms.storage import append_rules
-from acms.storage.postgres.append import PostgresAppend
+from acms.storage.postgres.database import Database
 from acms.storage.postgres.pool import Connection
 
 
-class PostgresErase(PostgresAppend):
-    """A PostgreSQL store whose content can be taken away."""
+class Eraser:
+    """Deletes the content of entries for ever."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     async def blank(
         self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
@@ -27,55 +30,45 @@ class PostgresErase(PostgresAppend):
         tried: set[int] = set()  # what a try blanked of whose commit nobody heard: the next one finds it done
 
         async def work(connection: Connection) -> int:
-            rows = await self._rows(connection, "lock_root", {"context": context})
-            found = await self._rows(connection, "head", {"context": context})
-            head, lineage = self._read_head(context, found, deleted=True)
-            root = rows[0][0]
+            await self._db.rows(connection, "lock_root", {"context": context})
+            log = await self._db.standing(context, deleted=True, within=connection)
             changed: list[int] = []
             tree: list[str] = []
-            for owner, low, high in append_rules.segments(context, lineage, 1, head.version):
+            for owner, low, high in append_rules.segments(context, log.lineage, 1, log.head.version):
                 here = [version for version in wanted if low <= version <= high]
                 if not here:
                     continue
                 if not tree:  # before the entries: the lock order
-                    tree = [row[0] for row in await self._rows(connection, "lock_tree", {"root": root})]
+                    rows = await self._db.rows(connection, "lock_tree", {"root": log.root})
+                    tree = [id for (id,) in rows]
                 values = {"context": owner, "versions": here, "state": to.value}
-                blanked = await self._rows(connection, "blank_entry", values)
+                blanked = await self._db.rows(connection, "blank_entry", values)
                 gone = [version for version, _, _ in blanked]
                 changed += gone
                 if gone and to is State.ERASED:
-                    await self._rows(connection, "forget_derived", {"context": owner, "versions": gone})
+                    await self._db.rows(connection, "forget_derived", {"context": owner, "versions": gone})
                     ids = [entry_id(Kind(kind), owner, version, nonce) for version, kind, nonce in blanked]
-                    await self._rows(connection, "forget_payload", {"contexts": tree, "ids": ids})
+                    await self._db.rows(connection, "forget_payload", {"contexts": tree, "ids": ids})
             if changed:
-                await self._rows(connection, "count_rewrite", {"contexts": tree})
-                await self._rows(connection, "raise_epoch", {"root": root})
-                values = {
-                    "context": context,
-                    "action": to.value,
-                    "versions": dump(sorted(changed)),
-                    "detail": detail,
-                }
-                await self._rows(connection, "insert_audit", values)
+                await self._db.rows(connection, "count_rewrite", {"contexts": tree})
+                await self._db.rows(connection, "raise_epoch", {"root": log.root})
+                values = {"context": context, "action": to.value, "detail": detail}
+                values["versions"] = dump(sorted(changed))
+                await self._db.rows(connection, "insert_audit", values)
             tried.update(changed)
             return len(tried)
 
-        return await self._within(work)
+        return (await self._db.within(work))[0]
 
-    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
-        """Return what is still held of erased entries beside the log: keys and derived rows.
-
-        The bytes of texts are not looked for: the pages of a server are not this handle's to read. Dead rows go with
-        the next vacuum, and copies with the backups and the write-ahead logs that hold them (docs/how-to/runbook.md).
-        """
-        del texts
+    async def residue(self, ids: Sequence[str]) -> list[str]:
+        """Return what is still held of erased entries beside the log: keys and derived rows."""
         owned: dict[str, list[int]] = {}
         for place in {place for id in ids if (place := locate(id)) is not None}:
             owned.setdefault(place[0], []).append(place[1])
         found: list[str] = []
         for owner, versions in sorted(owned.items()):
             values = {"context": owner, "versions": versions}
-            keys, rows = await self._ask(("left_keys", values), ("left_derived", values))
+            keys, rows = await self._db.ask(("left_keys", values), ("left_derived", values))
             for what, count in (("keys", keys[0][0]), ("derived rows", rows[0][0])):
                 if count:
                     found.append(f"{owner}: {count} {what}")

@@ -1,35 +1,51 @@
-"""The jobs of a PostgreSQL store: claimed past each other (SKIP LOCKED), timed by the clock of the database."""
+"""The job queue in PostgreSQL: claimed past each other (SKIP LOCKED), timed by the clock of the database."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from acms.errors import ConflictError, LeaseLostError
+import psycopg
+
+from acms.errors import ACMSError, ConflictError, LeaseLostError
 from acms.log.hash_chain import micros
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
+from acms.observability.logging import log as tell
 from acms.storage import append_rules
-from acms.storage.postgres.base import PostgresBase
+from acms.storage.postgres.database import Database
+from acms.storage.postgres.pool import Connection
 from acms.storage.sql import read_job
 
 _MICROSECOND = timedelta(microseconds=1)
 DIFFER = append_rules.CLOCKS_DIFFER // _MICROSECOND
+CHANNEL = "acms_jobs"
+HINT_SECONDS = 0.02
+"""How long jobs are gathered before others are told."""
+AGAIN = 1.0
+"""Seconds between two tries to listen."""
 
 
-class PostgresJobs(PostgresBase):
-    """A PostgreSQL store with its jobs."""
+class JobQueue:
+    """The job queue of a tenant; with `hints` it tells other processes when jobs were enqueued."""
+
+    def __init__(self, db: Database, *, hints: bool) -> None:
+        self._db = db
+        self.hints = hints
+        #: Gathers jobs until others are told.
+        self._gathering: asyncio.Task[None] | None = None
+        #: What is to be finished before the handle is closed.
+        self.telling: set[asyncio.Task[None]] = set()
 
     async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
         """Take due jobs, oldest first; workers that claim at once take different ones."""
-        values = {
-            "kinds": list(kinds),
-            "lease": lease // _MICROSECOND,
-            "limit": limit,
-            "differ": DIFFER,
-        }
+        span = lease // _MICROSECOND
+        values = {"kinds": list(kinds), "lease": span, "limit": limit, "differ": DIFFER}
         # A claim that nobody heard of runs out with its lease: asking again is safe.
-        rows = await self._one("claim_job", values)
+        rows = await self._db.one("claim_job", values)
         found: list[Lease] = []
         for *columns, before in rows:
             job = read_job(columns)
@@ -40,12 +56,9 @@ class PostgresJobs(PostgresBase):
 
     async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
         """Prolong a lease."""
-        values = {
-            "id": append_rules.job_number(lease.job.id),
-            "attempt": lease.attempt,
-            "by": by // _MICROSECOND,
-        }
-        rows = await self._one("extend_job", values)
+        number = append_rules.job_number(lease.job.id)
+        values = {"id": number, "attempt": lease.attempt, "by": by // _MICROSECOND}
+        rows = await self._db.one("extend_job", values)
         if not rows:
             raise await self._lost(lease)
         job = read_job(rows[0])
@@ -57,19 +70,13 @@ class PostgresJobs(PostgresBase):
         number = append_rules.job_number(lease.job.id)
         job = await self._job(number)
         state, error, due = append_rules.outcome(job, outcome)
-        values = {
-            "state": state.value,
-            "error": error,
-            "not_before": micros(due),
-            "id": number,
-            "attempt": lease.attempt,
-            "seen": lease.job.state.value,
-        }
+        values = {"state": state.value, "error": error, "not_before": micros(due)}
+        values |= {"id": number, "attempt": lease.attempt, "seen": lease.job.state.value}
         as_seen = (job.attempt, job.state) == (lease.attempt, lease.job.state)
         if as_seen and state is JobState.READY:
             await self._no_twin(job, number)
         try:
-            rows = await self._one("settle_job", values)
+            rows = await self._db.one("settle_job", values)
         except ConflictError:  # the unique index: another job took the name in this moment
             await self._no_twin(job, number)
             raise
@@ -81,9 +88,15 @@ class PostgresJobs(PostgresBase):
             return now  # written by a try of which nobody heard
         raise await self._lost(lease)
 
+    async def finish(self, connection: Connection, lease: Lease) -> None:
+        """End an attempt as done inside a transaction, which an attempt that lost its lease breaks off."""
+        values = {"id": append_rules.job_number(lease.job.id), "attempt": lease.attempt}
+        if not await self._db.rows(connection, "finish_job", values):
+            raise await self._lost(lease)
+
     async def _no_twin(self, job: Job, number: int) -> None:
         """Refuse to bring back a job while another one does its work."""
-        twin = await self._one("twin", {"dedupe": job.dedupe, "id": number})
+        twin = await self._db.one("twin", {"dedupe": job.dedupe, "id": number})
         if twin:
             raise append_rules.taken(job.id, str(twin[0][0]))
 
@@ -93,21 +106,62 @@ class PostgresJobs(PostgresBase):
         return append_rules.lost(lease)
 
     async def _job(self, number: int) -> Job:
-        rows = await self._one("job", {"id": number})
+        rows = await self._db.one("job", {"id": number})
         if not rows:
             raise append_rules.no_job(number)
         return read_job(rows[0])
 
     async def jobs(self, query: JobQuery) -> Page[Job]:
         """List jobs, newest first."""
-        values = {
-            "context": query.context,
-            "ids": [append_rules.job_number(id) for id in query.ids] if query.ids else None,
-            "states": [state.value for state in query.states] if query.states else None,
-            "after": None if query.after is None else append_rules.job_number(query.after),
-            "limit": query.limit + 1,
-        }
+        ids = [append_rules.job_number(id) for id in query.ids] or None
+        states = [state.value for state in query.states] or None
+        after = None if query.after is None else append_rules.job_number(query.after)
+        values = {"context": query.context, "ids": ids, "states": states, "after": after}
+        values["limit"] = query.limit + 1
         which = "unfinished_jobs" if append_rules.unfinished(query) else "jobs"
-        rows = await self._one(which, values)
+        rows = await self._db.one(which, values)
         found = [read_job(row) for row in rows[: query.limit]]
         return Page(items=tuple(found), next_after=found[-1].id if len(rows) > query.limit else None)
+
+    # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueued(self) -> None:
+        """Say that there are jobs, once for all that come within a moment."""
+        if self.hints and self._gathering is None:
+            self._gathering = asyncio.ensure_future(self._tell())
+            self.telling.add(self._gathering)
+            self._gathering.add_done_callback(self.telling.discard)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        self._gathering = None
+        with suppress(ACMSError):  # only a hint
+            await self._db.one("hint", {"channel": CHANNEL})
+
+    @asynccontextmanager
+    async def listen(self, wake: Callable[[], object]) -> AsyncGenerator[None]:
+        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block."""
+        await self._db.open()
+        if self._db.pool.pooled:
+            yield
+            return
+        task = asyncio.ensure_future(self._listen(wake))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _listen(self, wake: Callable[[], object]) -> None:
+        while True:
+            try:
+                async with await self._db.pool.dedicated() as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    connection.limit = None  # it may be quiet for long
+                    async for told in connection.notifies():
+                        if told.payload == self._db.tenant:
+                            wake()
+            except psycopg.Error as error:
+                tell(logging.WARNING, "hints_interrupted", error=type(error).__name__)
+            await asyncio.sleep(AGAIN)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError, StorageUnavailableError
 from acms.log.hash_chain import Entropy
-from acms.log.validation import name, whole
+from acms.log.validation import whole
 from acms.storage.kv_home import Clock, How, KVHome, utc_now
-from acms.storage.sql import queries
 
 if TYPE_CHECKING:
     from acms.storage.postgres.pool import Pool
@@ -37,23 +36,17 @@ class PostgresKV(KVHome):
         entropy: Entropy = os.urandom,
     ) -> None:
         try:
-            from acms.storage.postgres.door import Door
+            from acms.storage.postgres.database import Database
             from acms.storage.postgres.pool import Pool
         except ImportError as missing:
             raise MissingExtraError("postgres", missing.name or "psycopg") from missing
-        self.tenant = name(tenant, "tenant")
         size = whole(connections, "connections", least=1)
-        self._pool = (
-            dsn
-            if isinstance(dsn, Pool)
-            else Pool(dsn, size=size, patience=timeout_seconds, statement_seconds=timeout_seconds)
-        )
-        self._door = Door(self._pool)
+        pool = Pool.of(dsn, size=size, patience=timeout_seconds, statement_seconds=timeout_seconds)
+        self._db = Database(pool, tenant, dialect="kv_postgres", statement_seconds=timeout_seconds)
+        self.tenant = self._db.tenant
         self._timeout = timeout_seconds
-        self._preamble = (self.tenant, str(max(1, int(timeout_seconds * 1000))), "")
         self._clock = clock
         self._entropy = entropy
-        self._sql = queries("kv_postgres")
 
     async def _get(self, key: str) -> tuple[Any, Any, Any, Any, Any] | None:
         rows = await self._run("get", {"key": key})
@@ -68,11 +61,9 @@ class PostgresKV(KVHome):
         return bool(await self._run("delete", {"key": key}, again=False))
 
     async def _run(self, query: str, values: Mapping[str, Any], *, again: bool = True) -> list[Any]:
-        asked = (self._sql[query], {"tenant": self.tenant, **values})
         try:
             async with asyncio.timeout(self._timeout):
-                await self._door.open()
-                (rows,) = await self._pool.ask(self._preamble, asked, again=again)
+                (rows,) = await self._db.ask((query, values), again=again)
         except TimeoutError:
             raise StorageUnavailableError(
                 f"PostgreSQL did not answer within {self._timeout:g} seconds; what was sent may have arrived",
@@ -82,4 +73,4 @@ class PostgresKV(KVHome):
 
     async def aclose(self) -> None:
         """Let go of the connections, which the last handle closes; idempotent. A later call opens them again."""
-        await self._door.close()
+        await self._db.close()

@@ -13,7 +13,7 @@ from acms.errors import ACMSError, ValidationError
 from acms.log.entry_json import dump
 from acms.log.hash_chain import Entropy, Stamp, locate, micros, stamp
 from acms.log.validation import name
-from acms.model import ANY, Append, Kind, Receipt
+from acms.model import ANY, Append, Draft, Kind, Receipt
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_MASK, draft_columns, write_parts
 
@@ -68,6 +68,23 @@ class Waiting:
         )
 
 
+def columns(draft: Draft) -> dict[str, Any]:
+    """Return what a draft says itself of its row; what is empty is left out."""
+    row: dict[str, Any] = {
+        "kind": draft.kind._value_,
+        "created_at": micros(draft.created_at),
+        "tokens": draft.tokens,
+        "key": draft.key,
+        "content": draft.content,
+    }
+    if draft.parts:
+        row["parts"] = write_parts(draft.parts, draft.content)
+    for column, value in zip(COLUMNS, draft_columns(draft), strict=True):
+        if value is not None:
+            row[column] = value
+    return row
+
+
 def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], int | None, str | None, str]:
     """Return the rows of an append without their place, and what the head gets from them."""
     rows: list[dict[str, Any]] = []
@@ -81,25 +98,9 @@ def _drafts(op: Append, stamps: Sequence[Stamp]) -> tuple[list[dict[str, Any]], 
         if draft.kind is Kind.MESSAGE:
             position, total, last, nonce = position + 1, total + draft.tokens, k, one.nonce
             place = position
-        row: dict[str, Any] = {
-            "k": k,
-            "kind": draft.kind._value_,
-            "position": place,
-            "nonce": one.nonce,
-            "total": total,
-            "created_at": micros(draft.created_at),
-            "tokens": draft.tokens,
-            "salt": one.salt.hex(),
-            "digest": one.digest.hex(),
-            "prefix": prefix.hexdigest(),
-            "key": draft.key,
-            "content": draft.content,
-        }
-        if draft.parts:
-            row["parts"] = write_parts(draft.parts, draft.content)
-        for column, value in zip(COLUMNS, draft_columns(draft), strict=True):
-            if value is not None:
-                row[column] = value
+        row = columns(draft)
+        row.update(k=k, position=place, nonce=one.nonce, total=total, prefix=prefix.hexdigest())
+        row.update(salt=one.salt.hex(), digest=one.digest.hex())
         rows.append(row)
     return rows, last, nonce, prefix.hexdigest()
 
@@ -156,13 +157,8 @@ class Group:
         """Return what the statement is told of the group as a whole."""
         if self.chain is None:
             return {"op": number, **self.members[0].given}
-        found: dict[str, Any] = {
-            "op": number,
-            "context": self.context,
-            "expect_last": False,
-            "reach": 0,
-            "keep": True,
-        }
+        found: dict[str, Any] = {"op": number, "context": self.context}
+        found.update(expect_last=False, reach=0, keep=True)
         n = said = tokens = rewrites = 0
         for one in self.members:
             given = one.given
@@ -197,6 +193,21 @@ class Group:
                     "chain": chain.hex(),
                 }
             n, said, tokens = n + one.given["n"], said + one.given["said"], tokens + one.given["tokens"]
+
+
+def statement(batch: Sequence[Group]) -> tuple[str, dict[str, Any]]:
+    """Return the statement that appends the operations of different contexts: its name and its values."""
+    groups = list(enumerate(batch))
+    jobs = [{"op": n, **job} for n, group in groups for one in group.members for job in one.jobs]
+    query = "append_with_jobs" if jobs else "append"
+    values: dict[str, Any] = {
+        "contexts": [group.context for group in batch],
+        "ops": text([group.given(n) for n, group in groups]),
+        "drafts": text([row for n, group in groups for row in group.drafts(n)]),
+    }
+    if jobs:
+        values["jobs"] = text(jobs)
+    return query, values
 
 
 def answer(one: Waiting, result: Receipt | ACMSError) -> None:

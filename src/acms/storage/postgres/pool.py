@@ -16,7 +16,7 @@ import select
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, LiteralString, TypeVar, cast
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -64,6 +64,9 @@ _CONNECT: Mapping[str, Any] = {
     "application_name": "acms",
 }
 
+UNREACHABLE = ("repeat the call", "check that the server is running and reachable")
+"""What to do about a server that does not answer."""
+_FORM = ("postgresql://user@host:5432/database",)
 _LOST = {"25006", "57P01", "57P02", "57P03", "57P05"}
 """The server is going down, coming up, or is no primary any more: another one may be found."""
 _AGAIN = {"40001", "40P01", "55P03", "57014", "53200", "53300", "53400"}
@@ -88,7 +91,7 @@ class UnknownOutcomeError(StorageUnavailableError):
     unknown = True
 
 
-class _UnconfirmedError(psycopg.OperationalError):
+class UnconfirmedError(psycopg.OperationalError):
     """The server committed, but did not wait until its standbys had it."""
 
 
@@ -145,13 +148,10 @@ class Pool:
         except psycopg.Error as error:
             raise ConfigurationError(
                 f"the address of the PostgreSQL server is not understood: {_without_secrets(error, dsn)}",
-                options=("postgresql://user@host:5432/database",),
+                options=_FORM,
             ) from None
         if not re.fullmatch(r"\d*(,\d*)*", str(given.get("port") or "")):
-            raise ConfigurationError(
-                "the port of a PostgreSQL server must be a number",
-                options=("postgresql://user@host:5432/database",),
-            )
+            raise ConfigurationError("the port of a PostgreSQL server must be a number", options=_FORM)
         # On several hosts the one that takes writes is meant.
         self._several = any("," in str(given.get(key) or "") for key in ("host", "hostaddr", "port"))
         primary = {"target_session_attrs": "read-write"} if self._several else {}
@@ -160,7 +160,8 @@ class Pool:
         self.name = f"{given.get('host') or 'localhost'}/{given.get('dbname') or ''}"
         self.size = size
         self.patience = patience
-        self.statement_ms = str(max(1, int(statement_seconds * 1000)))  # 0 would be for ever
+        #: Seconds the server may take for a statement.
+        self.statement_seconds = statement_seconds
         #: Seconds an answer may take.
         self.limit = statement_seconds * 1.1 + SLACK
         #: What a commit survives, as the server was set when the newest connection was made.
@@ -178,6 +179,11 @@ class Pool:
         self._idle: list[Link] = []
         self._all: set[Link] = set()
         self._free = asyncio.Semaphore(size)
+
+    @classmethod
+    def of(cls, dsn: str | Pool, **options: Any) -> Pool:
+        """Return the pool that is given, or a new one for an address."""
+        return dsn if isinstance(dsn, Pool) else cls(dsn, **options)
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -268,7 +274,7 @@ class Pool:
             self.pooled = pid != connection.info.backend_pid
             if not self.pooled:
                 connection.prepare_threshold = PREPARE_AFTER
-            self.durability = _durability(commit, standbys, fsync)
+            self.durability = survives(commit, standbys, fsync)
         except BaseException:
             self._all.discard(connection)
             connection.pgconn.finish()
@@ -294,54 +300,7 @@ class Pool:
             connection.pgconn.finish()
         self._loop = None
 
-    # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def ask(
-        self, preamble: Sequence[Any], *queries: tuple[str, Any], again: bool = True
-    ) -> list[list[Row]]:
-        """Run queries in one transaction and one round trip; return the rows of each.
-
-        With `again` a lost connection is no reason to fail; without it the outcome of a write may be unknown.
-        """
-
-        async def work(connection: Connection) -> list[list[Row]]:
-            return (await _exchange(connection, preamble, queries))[1]
-
-        return await self.retry(work, again=again)
-
-    async def commit(
-        self, preamble: Sequence[Any], *queries: tuple[str, Any], again: bool = True
-    ) -> tuple[list[list[Row]], Durability]:
-        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
-
-        async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
-            told, rows = await _exchange(connection, preamble, queries)
-            return rows, await _met(connection, told)
-
-        return await self.retry(work, again=again)
-
-    async def within(
-        self, preamble: Sequence[Any], work: Callable[[Connection], Awaitable[T]], *, again: bool = True
-    ) -> tuple[T, Durability]:
-        """Run `work` in one transaction; return also what its commit survives. What it raises rolls it back."""
-
-        async def attempt(connection: Connection) -> tuple[T, Durability]:
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
-                told = await connection.execute(PREAMBLE, preamble)
-            try:
-                result = await work(connection)
-            except ACMSError:
-                await connection.execute("ROLLBACK")
-                raise
-            except psycopg.Error:
-                if not connection.closed:
-                    await connection.execute("ROLLBACK")
-                raise
-            await connection.execute("COMMIT")
-            return result, await _met(connection, told)
-
-        return await self.retry(attempt, again=again)
+    # ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def retry(
         self, work: Callable[[Connection], Awaitable[T]], *, again: bool, limit: float | None = None
@@ -362,7 +321,7 @@ class Pool:
                     connection.unconfirmed.clear()
                     result = await work(connection)
                     if connection.unconfirmed:
-                        raise _UnconfirmedError(connection.unconfirmed[0])
+                        raise UnconfirmedError(connection.unconfirmed[0])
                     return result
             except (UnicodeEncodeError, OverflowError) as error:
                 raise ValidationError(f"{type(error).__name__}: {error}") from error
@@ -380,12 +339,8 @@ class Pool:
                     raise translate(error, known=known or again) from error
                 if not known or error.sqlstate in _LOST:
                     self._drop()
-                tell(
-                    logging.WARNING,
-                    "storage_retry",
-                    error=type(error).__name__,
-                    sqlstate=error.sqlstate or "",
-                )
+                name, state = type(error).__name__, error.sqlstate or ""
+                tell(logging.WARNING, "storage_retry", error=name, sqlstate=state)
             await asyncio.sleep(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 
@@ -395,50 +350,6 @@ class Pool:
         for connection in idle:
             self._all.discard(connection)
             connection.pgconn.finish()
-
-
-PREAMBLE = (
-    f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
-    " set_config('statement_timeout', %s, true),"
-    " set_config('client_min_messages', 'warning', true),"  # or a wait for standbys may end without a word
-    " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
-    " current_setting('synchronous_standby_names'), current_setting('fsync')"
-)
-_STANDBYS = "SELECT current_setting('synchronous_standby_names')"
-
-
-async def _exchange(
-    connection: Connection, preamble: Sequence[Any], queries: Sequence[tuple[str, Any]]
-) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
-    """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
-    cursors: list[psycopg.AsyncCursor[Any]] = []
-    async with connection.pipeline():
-        told = await connection.execute(PREAMBLE, preamble)
-        for query, parameters in queries:
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(cast(LiteralString, query), parameters)
-            cursors.append(cursor)
-    return told, [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
-
-
-async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
-    """Return what the commit that was just answered survives.
-
-    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
-    once more.
-    """
-    row = await told.fetchone()
-    assert row is not None
-    *_, commit, standbys, fsync = row
-    durability = _durability(commit, standbys, fsync)
-    if durability != "quorum":
-        return durability
-    try:
-        row = await (await connection.execute(_STANDBYS)).fetchone()
-    except psycopg.Error as error:  # whatever it is, the commit stands
-        raise _UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
-    assert row is not None
-    return _durability(commit, row[0], fsync)
 
 
 def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
@@ -451,7 +362,7 @@ def _hear(unconfirmed: list[str], notice: psycopg.errors.Diagnostic) -> None:
         unconfirmed.append(said)
 
 
-def _durability(commit: str, standbys: str, fsync: str) -> Durability:
+def survives(commit: str, standbys: str, fsync: str) -> Durability:
     """Return what a commit survives on a server with these settings."""
     if commit == "off" or fsync == "off":
         return "relaxed"
@@ -491,43 +402,37 @@ _ADVICE = (
 """Words in which a server refuses a connection, and what to do about it."""
 
 
+_GRANT = f"let an administrator run: GRANT {ROLE} TO USER"
+_FORBIDDEN = ("42501", "28000", "28P01", "3D000", "0LP01")
+_MEANINGS: Sequence[tuple[Sequence[str], type[ACMSError], Sequence[str]]] = (
+    (("53100",), StorageFullError, ()),
+    (("42P01", "3F000", "42703"), SchemaVersionError, ("acms migrate",)),
+    (_FORBIDDEN, ConfigurationError, (_GRANT, "run acms migrate as the owner of the schema")),
+    (("XX001", "XX002"), CorruptRecordError, ("restore the database from a backup",)),
+)
+"""Codes that mean the same to a caller whenever they come, and what to do about them."""
+
+
 def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
     """Return what an error of the server means to a caller."""
     state = error.sqlstate or ""
     first = _clean(str(error)).split("\n", 1)[0]
     text = f"{type(error).__name__}: {first}"
-    if not known and isinstance(error, _UnconfirmedError):
-        return UnknownOutcomeError(
-            f"it was committed, but it is not known whether a standby has it ({first})",
-            options=("try again with the same idempotency key",),
-        )
     if not known:
-        return UnknownOutcomeError(
-            f"the connection was lost while an answer was due, so it is not known whether it was written ({text})",
-            options=("try again with the same idempotency key",),
-        )
+        said = f"the connection was lost while an answer was due, so it is not known whether it was written ({text})"
+        if isinstance(error, UnconfirmedError):
+            said = f"it was committed, but it is not known whether a standby has it ({first})"
+        return UnknownOutcomeError(said, options=("try again with the same idempotency key",))
     if not state and _hopeless(error):
         return ConfigurationError(text, options=tuple(advice for words, advice in _ADVICE if words in text))
     if state == "23505":
         return ConflictError(f"another writer was first: {first}")
-    if state == "53100":
-        return StorageFullError(text)
-    if state in ("42P01", "3F000", "42703"):
-        return SchemaVersionError(text, options=("acms migrate",))
+    for states, meaning, options in _MEANINGS:
+        if state in states:
+            return meaning(text, options=options)
     if state == "22023" and ROLE in first:
-        roles = f"CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
-        return ConfigurationError(
-            text,
-            options=(f"let an administrator run: {roles}", "then restore the dump again, which grants to it"),
-        )
-    if state in ("42501", "28000", "28P01", "3D000", "0LP01"):
-        return ConfigurationError(
-            text,
-            options=(
-                f"let an administrator run: GRANT {ROLE} TO USER",
-                "run acms migrate as the owner of the schema",
-            ),
-        )
+        roles = f"let an administrator run: CREATE ROLE {ROLE} NOLOGIN NOINHERIT; GRANT {ROLE} TO USER"
+        return ConfigurationError(text, options=(roles, "then restore the dump again, which grants to it"))
     if state == "25006":
         return StorageReadOnlyError(text, retryable=True, options=("connect to the primary",))
     if state.startswith("22") or (not state and isinstance(error, psycopg.DataError)):
@@ -536,11 +441,7 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
         return StorageBusyError(text)
     lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if lost or state in _LOST or state.startswith("08"):
-        return StorageUnavailableError(
-            text, options=("repeat the call", "check that the server is running and reachable")
-        )
-    if state in ("XX001", "XX002"):
-        return CorruptRecordError(text, options=("restore the database from a backup",))
+        return StorageUnavailableError(text, options=UNREACHABLE)
     return StorageError(text)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from acms.model import Hit, Search
 from acms.storage import search
-from acms.storage.postgres.feed import PostgresFeed
+from acms.storage.postgres.database import Database
 from acms.text.tokenizer import term
 from acms.text.tokenizer import words as words_of
 
@@ -28,12 +28,15 @@ MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
 
 
-class PostgresSearch(PostgresFeed):
-    """A PostgreSQL store that can be searched."""
+class Searcher:
+    """Searches the namespaces of a tenant."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
-        ((count,),) = await self._one(
+        ((count,),) = await self._db.one(
             "count_searchable", {"namespace": query.namespace, "limit": max(SMALL, COUNTED) + 1}
         )
         if count <= SMALL:
@@ -45,7 +48,7 @@ class PostgresSearch(PostgresFeed):
         asked: list[tuple[str, dict[str, Any]]] = [("searchable", {"namespace": query.namespace})]
         if query.vector is not None and query.space is not None:
             asked.append(("searchable_vectors", {"namespace": query.namespace, "space": query.space}))
-        rows, *vectors = await self._ask(*asked)
+        rows, *vectors = await self._db.ask(*asked)
         return await asyncio.to_thread(search.hits, query, rows, vectors[0] if vectors else ())
 
     async def _some(self, query: Search, count: int) -> list[Hit]:
@@ -56,22 +59,22 @@ class PostgresSearch(PostgresFeed):
         places: set[tuple[str, int]] = set()
         having: dict[int, int] = {}
         if words:
-            found = await self._one("places", {**base, "words": words, "counted": COUNTED})
+            found = await self._db.one("places", {**base, "words": words, "counted": COUNTED})
             places |= {(context, version) for context, version, _ in found}
             for word, number in zip(words, found[0][2] if found else (), strict=bool(found)):
                 having[term(word)] = max(number, having.get(term(word), 0))
         vectors: Sequence[Sequence[Any]] = ()
         if query.vector is not None and query.space is not None:
             direction = search.direction(query.vector)
-            indexed = self._pool.vectors and search.is_named(query.space, len(query.vector))
+            indexed = self._db.pool.vectors and search.is_named(query.space, len(query.vector))
             if direction is None:
                 pass
             elif indexed and len(direction) <= MOST_NUMBERS:
                 values = {**base, "space": query.space, "vector": direction, "exact": EXACT}
-                places |= {(context, version) for context, version in await self._one("nearest", values)}
+                places |= {(context, version) for context, version in await self._db.one("nearest", values)}
             else:
                 values = {"namespace": query.namespace, "space": query.space}
-                vectors = await self._one("searchable_vectors", values)
+                vectors = await self._db.one("searchable_vectors", values)
                 places |= await asyncio.to_thread(search.nearest, query, vectors, limit)
         if not places:
             return []
@@ -80,7 +83,7 @@ class PostgresSearch(PostgresFeed):
         asked: list[tuple[str, dict[str, Any]]] = [("searchable_at", at)]
         if query.vector is not None and query.space is not None and not vectors:
             asked.append(("searchable_vectors_at", {**at, "space": query.space}))
-        rows, *read = await self._ask(*asked)
+        rows, *read = await self._db.ask(*asked)
         known = search.Known(total=count, having=having)
         return await asyncio.to_thread(search.hits, query, rows, read[0] if read else vectors, known)
 

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Self
 
-from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError
-from acms.log.entry_json import dump
-from acms.log.hash_chain import Entropy, genesis, micros, verify
-from acms.model import Context, Derived, Durability, Entry, Head, Kind, State
-from acms.observability.logging import log as tell
-from acms.storage import append_rules
+from acms.errors import ACMSError, ValidationError
+from acms.log.hash_chain import Entropy
+from acms.model import (
+    Append,
+    Context,
+    ContextDraft,
+    ContextQuery,
+    Derived,
+    Done,
+    Durability,
+    Entry,
+    Failed,
+    Head,
+    Hit,
+    Job,
+    JobQuery,
+    Json,
+    Kind,
+    Lease,
+    Migration,
+    Page,
+    Receipt,
+    Retry,
+    Search,
+    State,
+)  # fmt: skip
+from acms.storage import handles
+from acms.storage.kv_home import Clock, utc_now
+from acms.storage.postgres.append import Appender
+from acms.storage.postgres.contexts import Contexts
+from acms.storage.postgres.database import Database
+from acms.storage.postgres.entries import DerivedRows, Feed, Range, Reader
+from acms.storage.postgres.erase import Eraser
+from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.kv import PostgresKV
-from acms.storage.postgres.ops import COLUMNS
-from acms.storage.postgres.pool import Connection, Pool
-from acms.storage.postgres.search import PostgresSearch
-from acms.storage.sql import draft_columns, read_context, read_derived, read_entry, write_parts
-
-COVERAGE = 4096
-"""Versions looked through at once for those without a derived row."""
-ENDLESS = 1 << 62
-"""Above every version."""
-RIDE_SECONDS = 0.02
-"""How long derived rows that nobody waits for are gathered."""
+from acms.storage.postgres.migrate import migrate, plan
+from acms.storage.postgres.pool import Pool
+from acms.storage.postgres.search import Searcher
 
 
-class PostgresStorage(PostgresSearch):
+class PostgresStorage:
     """A store in a PostgreSQL database (15 or newer), in the schema `acms`, which it makes where there is none.
 
     `durability` is what the server gives when it is left out; "relaxed", "disk" or "quorum" ask for it, and are refused
@@ -49,45 +67,100 @@ class PostgresStorage(PostgresSearch):
         retry_seconds: float = 30.0,
         statement_seconds: float = 30.0,
         hints: bool = False,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = utc_now,
         entropy: Entropy = os.urandom,
     ) -> None:
-        super().__init__(
-            dsn,
-            tenant=tenant,
-            durability=durability,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            statement_seconds=statement_seconds,
-        )
-        self._clock = clock
-        self._entropy = entropy
-        self._hints = hints
-        self._riding: dict[str, list[Derived]] = {}
-        self._ride: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        if pool_size < 1:
+            raise ValidationError("must be at least 1", field="pool_size")
+        pool = Pool.of(dsn, size=pool_size, patience=retry_seconds, statement_seconds=statement_seconds)
+        self._db = db = Database(pool, tenant, durability=durability, clock=clock, entropy=entropy)
+        self.tenant = db.tenant
+        self._contexts, self._reader, self._derived = Contexts(db), Reader(db), DerivedRows(db)
+        self._eraser, self._searcher, self._feed = Eraser(db), Searcher(db), Feed(db)
+        self._jobs = JobQueue(db, hints=hints)
+        self._appender = Appender(db, self._jobs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._db.pool.name}, tenant={self.tenant!r})"
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged append survives: read from the server when the handle is opened."""
+        return self._db.durability
 
     def for_tenant(self, tenant: str) -> PostgresStorage:
         """Return a handle on the data of another tenant that shares the connections of this one."""
+        db, hints = self._db, self._jobs.hints
         return PostgresStorage(
-            self._pool,
-            tenant=tenant,
-            durability=self._wanted,
-            hints=self._hints,
-            clock=self._clock,
-            entropy=self._entropy,
+            db.pool, tenant=tenant, durability=db.wanted, hints=hints, clock=db.clock, entropy=db.entropy
         )
 
     def kv(self) -> PostgresKV:
         """Return the key-value memory of this tenant, over the connections of this handle."""
-        return PostgresKV(self._pool, tenant=self.tenant, clock=self._clock, entropy=self._entropy)
+        return PostgresKV(self._db.pool, tenant=self.tenant, clock=self._db.clock, entropy=self._db.entropy)
+
+    async def __aenter__(self) -> Self:
+        """Keep the handle open until the block ends."""
+        handles.retain(self)
+        await self._db.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let go of the handle."""
+        await handles.release(self)
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go of the connections."""
-        await self._arrived()
-        await super().aclose()
+        """Finish what is under way and let go of the connections; the last handle closes them."""
+        await self._derived.arrived()
+        await self._appender.close()
+        await self._db.close()
+
+    # ── the schema ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def migrations(self, *, partitions: int | None = None) -> list[Migration]:
+        """Return every step of the schema, also of an empty database."""
+        return await plan(self._db.pool, partitions=partitions)
+
+    async def migrate(
+        self, *, partitions: int | None = None, progress: Callable[[Migration], None] | None = None
+    ) -> list[Migration]:
+        """Apply what is missing; return what was."""
+        if partitions is None:
+            return await migrate(self._db.pool, progress=progress)
+        await plan(self._db.pool, partitions=partitions)  # refuses them where there are some already
+        return await migrate(self._db.pool, partitions=partitions, progress=progress)
+
+    # ── contexts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, context: ContextDraft) -> Context:
+        """Create a context, or return the live one with the same namespace and key."""
+        return await self._contexts.create(context)
+
+    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
+        """Return a context by its id or by the key of a live one."""
+        return await self._contexts.context(id_or_key, namespace=namespace)
+
+    async def contexts(self, query: ContextQuery) -> Page[Context]:
+        """List contexts, newest first."""
+        return await self._contexts.contexts(query)
+
+    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
+        """Merge a change into the settings if they are still at `rev`."""
+        return await self._contexts.settings(context, change, rev=rev)
+
+    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
+        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
+        await self._contexts.restore(context, entries)
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def head(self, context: str) -> Head:
+        """Return where the log stands."""
+        return (await self._db.standing(context)).head
+
+    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
+        """Append; each operation is atomic on its own, those that wait together share a commit."""
+        return await self._appender.append(ops)
 
     async def read(
         self,
@@ -103,251 +176,90 @@ class PostgresStorage(PostgresSearch):
         deleted: bool = False,
     ) -> list[Entry]:
         """Read entries, ascending; inherited ones too."""
-        append_rules.check_read(newest, limit)
-        lineage = self._lineages.get(context)
-        known = lineage is not None  # then where the log stands can be asked for with what is read of it
-        if lineage is None:
-            _, lineage = await self._head_of(context, deleted=deleted)
-        last = ENDLESS if at is None else min(at, ENDLESS)
-        if before is not None:
-            last = min(last, before - 1)
-        table = "replacing" if replacing else "entries"
-        if kinds is not None and not replacing and Kind.MESSAGE not in kinds:
-            table = "others"
-        query = f"{table}_{'backward' if newest is not None else 'forward'}"
-        left = newest if newest is not None else limit
-        values = {"kinds": None if kinds is None else [kind.value for kind in kinds], "limit": left}
-        runs = append_rules.segments(context, lineage, after + 1, last)
-        if newest is not None:
-            runs = runs[::-1]
-        found: list[Entry] = []
-        while runs or known:
-            # Of a limited read the next run may not be needed.
-            some = runs if left is None else runs[:1]
-            asked = [(query, {**values, "context": of, "first": low, "last": high}) for of, low, high in some]
-            answers = await self._ask(*([("head", {"context": context})] if known else []), *asked)
-            if known:
-                self._read_head(context, answers.pop(0), deleted=deleted)
-            for (owner, _, _), rows in zip(some, answers, strict=True):
-                found.extend([read_entry(row, owner) for row in rows])
-            known, runs = False, runs[len(some) :]
-            if left is not None and len(found) >= left:
-                break
-        found = found[:left]
-        if newest is not None:
-            found.reverse()
-        return found
+        return await self._reader.read(
+            context, Range(at, after, before, kinds, replacing, newest, limit, deleted)
+        )
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Return entries by id, None for what does not exist."""
-        return await self._found(ids)
+        return await self._reader.get(ids)
+
+    async def blank(
+        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
+    ) -> int:
+        """Delete the content of entries for ever, in every lineage."""
+        return await self._eraser.blank(context, versions, to=to, audit=audit)
+
+    async def residue(self, ids: Sequence[str], texts: Sequence[bytes]) -> list[str]:
+        """Return what is still held of erased entries beside the log: keys and derived rows.
+
+        The bytes of texts are not looked for: the pages of a server are not this handle's to read. Dead rows go with
+        the next vacuum, and copies with the backups and the write-ahead logs that hold them (docs/how-to/runbook.md).
+        """
+        del texts
+        return await self._eraser.residue(ids)
+
+    async def search(self, query: Search) -> list[Hit]:
+        """Search facts, summaries and marked messages across the live contexts of a namespace."""
+        return await self._searcher.search(query)
+
+    async def feed(self, after: str | None = None, *, limit: int = 1000) -> Page[Entry]:
+        """Return entries of all logs of the tenant that were appended since a cursor, and the next cursor.
+
+        Nothing is missed, whatever commits late; the entries of one log come in the order of their versions. What a
+        consumer has done with a page it may be given again when it did not keep the new cursor: at least once. A page
+        may be empty, its cursor still counts: it is never None. An entry comes as it is now, so one that was erased
+        meanwhile comes blank; erasing and expiring alone are not told. A long transaction elsewhere on the server
+        delays the feed, and loses nothing.
+
+        `ValidationError` for a cursor that is none, or of another server: start again from None.
+        """
+        return await self._feed.page(after, limit)
 
     # ── derived rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
         """Store derived rows; those of blanked versions are dropped."""
-        if not wait:
-            await self._open()
-            self._riding.setdefault(context, []).extend(rows)
-            if self._ride is None or self._ride.done():
-                self._hurry = asyncio.Event()
-                self._ride = asyncio.ensure_future(self._bring(self._hurry))
-            return len(rows)
-        await self._arrived()
-        return await self._put_derived(context, rows)
-
-    async def _put_derived(self, context: str, rows: Sequence[Derived]) -> int:
-        lineage = self._lineages.get(context)
-        if lineage is None:
-            _, lineage = await self._head_of(context)
-        owners = {
-            version: owner
-            for owner, low, high in append_rules.segments(context, lineage, 1, ENDLESS)
-            for version in {row.version for row in rows}
-            if low <= version <= high
-        }
-        kept = [row for row in rows if row.version in owners]
-        values = {
-            "context": context,
-            "owners": [owners[row.version] for row in kept],
-            "versions": [row.version for row in kept],
-            "spaces": [row.space for row in kept],
-            "parts": [row.part for row in kept],
-            "starts": [row.start for row in kept],
-            "ends": [row.end for row in kept],
-            "datas": [row.data for row in kept],
-        }
-        head, _, counted = await self._ask(
-            ("head", {"context": context}), ("lock_root", {"context": context}), ("put_derived", values)
-        )
-        self._read_head(context, head)  # refuses a context that is deleted
-        return int(counted[0][0])
-
-    async def _bring(self, hurry: asyncio.Event) -> None:
-        """Store what was gathered; what fails is missing, and computed again."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(hurry.wait(), RIDE_SECONDS)
-        while self._riding:
-            context, rows = next(iter(self._riding.items()))
-            del self._riding[context]
-            try:
-                await self._put_derived(context, rows)
-            except ACMSError as error:
-                tell(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
-
-    async def _arrived(self) -> None:
-        """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""
-        ride = self._ride
-        if ride is not None and not ride.done():
-            self._hurry.set()
-            await asyncio.shield(ride)
+        return await self._derived.put(context, rows, wait=wait)
 
     async def derived(
         self, context: str, space: str, *, after: int = 0, at: int | None = None
     ) -> list[Derived]:
         """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
-        head, lineage = await self._head_of(context)
-        last = head.version if at is None else min(at, head.version)
-        runs = append_rules.segments(context, lineage, 1, last)
-        values = {"space": space, "after": after, "upto": head.derived}
-        found: list[Derived] = []
-        for owner, low, high in runs:
-            rows = await self._one("derived", {**values, "context": owner, "first": low, "last": high})
-            found += read_derived(rows, space)
-        return found if len(runs) == 1 else sorted(found, key=lambda row: row.seq)
+        return await self._derived.read(context, space, after=after, at=at)
 
     async def missing(
         self, space: str, *, context: str | None = None, limit: int, after: int = 0
     ) -> list[tuple[str, int]]:
         """Return live messages, facts and summaries that have no row in the space."""
-        append_rules.check_read(None, limit)
-        if context is None:
-            runs = [(id, id, first, last) for id, first, last in await self._one("live_logs", {})]
-        else:
-            head, lineage = await self._head_of(context)
-            runs = [(context, *run) for run in append_rules.segments(context, lineage, 1, head.version)]
-        found: list[tuple[str, int]] = []
-        for id, owner, start, end in runs:
-            for low in range(max(start, after + 1), end + 1, COVERAGE):
-                if len(found) >= limit:
-                    return found
-                values = {
-                    "context": owner,
-                    "space": space,
-                    "first": low,
-                    "last": min(low + COVERAGE - 1, end),
-                }
-                rows = await self._one("missing", {**values, "limit": limit - len(found)})
-                found += [(id, version) for (version,) in rows]
-        return found
+        return await self._derived.missing(space, context=context, limit=limit, after=after)
 
-    # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────────────
+    async def spaces(self, context: str) -> list[str]:
+        """Return the names of the spaces in which a context has derived rows of its own."""
+        return await self._derived.spaces(context)
 
-    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
-        """Write a context verbatim, a batch a commit; resumes after the last stored version."""
-        head = await self._restore_context(context)
-        async for batch in append_rules.whole_appends(context, head, entries):
-            await self._restore_batch(context, batch)
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _restore_context(self, context: Context) -> Head:
-        rows = await self._one("context_by_id", {"context": context.id})
-        if not rows:
-            values = {
-                **self._fresh(context.id, context),
-                "namespace": context.namespace,
-                "key": context.key,
-                "settings_rev": context.settings_rev,
-                "deleted_at": None if context.deleted_at is None else micros(context.deleted_at),
-            }
-            if context.parent is not None:
-                try:
-                    values.update(await self._forked(context.parent, context.fork, deleted=True))
-                except SessionNotFoundError:
-                    raise ConflictError(
-                        f"the parent {context.parent} is not here", options=("restore it first",)
-                    ) from None
-            rows = await self._one("insert_context", values)
-            if not rows:
-                rows = await self._one("context_by_id", {"context": context.id})
-            if not rows:
-                raise ConflictError(
-                    f"the session {context.key!r} exists here with another id",
-                    options=("restore into another store",),
-                )
-        found = read_context(rows[0])
-        same = (found.namespace, found.key, found.lineage, found.created_at)
-        if same != (context.namespace, context.key, context.lineage, context.created_at):
-            raise ConflictError(f"{context.id} is another context here")
-        return (await self._head_of(context.id, deleted=True))[0]
+    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
+        """Take due jobs, oldest first; workers that claim at once take different ones."""
+        return await self._jobs.claim(kinds, lease=lease, limit=limit)
 
-    async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> Head:
-        context = restored.id
+    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
+        """Prolong a lease."""
+        return await self._jobs.extend(lease, by=by)
 
-        async def work(connection: Connection) -> None:
-            await self._rows(connection, "lock_context", {"context": context})
-            rows = await self._rows(connection, "head", {"context": context})
-            head, lineage = self._read_head(context, rows, deleted=True)
-            new = [entry for entry in entries if entry.version > head.version]
-            if not new:  # a try of which nobody heard
-                return
-            begun: list[Entry] = []
-            chain, last = head.chain, head.version
-            if (restored.fork or 0) < new[0].batch <= last:  # the last export was cut within this append
-                last = new[0].batch - 1
-                chain = genesis(restored.parent or context)
-                for owner, low, high in append_rules.segments(context, lineage, max(last, 1), head.version):
-                    values = {"context": owner, "first": low, "last": high, "kinds": None, "limit": None}
-                    read = [
-                        read_entry(row, owner)
-                        for row in await self._rows(connection, "entries_forward", values)
-                    ]
-                    begun += [entry for entry in read if entry.version > last]
-                    chain = next((entry.chain for entry in read if entry.version == last), chain)
-            for version, wrong in verify([*begun, *new], head=chain, version=last):
-                raise CorruptRecordError(f"version {version} of {context}: {wrong}")
-            messages, tokens, rewrites = append_rules.counts(new)
-            said = [entry for entry in new if entry.kind is Kind.MESSAGE]
-            await self._rows(
-                connection,
-                "insert_entry",
-                {"context": context, "drafts": dump([_row(entry) for entry in new])},
-            )
-            values = {
-                "context": context,
-                "version": new[-1].version,
-                "messages": head.messages + messages,
-                "tokens": head.tokens + tokens,
-                "last_version": said[-1].version if said else rows[0][5],
-                "last_nonce": said[-1].id[-6:] if said else rows[0][6],
-                "rewrites": head.rewrites + rewrites,
-                "chain": new[-1].chain,
-            }
-            await self._rows(connection, "advance_restored", values)
-            if any(entry.state is not State.LIVE for entry in new):
-                await self._rows(connection, "note_blanks", {"context": context})
+    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
+        """End an attempt that has no effect on the log."""
+        return await self._jobs.settle(lease, outcome)
 
-        await self._within(work)
-        return (await self._head_of(context, deleted=True))[0]
+    async def jobs(self, query: JobQuery) -> Page[Job]:
+        """List jobs, newest first."""
+        return await self._jobs.jobs(query)
 
+    def hints(self, wake: Callable[[], object]) -> AbstractAsyncContextManager[None]:
+        """Call `wake` when a handle opened with `hints=True` says that it enqueued jobs, inside the block.
 
-def _row(entry: Entry) -> dict[str, Any]:
-    """Return an entry as it is written by `restore`."""
-    row: dict[str, Any] = {
-        "version": entry.version,
-        "kind": entry.kind.value,
-        "position": entry.position,
-        "nonce": entry.id[-6:],
-        "batch": entry.batch,
-        "total": entry.total,
-        "created_at": micros(entry.created_at),
-        "tokens": entry.tokens,
-        "state": None if entry.state is State.LIVE else entry.state.value,
-        "salt": None if entry.salt is None else entry.salt.hex(),
-        "digest": entry.digest.hex(),
-        "chain": entry.chain.hex(),
-        "key": entry.key,
-        "parts": write_parts(entry.parts, entry.content),
-        "content": entry.content,
-    }
-    row.update(zip(COLUMNS, draft_columns(entry), strict=True))
-    return row
+        Only a hint: nothing is lost without it but the time until the next look. It takes a connection of its own,
+        and is not even tried through a pooler in transaction mode, which would hand it to others.
+        """
+        return self._jobs.listen(wake)

@@ -1,0 +1,281 @@
+"""The connection handle of one tenant: a pool, the queries, a clock and entropy, and transactions that are tried again.
+
+The store owns it and hands it to its appender, eraser, job queue and the other parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, LiteralString, NamedTuple, TypeVar, cast
+
+import psycopg
+
+from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError, ValidationError
+from acms.log.entry_json import load_mapping
+from acms.log.hash_chain import Entropy, entry_id
+from acms.log.validation import name
+from acms.model import Durability, Head, Kind
+from acms.storage import append_rules
+from acms.storage.kv_home import Clock, utc_now
+from acms.storage.postgres.migrate import check
+from acms.storage.postgres.pool import ROLE, Connection, Pool, Row, UnconfirmedError, survives
+from acms.storage.sql import queries, read_lineage
+
+T = TypeVar("T")
+Lineage = Sequence[tuple[str, int]]
+Named = tuple[str, Mapping[str, Any]]
+"""The name of a query and its values."""
+
+REMEMBERED = 65_536
+"""Lineages a handle remembers: they never change."""
+PREAMBLE = (
+    f"SELECT set_config('role', '{ROLE}', true), set_config('acms.tenant', %s, true),"
+    " set_config('statement_timeout', %s, true),"
+    " set_config('client_min_messages', 'warning', true),"  # or a wait for standbys may end without a word
+    " set_config('synchronous_commit', coalesce(nullif(%s, ''), current_setting('synchronous_commit')), true),"
+    " current_setting('synchronous_standby_names'), current_setting('fsync')"
+)
+"""What every transaction is told first; nothing of it outlives the transaction."""
+_STANDBYS = "SELECT current_setting('synchronous_standby_names')"
+_COMMIT: Mapping[Durability, str] = {"relaxed": "off", "disk": "local", "quorum": "on"}
+
+
+class Standing(NamedTuple):
+    """Where a log stands and what it inherits."""
+
+    head: Head
+    lineage: Lineage
+    #: Version and nonce of the newest message.
+    last_version: int | None
+    last_nonce: str | None
+    #: The root of its fork tree.
+    root: str
+
+
+class Database:
+    """A handle on one tenant of a database, opened by its first use, and again after it was closed."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        tenant: str,
+        *,
+        dialect: str = "postgres",
+        durability: Durability | None = None,
+        statement_seconds: float | None = None,
+        clock: Clock = utc_now,
+        entropy: Entropy = os.urandom,
+    ) -> None:
+        if durability not in (None, *_COMMIT):
+            raise ValidationError("must be relaxed, disk or quorum", field="durability")
+        self.pool = pool
+        self.tenant = name(tenant, "tenant")
+        self.clock, self.entropy = clock, entropy
+        #: What was asked for; None for what the server gives.
+        self.wanted: Durability | None = durability
+        #: What an acknowledged append survives: read from the server when the handle is opened.
+        self.durability: Durability = durability or "disk"
+        self.lineages: dict[str, Lineage] = {}
+        self._sql = queries(dialect)
+        commit = _COMMIT[durability] if durability else ""
+        seconds = pool.statement_seconds if statement_seconds is None else statement_seconds
+        self._preamble = (self.tenant, str(max(1, int(seconds * 1000))), commit)  # 0 would be for ever
+        self._opening: asyncio.Task[None] | None = None
+        self.opened = False
+
+    # ── opening and closing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Make sure of the connections and the schema; calls at the same time do it once."""
+        self.pool.bind()
+        if self.opened:
+            return
+        opening = self._opening
+        if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
+            opening = self._opening = asyncio.ensure_future(self._start())
+            opening.add_done_callback(_noticed)
+        await asyncio.shield(opening)  # one caller that gives up does not close it to the others
+
+    async def _start(self) -> None:
+        try:
+            await check(self.pool)
+            self._accept()
+        except BaseException:
+            if not self.pool.users:
+                await self.pool.close()
+            raise
+        self.pool.users.add(self)
+        self.opened = True
+
+    def _accept(self) -> None:
+        """Refuse a server that cannot give the durability that was asked for."""
+        wanted, offered = self.wanted, self.pool.durability
+        if wanted == "quorum" and offered != "quorum":
+            raise ConfigurationError(
+                "durability=quorum needs a server with synchronous standbys",
+                options=("set synchronous_standby_names there", "leave durability out"),
+            )
+        if wanted == "disk" and offered == "relaxed":
+            raise ConfigurationError(
+                "durability=disk needs a server with fsync and synchronous_commit on",
+                options=("turn them on there", "durability=relaxed"),
+            )
+        self.durability = wanted or offered
+
+    async def close(self) -> None:
+        """Leave the pool; the last handle closes its connections."""
+        if self.pool.here() and self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            await asyncio.wait((self._opening,))
+        self.opened = False
+        self.pool.users.discard(self)
+        if not self.pool.users:
+            await self.pool.close()
+
+    # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def one(self, query: str, values: Mapping[str, Any]) -> list[Row]:
+        """Run one named query in a transaction of its own."""
+        (rows,) = await self.ask((query, values))
+        return rows
+
+    async def ask(self, *named: Named, again: bool = True) -> list[list[Row]]:
+        """Run named queries in one transaction and one round trip; return the rows of each.
+
+        Each sees what was committed before it. With `again` a lost connection is no reason to fail; without it the
+        outcome of a write may be unknown.
+        """
+        await self.open()
+
+        async def work(connection: Connection) -> list[list[Row]]:
+            return (await self._exchange(connection, named))[1]
+
+        return await self.pool.retry(work, again=again)
+
+    async def commit(self, *named: Named, again: bool = True) -> tuple[list[list[Row]], Durability]:
+        """Run queries as `ask` does; return also what their commit survives. They must write for that."""
+        await self.open()
+
+        async def work(connection: Connection) -> tuple[list[list[Row]], Durability]:
+            told, rows = await self._exchange(connection, named)
+            return rows, await _met(connection, told)
+
+        return await self.pool.retry(work, again=again)
+
+    async def within(
+        self, work: Callable[[Connection], Awaitable[T]], *, again: bool = True
+    ) -> tuple[T, Durability]:
+        """Run `work` in one transaction, again where the server or another transaction got in the way.
+
+        Returns also what its commit survives. What it raises rolls it back.
+        """
+        await self.open()
+
+        async def attempt(connection: Connection) -> tuple[T, Durability]:
+            async with connection.pipeline():
+                await connection.execute("BEGIN")
+                told = await connection.execute(PREAMBLE, self._preamble)
+            try:
+                result = await work(connection)
+            except (ACMSError, psycopg.Error):
+                if not connection.closed:
+                    await connection.execute("ROLLBACK")
+                raise
+            await connection.execute("COMMIT")
+            return result, await _met(connection, told)
+
+        return await self.pool.retry(attempt, again=again)
+
+    async def rows(self, connection: Connection, query: str, values: Mapping[str, Any]) -> list[Row]:
+        """Run one named query inside a transaction."""
+        cursor = await self._execute(connection, query, values)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def _exchange(
+        self, connection: Connection, named: Sequence[Named]
+    ) -> tuple[psycopg.AsyncCursor[Any], list[list[Row]]]:
+        """Run queries in one transaction and one round trip; return what the preamble was told and the rows of each."""
+        async with connection.pipeline():
+            told = await connection.execute(PREAMBLE, self._preamble)
+            cursors = [await self._execute(connection, query, values) for query, values in named]
+        return told, [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    async def _execute(
+        self, connection: Connection, query: str, values: Mapping[str, Any]
+    ) -> psycopg.AsyncCursor[Any]:
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(cast(LiteralString, self._sql[query]), {"tenant": self.tenant, **values})
+        return cursor
+
+    # ── where a log stands ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def standing(
+        self, context: str, *, deleted: bool = False, within: Connection | None = None
+    ) -> Standing:
+        """Return where a log stands, read in a transaction of its own or inside of one."""
+        values = {"context": context}
+        rows = await (self.one("head", values) if within is None else self.rows(within, "head", values))
+        return self.read_head(context, rows, deleted=deleted)
+
+    def read_head(self, context: str, rows: Sequence[Row], *, deleted: bool = False) -> Standing:
+        """Read the rows of the query `head`."""
+        if not rows:
+            raise SessionNotFoundError(f"no context has the id {context!r}")
+        deleted_at, lineage, *columns, root = rows[0]
+        if deleted_at is not None and not deleted:
+            raise SessionNotFoundError(f"the context {context!r} was deleted", options=("undelete it first",))
+        segments = read_lineage(lineage)
+        if len(self.lineages) >= REMEMBERED:
+            self.lineages.clear()
+        self.lineages[context] = segments
+        head = read_columns(context, segments, columns)
+        return Standing(head, segments, columns[3], columns[4], root)
+
+
+def read_columns(context: str, lineage: Lineage, columns: Row) -> Head:
+    """Build a head from its columns: from `version` up to and including `tail`."""
+    version, messages, tokens, last_version, last_nonce, rewrites, derived, epoch, chain, tail = columns
+    last: str | None = None
+    if last_version is not None and last_nonce is not None:  # the newest message may be inherited
+        ((owner, _, _),) = append_rules.segments(context, lineage, last_version, last_version)
+        last = entry_id(Kind.MESSAGE, owner, last_version, last_nonce)
+    return Head(
+        context=context,
+        version=version,
+        messages=messages,
+        tokens=tokens,
+        last_message=last,
+        rewrites=rewrites,
+        derived=derived,
+        epoch=epoch,
+        chain=chain,
+        tail=dict(load_mapping(tail)),
+    )
+
+
+async def _met(connection: Connection, told: psycopg.AsyncCursor[Any]) -> Durability:
+    """Return what the commit that was just answered survives.
+
+    Standbys that are no longer named while a commit waits for them release it without a word: they are looked at
+    once more.
+    """
+    row = await told.fetchone()
+    assert row is not None
+    *_, commit, standbys, fsync = row
+    durability = survives(commit, standbys, fsync)
+    if durability != "quorum":
+        return durability
+    try:
+        row = await (await connection.execute(_STANDBYS)).fetchone()
+    except psycopg.Error as error:  # whatever it is, the commit stands
+        raise UnconfirmedError(f"the standbys were not looked at after the commit: {error}") from error
+    assert row is not None
+    return survives(commit, row[0], fsync)
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Take note of how it ended: whoever waited may be gone."""
+    if not task.cancelled():
+        task.exception()
