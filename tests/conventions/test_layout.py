@@ -1,9 +1,10 @@
-"""The rooms: sizes, named queries, purity of the core, one test command."""
+"""Layout: the packages as the architecture page has them, named queries, one test command."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from itertools import product
 from pathlib import Path
 
@@ -14,19 +15,42 @@ from acms.storage import sql
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "acms"
 
-MOST_LINES = 600
-#: Files allowed to be longer, with the most lines they may have. This list only shrinks.
-LONGER = {"testing/storage.py": 1241}
+
+# ── architecture.md ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def test_no_file_is_long() -> None:
-    lengths = {
-        file.relative_to(SRC).as_posix(): len(file.read_text(encoding="utf-8").splitlines())
-        for file in SRC.rglob("*.py")
-    }
-    assert {name: n for name, n in lengths.items() if n > LONGER.get(name, MOST_LINES)} == {}
-    done = [name for name in LONGER if lengths.get(name, 0) <= MOST_LINES]
-    assert not done, "short again: take it off the list"
+def test_every_package_stands_in_the_tree_of_the_page() -> None:
+    there = {folder.parent.name for folder in SRC.glob("*/__init__.py")} - {"core", "evaluation"}
+    tree = PAGE.partition("## Packages")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^  (\w+)/", tree, re.MULTILINE)) == there
+
+
+def test_every_file_named_on_the_page_exists() -> None:
+    named = set(re.findall(r"`([\w./-]+/?\.?(?:py|sql|toml|bin))`", PAGE))
+    assert len(named) > 60
+    assert not {name for name in named if not (SRC / name).exists() and not (ROOT / name).exists()}
+
+
+def test_the_layers_of_the_page_are_those_that_are_held() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = [one for one in project["tool"]["importlinter"]["contracts"] if one["id"] == "layers"]
+    held = [set(layer.split(" | ")) for layer in contract["layers"]]
+    block = PAGE.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
+    shown = [set(re.split(r"  +", line)[0].split(" · ")) for line in block.splitlines()]
+    assert shown == [layer for layer in held if "protocols" not in layer], "all but the old import paths"
+
+
+def test_every_old_import_path_stands_in_one_table() -> None:
+    listed = dict(re.findall(r"^\| `acms\.([\w.]+)` \| `acms(?:_eval)?\.?([\w.]*)` \|$", PAGE, re.MULTILINE))
+    found: dict[str, str] = {}
+    for file in (*SRC.glob("*.py"), *(SRC / "core").glob("*.py"), SRC / "evaluation" / "__init__.py"):
+        stars = re.findall(r"^ *from (acms\S*) import \*", file.read_text(encoding="utf-8"), re.MULTILINE)
+        if stars:
+            name = ".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = stars[0].partition(".")[2]
+    assert listed == found
 
 
 # ── queries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -90,7 +114,6 @@ def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
     written = set(sql.queries(dialect))
     said, asked = _queries_of(dialect)
     assert not written - said, "nothing uses these"
-    assert asked, "queries are looked up as sql[name], or by row(connection, name) and rows(connection, name)"
     assert not asked - written, "these do not exist"
 
 
@@ -127,21 +150,6 @@ def test_no_query_name_is_written_twice() -> None:
         queries = re.findall(r"^-- name: (\w+)", text, re.MULTILINE)
         assert len(queries) == len(set(queries))
         assert set(re.findall(r"@(\w+)", code)) == set(fragments)
-
-
-# ── the core ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("file", sorted((SRC / "core").glob("*.py")), ids=lambda file: file.name)
-def test_the_core_is_pure(file: Path) -> None:
-    """What an import contract cannot see: no await, no clock through datetime, no file, no print."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        where = f"{file.name}:{getattr(node, 'lineno', 0)}"
-        assert not isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith), where
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in ("open", "print", "input", "breakpoint", "__import__"), where
-            assert called.rpartition(".")[2] not in ("now", "utcnow", "today"), where
 
 
 # ── manners ─────────────────────────────────────────────────────────────────────────────────────────────────────────

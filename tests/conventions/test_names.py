@@ -49,7 +49,7 @@ OTHERWISE = {
     """,
     "lead": "prompt.messages._lead",
     "letter": """
-        contract.candidate_size.letters contract.session_source._letters
+        contract.schema.letters contract.session_source._letters
         recall.planner._begins_with_letter
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
@@ -93,7 +93,7 @@ STILL = {
     "stale": "providers.offline.rules.settle.stale recall.superseded.Stale recall.superseded.stale",
     "standing": """
         branches.diff.Standing branches.forks._standing erasure.erase._Standing erasure.erase._standing
-        facts.late_facts.standing prompt.resolve._standing prompt.steps.Standing
+        facts.adopt.standing prompt.resolve._standing prompt.steps.Standing
         prompt.strategies._standing server.routes.history._standing
     """,
     "succession": "log.facts.Succession recall.rerank._keep_successions recall.rerank.successions",

@@ -21,8 +21,8 @@ IO = """
     compaction.job
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
-    facts.adopt facts.job facts.pacing facts.profile facts.request
-    log.policy_levels log.read
+    facts.adopt facts.job facts.profile facts.request
+    log.policy log.read
     privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
     prompt.summaries

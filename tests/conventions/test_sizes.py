@@ -22,18 +22,6 @@ INHERITANCE = 3
 """Classes of ACMS one behind the other, the class itself included; errors have a tree of their own."""
 
 LONG_FUNCTIONS = {
-    "acms_eval.cli.run_": 140,
-    "acms_eval.retrieval.evaluate": 69,
-    "cli.compacting.policy_set": 77,
-    "cli.demo._draw": 97,
-    "cli.demo._told": 85,
-    "cli.erasing.erase": 67,
-    "cli.facts.facts": 65,
-    "cli.jobs.worker": 69,
-    "cli.prompting.render_prompt": 91,
-    "cli.reading.recall": 74,
-    "cli.reindexing.reindex_": 70,
-    "cli.serving.serve": 87,
     "privacy.assigned._value": 62,
     "privacy.assigned.assigned": 72,
     "privacy.plausibility.plausible": 105,
@@ -41,15 +29,8 @@ LONG_FUNCTIONS = {
     "providers.offline.rules.rules_personal.person": 115,
     "recall.candidates.offer": 90,
     "recall.rank.rank": 78,
-    "server.openapi._operation": 64,
-    "storage.open_storage": 69,
-    "storage.sql.read_entry": 66,
-    "testing.logs.everything": 82,
 }
 COMPLEX_FUNCTIONS = {
-    "acms_eval.datasets._records": 16,
-    "cli.migrating._draw": 15,
-    "client.nouns._convert": 14,
     "privacy.assigned._place": 19,
     "privacy.assigned._value": 19,
     "privacy.assigned.assigned": 25,
@@ -61,9 +42,8 @@ COMPLEX_FUNCTIONS = {
     "providers.offline.rules.rules_values.amount": 13,
     "recall.candidates.offer": 20,
     "recall.time_ranges._days": 15,
-    "storage.postgres.pool.translate": 14,
     "storage.sqlite.append._append_at": 15,
-    "storage.sqlite.append._together": 13,
+    "storage.sqlite.append.together": 13,
     "text.details._look": 19,
     "text.details.details": 23,
 }
@@ -82,14 +62,6 @@ DEEP_CLASSES = {
     "server.routes.forks.TagBody": 4,
     "server.routes.history.HistoryQuery": 4,
     "server.routes.history.WindowQuery": 4,
-    "storage.postgres.contexts.PostgresContexts": 5,
-    "storage.postgres.erase.PostgresErase": 4,
-    "storage.postgres.feed.PostgresFeed": 6,
-    "storage.postgres.search.PostgresSearch": 7,
-    "storage.postgres.store.PostgresStorage": 8,
-    "storage.sqlite.append.SQLiteAppends": 5,
-    "storage.sqlite.contexts.SQLiteContexts": 4,
-    "storage.sqlite.store.SQLiteStorage": 6,
 }
 
 

@@ -354,7 +354,7 @@ async def test_tasks_that_pin_at_once_lose_nothing(registry):
 def test_threads_that_share_a_memory_lose_nothing(monkeypatch):
     before = sys.getswitchinterval()
     monkeypatch.setattr(
-        "acms.kv.ATTEMPTS", 10_000
+        "acms.storage.kv.ATTEMPTS", 10_000
     )  # tasks of one thread can be first a hundred times in a row
     sys.setswitchinterval(1e-6)
     try:
