@@ -291,13 +291,13 @@ class Appender:
             if one.keys:
                 stored = _stored(one, await self._db.rows(connection, "keyed", _keyed(one)))
                 if stored:
-                    log = await self._db.standing(op.context, within=connection)
+                    log = await self._db.log_state(op.context, within=connection)
                     return append_rules.repeated(log.head, stored, UNCOMMITTED)
             if one.cited:
                 try:
                     await self._check_cited(one.cited, connection)
                 except GoneError:  # what was expected comes first: whoever made it decides again
-                    append_rules.check(op, (await self._db.standing(op.context, within=connection)).head)
+                    append_rules.check(op, (await self._db.log_state(op.context, within=connection)).head)
                     raise
             if op.finish is not None:
                 await self._jobs.finish(connection, op.finish)
@@ -337,7 +337,7 @@ class Appender:
             if found is not None:
                 return found
         try:
-            head = (await self._db.standing(op.context)).head
+            head = (await self._db.log_state(op.context)).head
             if one.keys and _stored(one, await self._db.one("keyed", _keyed(one))):
                 return await self._repeated(one)
             append_rules.check(op, head)
@@ -371,7 +371,7 @@ class Appender:
         op = one.op
         place = {"context": op.context}
         try:
-            head = (await self._db.standing(op.context, deleted=True)).head
+            head = (await self._db.log_state(op.context, deleted=True)).head
         except SessionNotFoundError:
             return None
         if op.drafts:

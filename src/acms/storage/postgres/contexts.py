@@ -51,7 +51,7 @@ class Contexts:
 
     async def _forked(self, parent: str, fork: int | None, *, deleted: bool = False) -> dict[str, Any]:
         """Return the columns of a fork: everything it inherits is a number, nothing is copied."""
-        head, lineage, last_version, last_nonce, root = await self._db.standing(parent, deleted=deleted)
+        head, lineage, last_version, last_nonce, root = await self._db.log_state(parent, deleted=deleted)
         at = head.version if fork is None else fork
         if not 0 <= at <= head.version:
             raise ValidationError(f"must be from 0 to {head.version}, was {at}", field="fork")
@@ -188,14 +188,14 @@ class Contexts:
         same = (found.namespace, found.key, found.lineage, found.created_at)
         if same != (context.namespace, context.key, context.lineage, context.created_at):
             raise ConflictError(f"{context.id} is another context here")
-        return (await self._db.standing(context.id, deleted=True)).head
+        return (await self._db.log_state(context.id, deleted=True)).head
 
     async def _restore_batch(self, restored: Context, entries: Sequence[Entry]) -> None:
         context = restored.id
 
         async def work(connection: Connection) -> None:
             await self._db.rows(connection, "lock_context", {"context": context})
-            log = await self._db.standing(context, deleted=True, within=connection)
+            log = await self._db.log_state(context, deleted=True, within=connection)
             head = log.head
             new = [entry for entry in entries if entry.version > head.version]
             if not new:  # a try of which nobody heard

@@ -42,7 +42,7 @@ _STANDBYS = "SELECT current_setting('synchronous_standby_names')"
 _COMMIT: Mapping[Durability, str] = {"relaxed": "off", "disk": "local", "quorum": "on"}
 
 
-class Standing(NamedTuple):
+class LogState(NamedTuple):
     """Where a log stands and what it inherits."""
 
     head: Head
@@ -211,15 +211,15 @@ class Database:
 
     # ── where a log stands ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def standing(
+    async def log_state(
         self, context: str, *, deleted: bool = False, within: Connection | None = None
-    ) -> Standing:
+    ) -> LogState:
         """Return where a log stands, read in a transaction of its own or inside of one."""
         values = {"context": context}
         rows = await (self.one("head", values) if within is None else self.rows(within, "head", values))
         return self.read_head(context, rows, deleted=deleted)
 
-    def read_head(self, context: str, rows: Sequence[Row], *, deleted: bool = False) -> Standing:
+    def read_head(self, context: str, rows: Sequence[Row], *, deleted: bool = False) -> LogState:
         """Read the rows of the query `head`."""
         if not rows:
             raise SessionNotFoundError(f"no context has the id {context!r}")
@@ -231,7 +231,7 @@ class Database:
             self.lineages.clear()
         self.lineages[context] = segments
         head = read_columns(context, segments, columns)
-        return Standing(head, segments, columns[3], columns[4], root)
+        return LogState(head, segments, columns[3], columns[4], root)
 
 
 def read_columns(context: str, lineage: Lineage, columns: Row) -> Head:

@@ -55,7 +55,7 @@ class Reader:
         lineage = self._db.lineages.get(context)
         known = lineage is not None  # then where the log stands can be asked for with what is read of it
         if lineage is None:
-            lineage = (await self._db.standing(context, deleted=wanted.deleted)).lineage
+            lineage = (await self._db.log_state(context, deleted=wanted.deleted)).lineage
         last = ENDLESS if wanted.at is None else min(wanted.at, ENDLESS)
         if wanted.before is not None:
             last = min(last, wanted.before - 1)
@@ -148,7 +148,7 @@ class DerivedRows:
     async def _put(self, context: str, rows: Sequence[Derived]) -> int:
         lineage = self._db.lineages.get(context)
         if lineage is None:
-            lineage = (await self._db.standing(context)).lineage
+            lineage = (await self._db.log_state(context)).lineage
         owners = {
             version: owner
             for owner, low, high in append_rules.segments(context, lineage, 1, ENDLESS)
@@ -189,7 +189,7 @@ class DerivedRows:
 
     async def read(self, context: str, space: str, *, after: int, at: int | None) -> list[Derived]:
         """Return the derived rows of one space by sequence number, whoever of a lineage stored them."""
-        head, lineage, *_ = await self._db.standing(context)
+        head, lineage, *_ = await self._db.log_state(context)
         last = head.version if at is None else min(at, head.version)
         runs = append_rules.segments(context, lineage, 1, last)
         values = {"space": space, "after": after, "upto": head.derived}
@@ -207,7 +207,7 @@ class DerivedRows:
         if context is None:
             runs = [(id, id, first, last) for id, first, last in await self._db.one("live_logs", {})]
         else:
-            head, lineage, *_ = await self._db.standing(context)
+            head, lineage, *_ = await self._db.log_state(context)
             runs = [(context, *run) for run in append_rules.segments(context, lineage, 1, head.version)]
         found: list[tuple[str, int]] = []
         for id, owner, start, end in runs:
@@ -222,7 +222,7 @@ class DerivedRows:
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own."""
-        await self._db.standing(context)
+        await self._db.log_state(context)
         return [space for (space,) in await self._db.one("spaces_of", {"context": context})]
 
 

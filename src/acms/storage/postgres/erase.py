@@ -31,7 +31,7 @@ class Eraser:
 
         async def work(connection: Connection) -> int:
             await self._db.rows(connection, "lock_root", {"context": context})
-            log = await self._db.standing(context, deleted=True, within=connection)
+            log = await self._db.log_state(context, deleted=True, within=connection)
             changed: list[int] = []
             tree: list[str] = []
             for owner, low, high in append_rules.segments(context, log.lineage, 1, log.head.version):

@@ -156,7 +156,7 @@ class PostgresStorage:
 
     async def head(self, context: str) -> Head:
         """Return where the log stands."""
-        return (await self._db.standing(context)).head
+        return (await self._db.log_state(context)).head
 
     async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
         """Append; each operation is atomic on its own, those that wait together share a commit."""
