@@ -535,7 +535,7 @@ async def test_a_reader_that_keeps_the_log_is_reported_and_gives_way_later(
         assert SECRET not in str(erased.residue)
         reader.close()
         monkeypatch.setattr("acms.storage.sqlite.erase.AGAIN", 0.0)
-        monkeypatch.setattr(storage, "_again", 1e-9)
+        monkeypatch.setattr(storage._eraser, "_again", 1e-9)
         await put(storage, context, said("on"))
         assert found_in(tmp_path, SECRET) == []
 

@@ -205,7 +205,7 @@ def test_text_that_was_asked_for_has_the_form_of_the_conventions(
             "FIT",
             "FIT: 30 tokens are required, 20 more than the budget of 10",
         ),
-        (RuntimeError(SECRET), "RuntimeError", "RuntimeError at test_telemetry.py"),
+        (RuntimeError(SECRET), "RuntimeError", "RuntimeError at test_tracing.py"),
         (asyncio.CancelledError(), "CancelledError", "CancelledError at"),
     ],
 )
