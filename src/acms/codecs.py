@@ -7,4 +7,4 @@ from acms.providers.codecs import __dir__ as __dir__
 from acms.providers.codecs import __getattr__ as __getattr__
 
 if TYPE_CHECKING:
-    from acms.providers.codecs import *  # noqa: F403
+    from acms.providers.codecs import *

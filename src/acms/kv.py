@@ -7,4 +7,4 @@ from acms.storage.kv import __dir__ as __dir__
 from acms.storage.kv import __getattr__ as __getattr__
 
 if TYPE_CHECKING:
-    from acms.storage.kv import *  # noqa: F403
+    from acms.storage.kv import *

@@ -1,4 +1,4 @@
 """The ports of ACMS."""
 
-from acms.ports import *  # noqa: F403
+from acms.ports import *
 from acms.ports import __all__ as __all__

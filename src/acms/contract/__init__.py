@@ -1,4 +1,4 @@
 """The ACS v0 contract: requests in, fragments within a budget out, errors with options, cache advice."""
 
-from acms.contract.schema import *  # noqa: F403
+from acms.contract.schema import *
 from acms.contract.schema import __all__ as __all__

@@ -16,7 +16,7 @@ MAX_BYTES = 8 * 1024 * 1024
 """Bytes of one answer, at most."""
 
 
-class _Wired(Protocol):
+class WireRequest(Protocol):
     """A request of the contract, which says how it is written."""
 
     def to_wire(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class HTTPSource(OverEndpoint):
     def __repr__(self) -> str:
         return f"HTTPSource({self._endpoint!r}, layer={self.layer.value!r})"
 
-    async def search(self, request: _Wired) -> dict[str, Any]:
+    async def search(self, request: WireRequest) -> dict[str, Any]:
         """Ask, and return the answer as it came; `ProviderError` when there is none."""
         return await self._endpoint.post(self._path, request.to_wire(), dict)
 
