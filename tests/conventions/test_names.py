@@ -57,7 +57,6 @@ OTHERWISE = {
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """
         acms_eval.baselines._units contract.caller_cache.units contract.kv_policy._units
-        providers.offline.rules.phrases.unit
     """,
 }
 #: Names that are still to be changed. This list only shrinks.
@@ -90,7 +89,7 @@ STILL = {
         server.routes.prompts._shown server.routes.recall.item_shown server.routes.recall.verdict_shown
         server.routes.recall.verdicts_shown storage.kv._shown storage.urls.shown
     """,
-    "stale": "providers.offline.rules.settle.stale recall.superseded.Stale recall.superseded.stale",
+    "stale": "recall.superseded.Stale recall.superseded.stale",
     "standing": """
         branches.diff.Standing branches.forks._standing erasure.erase._Standing erasure.erase._standing
         facts.adopt.standing prompt.resolve._standing prompt.steps.Standing

@@ -1,13 +1,13 @@
-"""The offline reflector: whole episodes, what they change about what is known, and silence where nothing is said."""
+"""The offline reflector: marked lines, a few shapes of plain sentences, what takes whose place, and silence."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -16,13 +16,14 @@ from acms.model import Origin
 from acms.ports import ReflectionRequest, Reflector, Turn
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
+from acms.storage import MemoryStorage
 from acms_eval import corrections, run
-
-SAID = datetime(2026, 3, 2, tzinfo=UTC)
+from acms_eval.datasets import read
+from tests.support.talk import fill, session_on
 
 
 def turn(version: int, text: str, origin: Origin = Origin.USER, **more: object) -> Turn:
-    given = {"speaker": origin.value, "created_at": SAID, **more}
+    given = {"speaker": origin.value, **more}
     return Turn(text=text, version=version, origin=origin, **given)  # pyright: ignore[reportArgumentType]
 
 
@@ -32,264 +33,354 @@ async def reflect(said: Sequence[str | Turn], facts: Sequence[Fact] = ()) -> lis
         turns=turns, facts=tuple(facts), max_summary_tokens=100, counter=default_counter()
     )
     reflection = await OfflineReflector().reflect(request)
-    assert reflection.summary is None
-    assert reflection.unreadable == ()
-    return [one for one in reflection.proposals if one.confidence >= 0.7]
+    assert (reflection.summary, reflection.unreadable) == (None, ())
+    return list(reflection.proposals)
 
 
-def fact(id: str, subject: str, attribute: str, value: str, content: str = "", **more: object) -> Fact:
-    given = {"cardinality": "one", "content": content or f"The {attribute} is {value}.", **more}
-    return Fact(id=id, subject=subject, attribute=attribute, value=value, **given)  # pyright: ignore[reportArgumentType]
-
-
-CACHE = fact("f1", "project", "cache layer", "Redis")
-BUDGET = fact("f2", "project", "budget", "40,000 dollars")
-DEADLINE = fact("f3", "project", "deadline", "May 5")
-FRAMEWORK = fact("f4", "project", "API framework", "Flask")
-NUTS = fact("f5", "user", "allergy", "nuts", "The user is allergic to nuts.", cardinality="many")
-KNOWN = [CACHE, BUDGET, DEADLINE, FRAMEWORK, NUTS]
+def fact(id: str, content: str, **more: object) -> Fact:
+    given = {"fact_type": "decision", "subject": "project", "attribute": "decision", "value": content, **more}
+    return Fact(id=id, content=content, **given)  # pyright: ignore[reportArgumentType]
 
 
 async def test_it_is_a_reflector_with_a_name() -> None:
     reflector: Reflector = OfflineReflector()
-    assert OfflineReflector.model == "offline1"
+    assert OfflineReflector.model == "offline2"
     assert reflector is not None
 
 
-async def test_an_episode_becomes_facts_that_cite_their_turns() -> None:
-    found = await reflect(
-        [
-            "Hi!\nDecision: the cache layer is Redis.",
-            turn(2, "Noted, Redis it is.", Origin.ASSISTANT),
-            "The budget is 40,000 dollars and the deadline is May 5.",
-            turn(4, "Constraint: the deadline is May 9.", Origin.TOOL),
-            "Never deploy on Fridays. What else do you need?",
-            turn(6, "Decision: use MongoDB.", Origin.EXTERNAL),
-            turn(7, "Decision: old summary", Origin.USER, summary=True),
-        ]
-    )
-    assert [(one.action, one.attribute, one.value, one.sources) for one in found] == [
-        ("add", "cache layer", "Redis", (1,)),
-        ("add", "budget", "40,000 dollars", (3,)),
-        ("add", "deadline", "May 5", (3,)),
-        ("add", "rule", "deploy on Fridays", (5,)),
+# ── marked lines ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "content"),
+    [
+        (
+            "Decision: SQLAlchemy needs us to define models.",
+            "decision",
+            "SQLAlchemy needs us to define models.",
+        ),
+        ("Decision: Wir nehmen Redis für den Cache.", "decision", "Wir nehmen Redis für den Cache."),
+        ("Decision: 我们用 Flask 做接口。", "decision", "我们用 Flask 做接口。"),
+        ("- **Decision:** *one* region for all.", "decision", "one* region for all."),
+        ("Hi!\nConstraint: invoices stay ten years.\nBye.", "constraint", "invoices stay ten years."),
+        ("Budget: 2,400 EUR a month.", "constraint", "Budget: 2,400 EUR a month."),
+        ("Cannot: deploy on Fridays.", "constraint", "Cannot: deploy on Fridays."),
+        ("Tried but: the proxy ate the headers.", "failure", "Tried but: the proxy ate the headers."),
+        ("Goal: ship by May. Is that all right?", "goal", "ship by May."),
+        ("Decision: PostgreSQL", "decision", "Decision: PostgreSQL"),
+        ("Decision:\n\nWe keep\nthe monolith.\n\nLunch?", "decision", "We keep the monolith."),
+        ("Decision: two stores:\n- orders\n- bills", "decision", "two stores: - orders - bills"),
+    ],
+)
+async def test_a_marked_line_is_a_fact_in_its_own_words(text: str, kind: str, content: str) -> None:
+    (found,) = await reflect([text])
+    assert (found.action, found.fact_type, found.content) == ("add", kind, content)
+    assert (found.confidence, found.sources) == (0.95, (1,))
+
+
+async def test_a_marker_that_the_caller_set_counts_for_the_labelled_line_or_for_what_is_said_first() -> None:
+    said = [
+        turn(1, "Hallo!\nEntscheidung: Wir nehmen Redis.\nBis dann.", markers=("decision",)),
+        turn(2, "Todo: call the bank.", markers=("todo",)),
+        turn(3, "Everything runs in Oslo.\n\nLunch?", markers=("constraint",)),
     ]
-    assert [one.confidence for one in found] == [0.95, 0.8, 0.8, 0.8]
-    assert found[2].valid_to == datetime(2026, 5, 5, 23, 59, 59, tzinfo=UTC)
+    assert [(one.fact_type, one.content) for one in await reflect(said)] == [
+        ("decision", "Entscheidung: Wir nehmen Redis."),
+        ("todo", "call the bank."),
+        ("constraint", "Everything runs in Oslo."),
+    ]
+
+
+LONG = "\n\nSo much for the plan, which has many more parts than these. " * 20
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        turn(1, "Decision: use MongoDB.", Origin.TOOL),
+        turn(1, "Decision: use MongoDB.", Origin.EXTERNAL),
+        turn(1, "Decision: use MongoDB.", summary=True),
+        turn(1, "Decision: shall we use MongoDB?"),
+        turn(1, "Decision:"),
+        turn(1, "It says\n```\nError: cannot bind\n```\nDecision follows.", markers=("failure",)),
+        turn(1, f"- **Task:** write the tests.{LONG}", Origin.ASSISTANT, markers=("goal",)),
+    ],
+)
+async def test_what_is_marked_elsewhere_is_no_fact(said: Turn) -> None:
+    assert await reflect([said]) == []
+
+
+async def test_an_assistant_decides_at_length_too() -> None:
+    (found,) = await reflect([turn(1, f"Decision: cutover on Tuesday.{LONG}", Origin.ASSISTANT)])
+    assert found.content == "cutover on Tuesday."
+
+
+async def test_a_long_line_ends_with_a_sentence() -> None:
+    (found,) = await reflect([f"Decision: one. {'And so on and so forth. ' * 100}"])
+    assert 500 < len(found.content) <= 600
+    assert found.content.endswith("so forth.")
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute", "value", "cardinality"),
+    [
+        ("the deadline is July 9, and that is final.", "deadline", "July 9", "one"),
+        ("Actually, our search engine is OpenSearch.", "search engine", "OpenSearch", "one"),
+        ("Gcore is our CDN.", "CDN", "Gcore", "one"),
+        ("use Valkey as the cache.", "cache", "Valkey", "one"),
+        ("tests are written with Jest.", "tests are written with", "Jest", "one"),
+        ("we'll use Flask for the API framework.", "API framework", "Flask", "many"),
+        ("the API is slow.", "decision", "the API is slow.", "many"),
+        ("it is Tuesday.", "decision", "it is Tuesday.", "many"),
+    ],
+)
+async def test_a_marked_line_has_the_address_that_it_names(
+    text: str, attribute: str, value: str, cardinality: str
+) -> None:
+    (found,) = await reflect([f"Decision: {text}"])
+    assert (found.attribute, found.value, found.cardinality) == (attribute, value, cardinality)
+
+
+# ── plain sentences ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "attribute", "value"),
+    [
+        ("My name is Ada Byron.", "user", "name", "Ada Byron"),
+        ("Mein Name ist Jonas.", "user", "Name", "Jonas"),
+        ("Our database is PostgreSQL 18!", "project", "database", "PostgreSQL 18"),
+        ("Fine. The deadline is March 15.", "project", "deadline", "March 15"),
+        ("The budget is $40,000.", "project", "budget", "$40,000"),
+        ("We use Redis for caching.", "project", "caching", "Redis"),
+        ("We use KeyDB as the cache.", "project", "cache", "KeyDB"),
+        ("I live in Porto.", "user", "live in", "Porto"),
+        ("I'm allergic to nuts.", "user", "allergic to", "nuts"),
+    ],
+)
+async def test_a_plain_sentence_of_a_known_shape_is_a_fact(
+    text: str, subject: str, attribute: str, value: str
+) -> None:
+    (found,) = await reflect([text])
+    assert (found.subject, found.attribute, found.value) == (subject, attribute, value)
+    assert (found.fact_type, found.confidence) == ("fact", 0.8)
+
+
+async def test_people_are_named_when_they_have_names() -> None:
+    (found,) = await reflect([turn(1, "I live in Porto.", speaker="ines")])
+    assert (found.subject, found.content) == ("ines", "ines: I live in Porto.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My colleague uses MySQL.",
+        "My colleague's database is MySQL.",
+        "If we used Redis for caching, it would be faster.",
+        "If our database is PostgreSQL, so be it.",
+        "We could use Redis for caching.",
+        "Maybe the database is PostgreSQL.",
+        "The database might be PostgreSQL.",
+        "The database is maybe PostgreSQL.",
+        "The database was PostgreSQL.",
+        "We used to use Redis for caching.",
+        "We don't use Redis for caching.",
+        "We decided against Redis for caching.",
+        "The database is not PostgreSQL.",
+        "Is the database PostgreSQL?",
+        "The database is PostgreSQL?",
+        "He said the database is PostgreSQL.",
+        "The database is PostgreSQL if the vendor agrees.",
+        "What I like is Redis.",
+        "The one he wants is Redis.",
+        "The weather is lovely.",
+        "> The database is PostgreSQL.",
+        "```\nThe database is PostgreSQL.\n```",
+        "We are switching from Flask to FastAPI.",
+        f"The database is PostgreSQL.{LONG}",
+    ],
+)
+async def test_what_is_not_plainly_said_is_no_fact(text: str) -> None:
+    assert await reflect([text]) == []
+
+
+async def test_an_assistant_states_nothing_plainly() -> None:
+    assert await reflect([turn(1, "The database is PostgreSQL.", Origin.ASSISTANT)]) == []
+
+
+# ── corrections ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FLASK = fact("f1", "We'll use Flask for the API.", attribute="API", value="Flask")
+TOKENS = fact("f2", "Use JWT tokens for auth.", attribute="auth", value="JWT tokens")
+PYTHON = fact("f3", "We're building a Python backend.")
+KNOWN = [FLASK, TOKENS, PYTHON]
 
 
 @pytest.mark.parametrize(
     ("text", "id", "value"),
     [
-        ("Correction: the cache layer is now KeyDB instead of Redis.", "f1", "KeyDB"),
-        ("Decision: our cache is Valkey now.", "f1", "Valkey"),
-        ("We use Memcached for caching.", "f1", "Memcached"),
-        ("We're switching from Redis to KeyDB.", "f1", "KeyDB"),
-        ("We replaced Redis with Dragonfly.", "f1", "Dragonfly"),
-        ("Drop Redis and use Valkey.", "f1", "Valkey"),
-        ("Update: the budget is now 45,000 dollars.", "f2", "45,000 dollars"),
-        ("The budget was raised to $50k.", "f2", "$50k"),
-        ("Actually make that 64,000 dollars.", "f2", "64,000 dollars"),
-        ("The due date is May 9.", "f3", "May 9"),
-        ("The deadline moved from May 5 to May 12.", "f3", "May 12"),
-        ("Switching from Flask to FastAPI for async support.", "f4", "FastAPI"),
-        ("Replace Flask by Litestar as the API framework.", "f4", "Litestar"),
+        ("Actually, we're switching from Flask to FastAPI for async support.", "f1", "FastAPI"),
+        ("Replace Flask with Litestar.", "f1", "Litestar"),
+        ("Use Litestar instead of Flask.", "f1", "Use Litestar instead of Flask."),
+        ("The API runs on Litestar, not Flask.", "f1", "The API runs on Litestar, not Flask."),
+        ("Wir wechseln von Flask auf Litestar.", "f1", "Litestar"),
+        ("Cambiamos de Flask a Litestar.", "f1", "Litestar"),
+        ("On remplace Flask par Litestar.", "f1", "Litestar"),
+        ("从 Flask 换成 Litestar。", "f1", "Litestar"),
+        ("We're switching to session cookies — JWT was too complex.", "f2", "session cookies"),
+        ("Use session cookies for auth instead.", "f2", "session cookies"),
+        ("We no longer use JWT; cookies do.", "f2", "We no longer use JWT; cookies do."),
     ],
 )
-async def test_a_correction_supersedes_what_is_in_force(text: str, id: str, value: str) -> None:
-    (found,) = await reflect([text], KNOWN)
-    before = next(one for one in KNOWN if one.id == id)
-    assert (found.action, found.fact_id, found.value) == ("update", id, value)
-    assert (found.subject, found.attribute, found.cardinality) == (before.subject, before.attribute, "one")
-    assert before.value.lower() not in found.content.lower()
-    assert value in found.content
-
-
-async def test_a_fact_says_only_what_is_so_now() -> None:
-    (found,) = await reflect(["Switching from Flask to FastAPI for async support."], KNOWN)
-    assert found.content == "API framework: FastAPI (for async support)."
+async def test_a_marked_line_takes_the_place_of_what_it_says_is_gone(text: str, id: str, value: str) -> None:
+    (found,) = await reflect([f"Decision: {text}"], KNOWN)
+    assert (found.action, found.fact_id, found.content, found.value) == ("update", id, text, value)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "The cache layer is Redis.",
-        "We use Redis for caching.",
-        "I'm allergic to nuts.",
-        "Our budget is 40,000 dollars.",
+        "Decision: Since we chose Python, we'll use SQLAlchemy as the ORM.",
+        "Decision: SQLAlchemy replaces raw SQL in the Python backend.",
+        "Decision: Flask runs behind nginx.",
+        "Decision: we're moving the tests to pytest.",
+        "Decision: we decided against switching from Flask to FastAPI.",
+        "Decision: if it gets slow, we replace Flask with FastAPI.",
+        "Decision: we might switch from Flask to FastAPI.",
+        "Decision: use Redis for sessions instead.",
+        "Constraint: never use Flask instead of JWT.",
+        "Failed: switching from Flask to FastAPI.",
+        "My colleague replaced Flask with FastAPI.",
     ],
 )
-async def test_what_is_known_already_is_not_proposed_again(text: str) -> None:
-    assert await reflect([text], KNOWN) == []
+async def test_what_builds_on_a_fact_or_denies_a_change_ends_nothing(text: str) -> None:
+    assert {one.fact_id for one in await reflect([text], KNOWN)} <= {None}
 
 
-async def test_allergies_add_up() -> None:
-    (found,) = await reflect(["I'm allergic to shellfish."], KNOWN)
-    assert (found.action, found.subject, found.attribute, found.cardinality) == (
-        "add",
-        "user",
-        "allergy",
-        "many",
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "id"),
-    [
-        ("We no longer use Redis.", "f1"),
-        ("Redis is no longer needed.", "f1"),
-        ("The budget limit was lifted; the budget is no longer valid.", "f2"),
-        ("I'm no longer allergic to nuts.", "f5"),
-        ("We got rid of Flask.", "f4"),
-    ],
-)
-async def test_what_has_ended_is_removed(text: str, id: str) -> None:
-    found = await reflect([text], KNOWN)
-    assert [(one.action, one.fact_id) for one in found] == [("remove", id)]
-
-
-async def test_a_correction_without_a_subject_means_what_was_just_spoken_of() -> None:
-    found = await reflect(["The port is 8080.", "Sorry, make that 9090."], KNOWN)
-    assert [(one.attribute, one.value) for one in found] == [("port", "8080"), ("port", "9090")]
-    found = await reflect(["The cache is Redis. Scratch that, it's KeyDB now."])
-    assert [(one.attribute, one.value) for one in found] == [("cache", "Redis"), ("cache", "KeyDB")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It's PostgreSQL now.",
-        "Actually make that Django.",
-        "Switching to Valkey.",
-        "We no longer use MongoDB.",
-    ],
-)
-async def test_nothing_is_proposed_when_two_facts_could_be_meant_or_none(text: str) -> None:
-    assert await reflect([text], KNOWN) == []
-
-
-async def test_the_same_value_in_two_places_is_corrected_only_where_it_is_said() -> None:
-    queue = fact("f9", "project", "queue", "Redis")
-    assert await reflect(["We no longer use Redis."], [CACHE, queue]) == []
-    assert await reflect(["We replaced Redis with Valkey."], [CACHE, queue]) == []
-    (found,) = await reflect(["We no longer use Redis for caching."], [CACHE, queue])
-    assert found.fact_id == "f1"
-    (found,) = await reflect(["We replaced Redis with NATS as the queue."], [CACHE, queue])
-    assert found.fact_id == "f9"
-
-
-async def test_an_address_in_force_is_used_for_other_words_of_the_same_topic() -> None:
-    database = fact("f8", "orders service", "database", "MySQL")
-    (found,) = await reflect(["The orders DB is PostgreSQL."], [database])
-    assert (found.fact_id, found.subject, found.attribute) == ("f8", "orders service", "database")
-
-
-async def test_topics_that_only_share_a_word_stay_apart() -> None:
-    (found,) = await reflect(["The marketing budget is 10,000 dollars."], KNOWN)
+async def test_where_two_facts_could_be_meant_none_is() -> None:
+    other = fact("f9", "Flask serves the admin pages, too.")
+    (found,) = await reflect(["Decision: we're switching from Flask to FastAPI."], [FLASK, other])
     assert (found.action, found.fact_id) == ("add", None)
-    (found,) = await reflect(["The test database is SQLite."], [fact("f7", "project", "database", "Oracle")])
-    assert found.fact_id is None
 
 
-async def test_the_newest_of_two_values_comes_last() -> None:
-    found = await reflect(["The cache layer is KeyDB.", "Update: the cache layer is Valkey."], KNOWN)
-    assert [(one.fact_id, one.value) for one in found] == [("f1", "KeyDB"), ("f1", "Valkey")]
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "proposed"),
-    [
-        (
-            "We use Redis for caching.",
-            "We're switching from Redis to Valkey.",
-            [("add", "caching", "Redis", 1, "one"), ("add", "caching", "Valkey", 3, "one")],
-        ),
-        (
-            "We use Flask.",
-            "We're switching from Flask to FastAPI.",
-            [
-                ("add", "technology", "Flask", 1, "many"),
-                ("remove", "technology", "Flask", 3, None),
-                ("add", "technology", "FastAPI", 3, "many"),
-            ],
-        ),
-        (
-            "The port is 8080.",
-            "The port is no longer valid.",
-            [("add", "port", "8080", 1, "one"), ("remove", "port", "8080", 3, None)],
-        ),
-    ],
-)
-async def test_what_is_said_and_corrected_later_in_one_episode_is_proposed_in_order(
-    first: str, then: str, proposed: list[tuple[object, ...]]
-) -> None:
-    found = await reflect([first, turn(2, "Fine.", Origin.ASSISTANT), then])
-    assert [
-        (one.action, one.attribute, one.value, *one.sources, one.cardinality) for one in found
-    ] == proposed
-    assert {one.fact_id for one in found} == {None}
-    assert first.rstrip(".") not in found[-1].content
-
-
-async def test_what_is_taken_back_in_the_same_turn_is_not_proposed() -> None:
-    assert await reflect(["The port is 8080. The port is no longer valid."]) == []
-    (found,) = await reflect(["We use Flask. No, we switched from Flask to FastAPI."])
-    assert (found.action, found.value) == ("add", "FastAPI")
-
-
-async def test_a_change_of_one_part_leaves_the_other_as_it_was_said() -> None:
-    found = await reflect(
-        [
-            "The budget is 40,000 dollars and the deadline is March 15.",
-            "Actually, the deadline is April 2.",
-        ]
-    )
-    assert [one.content for one in found] == [
-        "The budget is 40,000 dollars.",
-        "The deadline is March 15.",
-        "The deadline is April 2.",
-    ]
-
-
-async def test_people_are_named_when_they_have_names() -> None:
-    found = await reflect(
-        [turn(1, "I live in Porto.", speaker="ines"), turn(2, "I live in Oslo.", speaker="jon")]
-    )
-    assert [(one.subject, one.value, one.content) for one in found] == [
-        ("ines", "Porto", "ines lives in Porto."),
-        ("jon", "Oslo", "jon lives in Oslo."),
-    ]
+async def test_what_is_known_word_by_word_is_not_proposed_again() -> None:
+    assert await reflect(["Decision: We're building a Python backend."], KNOWN) == []
 
 
 async def test_the_same_turns_give_the_same_proposals() -> None:
     said = [
         "Decision: use Redis for caching.",
         "The budget is 9,000 dollars.",
-        "We use Kafka as the event bus.",
+        "Decision: replace Flask with X.",
     ]
     assert await reflect(said, KNOWN) == await reflect(said, KNOWN)
 
 
-async def test_small_talk_changes_nothing() -> None:
-    said = [
-        "Hi there!",
-        "How was your weekend?",
-        "I had pasta.",
-        "The weather is lovely.",
-        "Thanks, see you!",
-    ]
-    assert await reflect(said, KNOWN) == []
+# ── through the engine ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def known_after(said: Sequence[str], *, together: bool) -> list[str]:
+    async with session_on(MemoryStorage(), reflector=OfflineReflector()) as session:
+        for text in said:
+            await fill(session, text, "Noted.", close=not together)
+            await session.wait_pending()
+        if together:
+            await session.close_episode()
+        await session.wait_pending()
+        return [one.content for one in await session.facts()]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        (
+            [
+                "We'll use Flask for the API framework.",
+                "Actually, we're switching from Flask to FastAPI for async support.",
+            ],
+            1,
+        ),
+        (["Use JWT tokens for auth.", "We're switching to session cookies — JWT was too complex."], 1),
+        (["The deadline is July 9.", "the deadline is September 12 now, the client asked for it."], 1),
+        (
+            [
+                "We're building a Python backend.",
+                "Since we chose Python, we'll use SQLAlchemy as the ORM.",
+                "SQLAlchemy needs us to define models — using the declarative base pattern.",
+            ],
+            3,
+        ),
+    ],
+)
+async def test_a_decision_that_is_taken_again_leaves_one_and_a_chain_leaves_all(
+    said: list[str], left: int, together: bool
+) -> None:
+    assert await known_after([f"Decision: {text}" for text in said], together=together) == said[-left:]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "We're switching to session cookies — JWT was too complex.",
+        "Actually, use session cookies instead of JWT.",
+        "Use session cookies for auth instead.",
+        "Replace JWT with session cookies.",
+        "Session cookies it is; JWT was too complex.",
+        "Drop JWT, go with session cookies.",
+        "We moved from JWT to session cookies.",
+        "Auth uses session cookies now.",
+        "Session cookies for auth, not JWT.",
+        "Auth: session cookies.",
+        "We no longer use JWT; session cookies handle auth.",
+        "Use session cookies for auth.",
+        "Auth is session cookies from now on.",
+        "JWT is out, session cookies are in.",
+        "Let's go with session cookies rather than JWT tokens.",
+    ],
+)
+async def test_however_a_correction_is_worded_it_is_a_fact(text: str) -> None:
+    known = await known_after(["Decision: Use JWT tokens for auth.", f"Decision: {text}"], together=False)
+    assert known[-1] == text
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> None:
+    figures = (await run(corrections(turns=200, seed=seed), reflector=OfflineReflector())).figures()
+    assert (figures["hit"] or 0) >= 0.9
+    assert (figures["stale"] or 0) <= 0.1
+
+
+# ── time, and real conversations ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the a " * 20_000,
+        "Decision: " + "a " * 60_000,
+        "Decision:\n" * 5_000,
+        "Decision: switch from " * 5_000,
+        "\n".join(f"Decision: switch from a{n} to b{n}" for n in range(2_000)),
+        "a:" * 50_000,
+    ],
+)
+async def test_any_text_is_read_in_time(text: str) -> None:
+    began = perf_counter()
+    await reflect([turn(1, text, markers=("decision",))], KNOWN)
+    assert perf_counter() - began < 5
 
 
 async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
     to_thread = asyncio.to_thread
 
-    async def noted(*arguments: object) -> object:
-        result = await to_thread(
-            lambda: (threads.add(threading.get_ident()), arguments[0](*arguments[1:]))[1]
-        )  # pyright: ignore
-        return result
+    async def noted(call: Callable[[Any], Any], given: Any) -> Any:
+        def there() -> Any:
+            threads.add(threading.get_ident())
+            return call(given)
+
+        return await to_thread(there)
 
     monkeypatch.setattr(asyncio, "to_thread", noted)
     assert await reflect(["Fine. " * 10]) == []
@@ -299,29 +390,11 @@ async def test_a_long_stretch_is_read_in_another_thread(monkeypatch: pytest.Monk
     assert threading.get_ident() not in threads
 
 
-# ── through the engine ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("seed", [11, 12])
-async def test_corrections_behind_markers_reach_what_is_recalled(seed: int) -> None:
-    report = await run(corrections(turns=200, seed=seed), reflector=OfflineReflector())
-    figures = report.figures()
-    assert (figures["hit"] or 0) >= 0.95
-    assert (figures["stale"] or 0) <= 0.05
-
-
-# ── real conversations ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_chatter_between_people_gives_few_facts(data_dir: Path) -> None:
     turns = facts = 0
-    for file in sorted((data_dir / "locomo-dev").glob("*.json")):
-        document = json.loads(file.read_text(encoding="utf-8"))
-        conversation = (document[0] if isinstance(document, list) else document)["conversation"]
-        for name, session in conversation.items():
-            if name.startswith("session_") and isinstance(session, list):
-                said = [turn(n, one["text"], speaker=one["speaker"]) for n, one in enumerate(session, 1)]
-                turns += len(said)
-                facts += len(await reflect(said))
+    for conversation in read(data_dir / "locomo-dev"):
+        said = [turn(n, one.text, speaker=one.speaker) for n, one in enumerate(conversation.said, 1)]
+        turns += len(said)
+        facts += len(await reflect(said))
     assert turns > 2000
-    assert facts < turns / 50
+    assert facts < turns / 100

@@ -86,16 +86,14 @@ async def test_a_correction_read_together_with_what_it_corrects_keeps_history_an
 @pytest.mark.parametrize(
     ("first", "then", "old", "new", "reason"),
     [
+        ("The deadline is March 15.", "The deadline is March 20.", "March 15", "March 20", "updated"),
         (
-            "We use Flask for the API.",
-            "We are switching from Flask to FastAPI.",
+            "Decision: we use Flask for the API.",
+            "Decision: we are switching from Flask to FastAPI.",
             "Flask",
             "FastAPI",
-            "updated",
+            "removed",
         ),
-        ("We use Flask.", "We are switching from Flask to FastAPI.", "Flask", "FastAPI", "removed"),
-        ("We use Flask.", "We no longer use Flask.", "Flask", "", "removed"),
-        ("The cache layer is Redis.", "Redis is no longer needed.", "Redis", "", "removed"),
     ],
 )
 async def test_what_the_rules_find_and_see_end_in_one_episode_has_a_history(
@@ -104,6 +102,6 @@ async def test_what_the_rules_find_and_see_end_in_one_episode_has_a_history(
     async with session_on(storage, reflector=OfflineReflector()) as session:
         await fill(session, first, "Fine.", "What a day.", "Yes.", then, "Good.", close=True)
         await session.wait_pending()
-        assert [fact.value for fact in await session.facts()] == ([new] if new else [])
+        assert [fact.value for fact in await session.facts()] == [new]
         before = (await session.facts(history=True))[0]
         assert (before.value, before.retired is not None and before.retired.reason) == (old, reason)

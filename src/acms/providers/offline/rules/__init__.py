@@ -1,1 +1,0 @@
-"""The English rules of the offline reflector."""
