@@ -72,7 +72,7 @@ class ContextItem:
     source: Source
     #: Relevance raised by the markers, in [0, 1]; 0 for what was not ranked.
     score: float = 0.0
-    #: How well it answers the query, in [0, 1].
+    #: How much of what was asked it holds itself, relative to the best answer, in [0, 1].
     relevance: float = 0.0
     #: What it costs in the prompt, its frame included.
     token_count: int
@@ -88,6 +88,8 @@ class ContextItem:
     why: str = ""
     #: What was taken out of it before it was shown; None when nothing was.
     redaction: Redaction | None = None
+    #: Version of the later statement on the same subject that it is shown with, as the end of its content says.
+    later: int | None = None
 
     @property
     def speaker(self) -> str | None:
@@ -131,7 +133,7 @@ class Band(StrEnum):
     A promise on the average over many questions, not on one: figures in docs/how-to/certainty.md.
     """
 
-    #: Most of what was asked for stands in one place, or a fact says it: answer from the items.
+    #: Most of what was asked for stands in one place: answer from the items.
     STRONG = "strong"
     #: Something near it is there: the answer may be among the items, or only its surroundings.
     POSSIBLE = "possible"
@@ -163,8 +165,6 @@ class Certainty(NamedTuple):
     lead: float = 0.0
     #: How well the best entry answers by meaning, in [0, 1].
     rise: float = 0.0
-    #: Whether a fact says what was asked.
-    says: bool = False
 
     def __str__(self) -> str:
         found = [f"the best places hold {self.reach:.0%} of what was asked"]
@@ -173,8 +173,6 @@ class Certainty(NamedTuple):
             found.append(f"{who} said {abs(self.lead):.0%} more of it in one message")
         if self.rise:
             found.append(f"the best one answers {self.rise:.0%} by meaning")
-        if self.says:
-            found.append("a fact says what was asked")
         return f"{Band.of(self.confidence)} ({self.confidence:.2f}): {'; '.join(found)}"
 
 

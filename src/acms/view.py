@@ -31,6 +31,7 @@ from acms.results import (
 )
 from acms.runtime.threads import EACH, off_loop
 from acms.session_state import SharedSession
+from acms.text.markers import own_terms
 from acms.write.episodes import episodes
 
 __all__ = ["View"]
@@ -108,6 +109,7 @@ class View:
             exclude=frozenset(exclude),
             floor=shared.config.recall.current_episode_budget_pct,
             weights=shared.config.marker_weights,
+            markers=own_terms(shared.patterns),
             namespace=shared.namespace if scope == "namespace" else None,
             profile=shared.namespace if self._at is None else None,
             superseded=bool(include_superseded),
@@ -164,6 +166,7 @@ class View:
             query=validation.text(query, "query"),
             budget=validation.budget(budget, "budget"),
             weights=shared.config.marker_weights,
+            markers=own_terms(shared.patterns),
             profile=shared.namespace if self._at is None else None,
             rerank=shared.candidates,
         )

@@ -90,7 +90,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
         fits = gathered.whole and cost + chat_messages.PRIMER <= asked.budget
         if not fits or (asked.profile and await reader.indexes.profiles.find(asked.profile) is not None):
             size = CANDIDATES + len(rest)
-            found = await ranked(reader, context, gathered.version, asked.query, size, asked.weights)
+            found = await ranked(reader, context, gathered.version, asked.query, size, asked.markers)
             known = await beside(reader, found, asked.profile)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
@@ -135,7 +135,6 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
     """Choose and write a prompt within the budget."""
     limit = asked.budget
     if material.past is not None:
-        from acms.recall.cutoff import quiet, stop
         from acms.recall.rerank import Reranked, reranked, successions
 
         past, offered = material.past
@@ -145,9 +144,7 @@ def plan_chat(material: Material, asked: Recall, counter: TokenCounter, text: Fr
             question = Reranked(query=asked.query, most=asked.rerank, successions=heirs)
             offered = yield from reranked(offered, question, warnings)
             past = replace(past, warnings=tuple(warnings))
-        if material.known:
-            offered = yield from quiet(offered, past.question.terms, past.ranking)
-        material = replace(material, past=(past, stop(offered)))
+        material = replace(material, past=(past, offered))
     while True:
         plan = yield from _plan_chat(material, asked, counter, text, limit)
         over = plan.tokens - asked.budget

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as given
+from datetime import date
 from functools import partial
 from itertools import repeat
 
@@ -20,6 +21,7 @@ from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
+from acms.recall.index import DAY, Snapshot
 from acms.recall.planner import Candidate, Choice, candidate
 from acms.recall.rank import Ranking, alike, raise_score
 from acms.recall.superseded import NONE, Demotion, Stale
@@ -27,6 +29,10 @@ from acms.recall.vectors import Ints
 from acms.results import Verdict
 from acms.text.markers import boost
 
+LABEL = 20
+"""Tokens of a label, about: what it really takes is counted with the text."""
+EPOCH = 719_163
+"""Days before 1970 in the calendar of dates."""
 NEWEST = 4096
 """Entries of the current episode that are looked at, beside the marked ones."""
 
@@ -40,8 +46,6 @@ class Offer:
     rejected: Sequence[Choice]
     #: Of the past: messages by id of which only a part is offered, for the rest is no longer so.
     trims: Mapping[str, Demotion] = given(default_factory=dict)
-    #: A fact among it says what was asked.
-    says: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     for document, place, group, one, family in ranked:
         version = document + 1
         alone = usual and group < 0 and version not in taken and family not in stands
-        if alone and one.relevance > 0 and one.relevance >= least:  # most of them
+        if alone and one.relevance >= least:  # most of them
             stands[family] = version
             past.append(one)
             ends.append(place)
@@ -165,8 +169,6 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(one, "excluded", "excluded by the caller")
         elif not terms.include_current and episodes[document] == episode:
             reject(one, "current_episode", "the current episode was not asked for")
-        elif one.relevance <= 0:
-            reject(one, "irrelevant", "neither it nor a neighbour has to do with the query")
         elif one.relevance < least:
             reject(one, "min_relevance", f"below the least relevance of {least:.2f}")
         elif version in old and episodes[document] != episode and not (single and old[version].spans):
@@ -182,7 +184,34 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             if version in old and episodes[document] != episode:  # the current one is never touched
                 trims[one.unit.entries[0].id] = old[version]
     order = sorted(range(len(past)), key=ends.__getitem__)
-    return Offer(past=[past[index] for index in order], current=current, rejected=rejected, trims=trims)
+    past = _linked(field, ranking, [past[index] for index in order], offered)
+    return Offer(past=past, current=current, rejected=rejected, trims=trims)
+
+
+def _linked(
+    field: Field, ranking: Ranking, past: list[Candidate], offered: Collection[int]
+) -> list[Candidate]:
+    """Return the candidates with those linked that have a later statement on the same subject among what is offered."""
+    if not ranking.later:
+        return past
+    there = {one.unit.version for one in past}.union(offered)
+    versions = {
+        field.document(earlier) + 1: field.document(later) + 1 for earlier, later in ranking.later.items()
+    }
+    return [
+        label(one, versions[one.unit.version], field.snapshot)
+        if versions.get(one.unit.version) in there and len(one.costs) == 1
+        else one
+        for one in past
+    ]
+
+
+def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
+    """Return a candidate that says which later entry speaks of the same subject."""
+    day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
+    said = f"[later, same subject: v{later}, {day.isoformat()}]"
+    tokens = one.tokens + LABEL
+    return one._replace(later=later, label=said, costs=(tokens,), tokens=tokens)
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
@@ -238,7 +267,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
     shared = [known[code] for code in said]
     tokens: list[int] = field.snapshot.column("tokens")[documents].tolist()
     costs = [cost + one[0] for cost, one in zip(tokens, shared, strict=True)]
-    raised = ranking.bound(places, worth, [one[1] for one in shared])
+    raised = [one[1] * answers for one, answers in zip(shared, relevance, strict=True)]
     return map(
         _filled,
         zip(
@@ -250,6 +279,8 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
             raised,
             map(raise_score, worth, raised),
             map(Parts, repeat(ranking), places.tolist()),
+            repeat(0),
+            repeat(""),
             strict=False,
         ),
     )
@@ -314,23 +345,7 @@ def _current(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> list
     if place not in [at for _, at in found]:
         found.append((candidate(last, Source.CURRENT, frame), place))
     found.sort(key=lambda one: one[1] if one[1] >= 0 else len(field))
-    own = [at for _, at in found if at >= 0]
-    relevance, worth = ranking.worth(np.array(own, np.int64))
-    gains = ranking.bound(
-        np.array(own, np.int64), worth, [boost(one.markers, terms.weights) for one, at in found if at >= 0]
-    )
-    for index, (answers, score, raised) in enumerate(zip(relevance, worth, gains, strict=True)):
-        one, at = found[index]
-        found[index] = (
-            one._replace(
-                relevance=answers,
-                boost=raised,
-                score=raise_score(score, raised),
-                parts=Parts(ranking, at),
-            ),
-            at,
-        )
-    return found
+    return [(one, at) if at < 0 else (_scored(one, ranking, at, terms), at) for one, at in found]
 
 
 def _backwards(places: Ints, marked: NDArray[np.bool_] | None) -> Iterator[int]:
@@ -351,15 +366,19 @@ def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
 
 def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
     """Return a unit with its relevance: that of its best entry."""
-    relevance, worth = ranking.worth(np.array(places, np.int64))
-    best = max(range(len(places)), key=lambda index: (raise_score(worth[index], 0.0), -places[index]))
-    at = np.array([places[best]], np.int64)
-    (raised,) = ranking.bound(at, [worth[best]], [boost(one.markers, terms.weights)])
+    best = max(places, key=lambda place: (ranking.score(place), -place))
+    return _scored(one, ranking, best, terms)
+
+
+def _scored(one: Candidate, ranking: Ranking, place: int, terms: Terms) -> Candidate:
+    """Return a unit with the relevance and the score of one of its entries."""
+    relevance = ranking.relevance(place)
+    raised = boost(one.markers, terms.weights)
     return one._replace(
-        relevance=max(relevance),
-        boost=raised,
-        score=raise_score(worth[best], raised),
-        parts=Parts(ranking, places[best]),
+        relevance=relevance,
+        boost=raised * relevance,
+        score=ranking.score(place, raised),
+        parts=Parts(ranking, place),
     )
 
 
@@ -384,7 +403,10 @@ def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
     """Return the facts in force that answer, log by log, oldest first."""
     past: list[Candidate] = []
     rejected: list[Choice] = []
-    for one in (one for each in logs for one in each.candidates(terms.weights, frame)):
+    ours = [(each.field.snapshot, one) for each in logs for one in each.candidates(terms.weights, frame)]
+    for snapshot, one in ours:
+        if one.later:
+            one = label(one, one.later, snapshot)
         if one.unit.entries[0].id in terms.exclude:
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
         elif one.relevance < terms.min_relevance:
@@ -467,8 +489,8 @@ def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
     _, reason = unit_at(field, at)
     if reason:
         return _unseen(doc, "hidden", reason)
-    relevance = ranking.relevance(at)
-    if relevance <= 0:
+    relevance, score = ranking.relevance(at), ranking.score(at)
+    if score <= 0:
         return _unseen(doc, "irrelevant", "neither it nor a neighbour has to do with the query")
     return Verdict(
         id=doc.id,
@@ -476,7 +498,7 @@ def _verdict(field: Field, ranking: Ranking, doc: Doc) -> Verdict:
         included=False,
         rule="rank",
         relevance=relevance,
-        score=ranking.score(at),
+        score=score,
         parts=ranking.parts(at),
         tokens=doc.tokens,
         reason=f"not among the {len(ranking.places)} best",

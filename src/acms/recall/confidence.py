@@ -3,8 +3,8 @@
 Three things are measured, all absolute. Reach: the share of what the query asks for, by how rare its terms are, that
 the five best entries and their neighbours hold, on average; the names of speakers ask for nothing. Lead: how much more
 of it the speaker whom the query names has said in one message than anybody else. Rise: how well the best entry answers
-by meaning. A logistic curve makes one number of them; where nothing was compared by meaning it has two terms. A fact
-that says what was asked settles it. The coefficients are fitted by `benchmarks/certainty.py`.
+by meaning. A logistic curve makes one number of them; where nothing was compared by meaning it has two terms. The
+coefficients are fitted by `benchmarks/certainty.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import AFTER, BEFORE, Field
+from acms.recall.corpus import NEAR, Field
 from acms.recall.fact_candidates import Known
 from acms.recall.rank import Question, Ranking
 from acms.recall.vectors import Floats, Ints
@@ -32,8 +32,6 @@ BY_BOTH = (-3.1, 2.2, 2.6, 4.8)
 """Of words and meaning: the same, and what rise adds."""
 COMPARED = 0.5
 """Share of the entries that must have vectors for meaning to count."""
-SAID = 0.95
-"""Certainty when a fact says what was asked."""
 
 
 def certainty(
@@ -42,12 +40,11 @@ def certainty(
     asked: Question,
     known: Sequence[Known] = (),
     *,
-    says: bool = False,
     asks: int = -1,
 ) -> Certainty:
     """Return how sure it is that a log, or a fact known beside it, holds what answers a query.
 
-    `says` tells that a fact says what was asked, `asks` is the place of the query itself when it is the last entry.
+    `asks` is the place of the query itself when it is the last entry.
     """
     end = asks if asks >= 0 else len(field)
     best: Ints = ranking.places[:LOOKED_AT]
@@ -58,7 +55,7 @@ def certainty(
     if len(best):
         held = [field.postings(number)[0] for number in asked.terms]
         near = weights @ _held(
-            held, np.maximum(best[:BEST] - BEFORE, 0), np.minimum(best[:BEST] + AFTER + 1, end)
+            held, np.maximum(best[:BEST] - NEAR, 0), np.minimum(best[:BEST] + NEAR + 1, end)
         )
         reach = float(near.mean()) / total
         lead = _lead(field, asked.terms, weights @ _held(held, best, best + 1), best) / total
@@ -74,7 +71,7 @@ def certainty(
         value = _curve(BY_BOTH, (reach, lead, rise))
     if reach <= 0 and rise <= 0:
         value = 0.0
-    return Certainty(max(value, SAID) if says else value, reach, lead, rise, says)
+    return Certainty(value, reach, lead, rise)
 
 
 def _curve(coefficients: Sequence[float], measured: Sequence[float]) -> float:

@@ -1,41 +1,57 @@
-"""Field: the entries in force that one reader sees, in reading order, measured as ranking by words needs it."""
+"""Field: the entries in force that one reader sees, in reading order, measured as ranking needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acms.log.in_force import Cover, anchor
-from acms.model import Entry, Kind, Role, State
-from acms.recall.index import DAY, Snapshot
-from acms.recall.vectors import Floats, Ints, Sums
-from acms.recall.weights import WEIGHTS, Weights
-from acms.text.index_record import ADDRESSED, EMPTY, ONE, QUESTION, REPLACES, TIMED, Label
+from acms.model import Entry, Kind, State
+from acms.recall.index import Snapshot
+from acms.recall.vectors import Floats, Ints
+from acms.text.index_record import EMPTY, ONE, REPLACES, Label
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-BEFORE, AFTER = 2, 1
+NEAR = 2
 """Entries before and after one that count as its neighbourhood."""
-FACTORS = 8
-"""Factors that are kept: of two who talk, one is named, or none, and a time is asked for or not."""
-LONGEST = 1024
-"""Terms of an entry from which it counts as so long."""
+BELIEF = 10
+"""Entries of usual length that a speaker is believed to have said beforehand."""
 
 
-class Sample(NamedTuple):
-    """What the vectors of one space say on average: their sum, and entries that stand for all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The constants of the ranking, one set for every log, chosen by `benchmarks/tune.py` (decision 0056)."""
 
-    #: Of the first vectors of all entries, and how many these are.
-    total: Sums
-    known: int
-    #: Entries, evenly spread; none where each has one vector, for then the sum says it all.
-    places: Ints
-    #: Of each segment: which of them have vectors there, these vectors, and where those of each begin.
-    held: tuple[tuple[Ints, Floats, Ints], ...]
+    #: BM25 (Robertson and Zaragoza, 2009): how soon repeating a term stops counting, how much the length of a text
+    #: does, and how many terms a text of usual length has.
+    k: float = 0.3
+    b: float = 0.75
+    length: float = 20.0
+    #: Exponent of the inverse document frequency: above 1 the words that are everywhere speak less.
+    rarity: float = 1.25
+    #: What the two entries before and after one say, each over its distance, against what it says itself
+    #: (passage retrieval with context: Callan, 1994).
+    near: float = 0.75
+    #: Pseudo-relevance feedback (Rocchio, 1971; RM3): how many of the best entries lend how many of their terms, and
+    #: what such a term weighs against one that was asked.
+    feedback: float = 0.35
+    lenders: int = 16
+    #: Factor of what the speaker says whom the query names, unless it names all.
+    named: float = 1.5
+    #: Exponent of an entry's tokens, which it costs in a budget (cost-scaled greedy choice: Lin and Bilmes, 2010).
+    price: float = 0.3
+    #: Share of meaning in a fused score (convex combination of normalised scores: Bruch et al., 2023).
+    meaning: float = 0.5
+
+
+WEIGHTS = Weights()
+"""Those of every log."""
 
 
 class Field:
@@ -44,10 +60,8 @@ class Field:
     #: What of a log belongs to it.
     kind = Kind.MESSAGE
 
-    def __init__(
-        self, snapshot: Snapshot, cover: Cover, before: Field | None = None, weights: Weights = WEIGHTS
-    ) -> None:
-        """Take what a reader sees; `before` is a field of the same log at an earlier version, to go on from."""
+    def __init__(self, snapshot: Snapshot, cover: Cover, weights: Weights = WEIGHTS) -> None:
+        """Take what a reader sees."""
         self.snapshot = snapshot
         self.weights = weights
         self.cover = cover
@@ -58,17 +72,6 @@ class Field:
         self._size = snapshot.count
         if cover or snapshot.odd():
             self._arrange()
-        self._factors: dict[tuple[frozenset[str], bool, bool], Floats] = {}
-        self._sampled: dict[tuple[str, int], Sample] = {}
-        self._before: Measures | None = None
-        if (
-            before is not None
-            and self.order is None
-            and before.order is None
-            and len(before) <= len(self)
-            and before.weights == weights
-        ):
-            self._before = before.__dict__.get("measures")
 
     def _arrange(self) -> None:
         snapshot, cover = self.snapshot, self.cover
@@ -125,6 +128,13 @@ class Field:
         by_label = self._marks
         return None if by_label is None else by_label[self.labels[0]]
 
+    def carrying(self, marker: str) -> Ints:
+        """Return the places of the entries that carry a marker."""
+        codes, labels = self.labels
+        return np.flatnonzero(
+            np.fromiter((marker in label.markers for label in labels), bool, len(labels))[codes]
+        )
+
     @cached_property
     def _marks(self) -> NDArray[np.bool_] | None:
         labels = self.labels[1]
@@ -165,89 +175,56 @@ class Field:
         return Facts(self.snapshot, self.cover, weights=self.weights)
 
     @cached_property
-    def measures(self) -> Measures:
-        """Return what weighing words needs of the entries in force, whatever is asked."""
-        found = None if self._before is None else self._before.grown(self)
-        self._before = None
-        return found or Measures.of(self)
+    def norms(self) -> Floats:
+        """Return the length of every entry as BM25 normalises it: 1 for one of `Weights.length` terms."""
+        weights = self.weights
+        length: Floats = self.column("length")
+        return np.asarray(
+            np.float32(1 - weights.b) + (length + 1) * np.float32(weights.b / weights.length), np.float32
+        )
 
     @cached_property
-    def few(self) -> Ints:
-        """Return the places of the entries that have a few terms only."""
-        return np.flatnonzero(self.column("length") <= self.weights.few)
+    def prices(self) -> Floats:
+        """Return a factor for every entry: tokens cost, and who says little at a time says more with it."""
+        tokens = np.maximum(self.column("tokens"), 1).astype(np.float32)
+        codes, labels = self.labels
+        return np.asarray(
+            (tokens / np.float32(self.weights.length)) ** np.float32(-self.weights.price)
+            * self._terseness(labels)[codes],
+            np.float32,
+        )
+
+    def named(self, speakers: frozenset[str]) -> Floats:
+        """Return a factor for every entry: whether one of some speakers said it; one factor for all without any."""
+        if not speakers:
+            return np.ones(1, np.float32)
+        codes, labels = self.labels
+        by_label = [self.weights.named if label.actor in speakers else 1.0 for label in labels]
+        return np.array(by_label, np.float32)[codes]
+
+    def _terseness(self, labels: Sequence[Label]) -> Floats:
+        """Return for each label the mean length of all entries over that of its speaker's."""
+        speakers: dict[str, int] = {}
+        of = np.array(
+            [speakers.setdefault(label.actor or str(label.role), len(speakers)) for label in labels], np.int64
+        )
+        if len(speakers) < 2 or not len(self):
+            return np.ones(len(labels), np.float32)
+        codes = of[self.labels[0].astype(np.int64)]
+        total = np.bincount(codes, self.column("length"), len(speakers))
+        count = np.bincount(codes, minlength=len(speakers))
+        mean = max(float(total.sum()) / len(self), 1e-6)
+        return (mean * (count + BELIEF) / (total + BELIEF * mean)).astype(np.float32)[of]
 
     @cached_property
     def speakers(self) -> frozenset[str]:
         """Return who speaks, where that is known."""
         return frozenset(label.actor for label in self.labels[1] if label.actor is not None)
 
-    def factor(self, named: frozenset[str], dated: bool, replies: bool = False) -> Floats:
-        """Return a factor for every entry: of its speaker's terseness, of that one being named, and of what it is.
-
-        `dated` says that a time is asked for, `replies` that what the assistant said is: then it is as good as what the
-        tersest one said. One factor stands for all when they are equal.
-        """
-        key = (named, dated, replies)
-        found = self._factors.get(key)
-        if found is None:
-            by_label = self.measures.terse
-            labels = self.labels[1]
-            if named:
-                by_label = by_label * np.array(
-                    [self.weights.named if label.actor in named else 1.0 for label in labels], np.float32
-                )
-            if replies and len(by_label):
-                theirs = np.array([label.role is Role.ASSISTANT and label.actor is None for label in labels])
-                by_label = np.where(theirs, by_label.max(), by_label)
-            if not len(by_label):
-                by_label = np.ones(1, np.float32)
-            found = by_label[:1] if (by_label == by_label[0]).all() else by_label.take(self.measures.said)
-            flagged = self._asking_when if dated else self._asking
-            if flagged is not None:
-                found = found * flagged
-            if (long := self._by_length) is not None:
-                found = found * long
-            if len(self._factors) < FACTORS:
-                self._factors = {**self._factors, key: found}  # recalls in threads read it beside each other
-        return found
-
-    @cached_property
-    def _by_length(self) -> Floats | None:
-        """Return the factor of every entry's length; None when all are short."""
-        length: Floats = self.column("length")
-        full = self.weights.length
-        if not len(length) or length.max() <= full:
-            return None
-        factors = (full / np.maximum(np.arange(LONGEST + 1), full)) ** self.weights.long
-        return factors.astype(np.float32).take(np.minimum(length, LONGEST).astype(np.int64))
-
-    @cached_property
-    def _asking(self) -> Floats | None:
-        return self._flagged(ADDRESSED | QUESTION)
-
-    @cached_property
-    def _asking_when(self) -> Floats | None:
-        return self._flagged(ADDRESSED | QUESTION | TIMED)
-
-    def _flagged(self, of_interest: int) -> Floats | None:
-        """Return a factor for every entry by some of its flags; None when no entry has any of them."""
-        flags = self.column("flags") & of_interest
-        if not flags.any():
-            return None
-        weights = self.weights
-        factors = {ADDRESSED: weights.addressed, QUESTION: weights.asking, TIMED: weights.timed}
-        found = np.ones(256, np.float32)
-        for flag, factor in factors.items():
-            found[(np.arange(256) & flag) > 0] *= np.float32(factor)
-        return found.take(flags)
-
-    def sampled(self, space: str, dimension: int, draw: Callable[[], Sample]) -> Sample:
-        """Return the sample of a space, drawn once: its vectors lie far apart, and to collect them takes long."""
-        found = self._sampled.get((space, dimension))
-        if found is None:
-            found = draw()
-            self._sampled = {(space, dimension): found}  # as above
-        return found
+    def rarities(self, numbers: NDArray[np.uint32]) -> Floats:
+        """Return the inverse document frequency of some terms among all that the log holds."""
+        often = self.snapshot.often(numbers)
+        return np.log(1 + (self.snapshot.count - often + 0.5) / (often + 0.5)).astype(np.float32)
 
     def postings(self, term: int) -> tuple[Ints, Floats]:
         """Return the places of the entries that hold a term, and how often."""
@@ -282,148 +259,11 @@ class Facts(Field):
         super()._keep(order[~np.isin(order, older)] if older else order)
 
 
-class Measures(NamedTuple):
-    """What weighing words needs of the entries in force, whatever is asked."""
-
-    #: What is added to the count of a term: of each message, each neighbourhood, each day.
-    message: Floats
-    window: Floats
-    day: Floats
-    #: Day of every entry, as an index into those of the days.
-    codes: Ints
-    #: 1 after a question, else 0.
-    question: Floats
-    #: Factor of the speaker's terseness, by label.
-    terse: Floats
-    #: Label of every entry.
-    said: Ints
-    #: Day of the first code; None when days have gaps too wide to count through.
-    first: int | None
-    #: Terms of each day, and of each label, and entries of each label.
-    by_day: Sums
-    by_label: Sums
-    entries: Sums
-    #: Labels of each segment but the last: they number those that follow.
-    inherited: tuple[int, ...]
-
-    @classmethod
-    def of(cls, field: Field) -> Measures:
-        """Measure the entries in force."""
-        inherited = _inherited(field)
-        length: Floats = field.column("length")
-        days = field.column("minute") // DAY
-        first = int(days.min()) if len(days) else 0
-        weights = field.weights
-        wide = len(days) > 0 and int(days.max()) - first > 4 * len(days) + 4096
-        if wide:
-            _, days = np.unique(days, return_inverse=True)
-            first = 0
-        codes = (days - first).astype(np.int64)
-        said, labels = field.labels
-        said = said.astype(np.int64)
-        by_day = np.bincount(codes, length).astype(np.float64, copy=False)
-        by_label = np.bincount(said, length, len(labels)).astype(np.float64, copy=False)
-        entries = np.bincount(said, minlength=len(labels)).astype(np.float64)
-        return cls(
-            room(length, weights.length, weights),
-            room(sum_around(length), weights.length, weights),
-            room(by_day.astype(np.float32), weights.day_length, weights),
-            codes,
-            _questions(field.column("flags")),
-            _terseness(by_label, entries, len(length), labels, weights.terse),
-            said,
-            None if wide else first,
-            by_day,
-            by_label,
-            entries,
-            inherited,
-        )
-
-    def grown(self, field: Field) -> Measures | None:
-        """Measure a field whose first entries are those measured here; None when all must be measured anew.
-
-        All sums are of whole numbers, so they come out the same as when they are made in one go.
-        """
-        old, size, weights = len(self.codes), len(field), field.weights
-        length: Floats = field.column("length")
-        days = field.column("minute")[old:] // DAY
-        inherited = _inherited(field)
-        said, labels = field.labels
-        if (
-            self.first is None
-            or old == 0
-            or self.inherited != inherited
-            or len(labels) < len(self.entries)
-            or (size > old and (int(days.min()) < self.first or int(days.max()) - self.first > 4 * old))
-        ):
-            return None
-        codes = (days - self.first).astype(np.int64)
-        later = said[old:].astype(np.int64)
-        least = max(0, old - AFTER)  # what the new ones are a neighbourhood of
-        start = max(0, least - BEFORE)
-        around = sum_around(length[start:])[least - start :]
-        by_day = _added(self.by_day, codes, length[old:], 0)
-        by_label = _added(self.by_label, later, length[old:], len(labels))
-        entries = _added(self.entries, later, np.ones(len(later), np.float32), len(labels))
-        return Measures(
-            np.concatenate([self.message, room(length[old:], weights.length, weights)]),
-            np.concatenate([self.window[:least], room(around, weights.length, weights)]),
-            room(by_day.astype(np.float32), weights.day_length, weights),
-            np.concatenate([self.codes, codes]),
-            np.concatenate([self.question, _questions(field.column("flags")[old - 1 :])[1:]]),
-            _terseness(by_label, entries, size, labels, weights.terse),
-            np.concatenate([self.said, later]),
-            self.first,
-            by_day,
-            by_label,
-            entries,
-            inherited,
-        )
-
-
-def _inherited(field: Field) -> tuple[int, ...]:
-    return tuple(len(segment.labels) for _, segment, _ in field.snapshot.pieces[:-1])
-
-
-def room(length: Floats, full: float, weights: Weights) -> Floats:
-    """Return what is added to the count of a term in texts of some lengths; `full` terms add one."""
-    return np.asarray(np.float32(weights.floor) + length * np.float32(1 / full), np.float32)
-
-
-def _questions(flags: NDArray[Any]) -> Floats:
-    """Return 1 for what follows a question."""
-    found = np.zeros(len(flags), np.float32)
-    found[1:] = (flags[:-1] & QUESTION) != 0
-    return found
-
-
-def _added(sums: Sums, codes: Ints, values: Floats, least: int) -> Sums:
-    """Return sums by code with more values added."""
-    more = np.bincount(codes, values, max(least, len(sums))).astype(np.float64, copy=False)
-    more[: len(sums)] += sums
-    return more
-
-
-def _terseness(by_label: Sums, entries: Sums, size: int, labels: Sequence[Label], exponent: float) -> Floats:
-    """Return a factor for each label: those who say little at a time say more with it."""
-    speakers: dict[str, int] = {}
-    of = [speakers.setdefault(label.actor or str(label.role), len(speakers)) for label in labels]
-    if len(speakers) < 2 or not size:
-        return np.ones(len(labels), np.float32)
-    total, count = np.zeros(len(speakers)), np.zeros(len(speakers))
-    np.add.at(total, of, by_label)
-    np.add.at(count, of, entries)
-    mean = max(float(total.sum()) / size, 1e-6)
-    usual = (total + 10 * mean) / (count + 10)
-    return ((mean / usual) ** exponent).astype(np.float32)[of]
-
-
-def sum_around(values: Floats, out: Floats | None = None) -> Floats:
-    """Return the sum of each value and those of its neighbourhood."""
-    summed = np.empty_like(values) if out is None else out
-    np.copyto(summed, values)
-    for shift in range(1, BEFORE + 1):
-        summed[shift:] += values[:-shift]
-    for shift in range(1, AFTER + 1):
-        summed[:-shift] += values[shift:]
+def around(values: Floats) -> Floats:
+    """Return the sum of each value and of those before and after it, each over its distance."""
+    summed = values.copy()
+    for shift in range(1, NEAR + 1):
+        part = values * np.float32(1 / shift)
+        summed[shift:] += part[:-shift]
+        summed[:-shift] += part[shift:]
     return summed

@@ -1,13 +1,13 @@
 """Known: how well the facts in force answer a query, on the scale on which messages are measured.
 
-A fact stands alone. It is weighed as a message would be that is its own neighbourhood and its own day, terms are as
-rare as they are in the whole log, and the usual cosine is that of the messages: a handful of facts tells neither. So
-nothing is relative to the other facts (decision 0015), and a fact competes with what was said.
+A fact stands alone. It is weighed as a message would be that is its own neighbourhood, terms are as rare as they are in
+the whole log, and the usual cosine is that of the messages: a handful of facts tells neither. So a fact competes with
+what was said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,48 +15,61 @@ import numpy as np
 from acms.log.in_force import FACT, Doc, Lone
 from acms.model import Source
 from acms.ports import Frame
-from acms.recall import vector_score as meaning
-from acms.recall.corpus import Field, room
+from acms.recall.corpus import Field
 from acms.recall.planner import Candidate
-from acms.recall.rank import CANDIDATES, TERMS, Question, raise_score
-from acms.recall.vector_score import answered, cosines, risen
+from acms.recall.rank import CANDIDATES, MEANT, Question, Ranking, raise_score
+from acms.recall.vector_score import SPREAD, USUAL, Level, cosines
 from acms.recall.vectors import Floats
 from acms.text.markers import boost
 from acms.text.tokenizer import rarity
 
 
 class Usual(NamedTuple):
-    """What is usual in the log in which a query is asked."""
+    """What is usual in the log in which a query is asked: facts are measured by its messages."""
 
-    #: Entries that hold each of its terms, and entries in all.
+    ranking: Ranking
+    #: Entries that hold each term of the query, and entries in all, facts included.
     often: Mapping[int, int]
     size: int
-    #: Cosines of the query and an entry that has nothing to do with it; None when nobody asked by meaning.
-    cosine: meaning.Usual | None
 
-    def beside(self, fields: Iterable[Field], query: Sequence[int]) -> Usual:
-        """Return the same with the entries of some fields."""
-        often, size = dict(self.often), self.size
+    @classmethod
+    def of(cls, ranking: Ranking, fields: Iterable[Field]) -> Usual:
+        """Return what is usual among the messages of a log and the facts of some fields."""
+        often, size = dict(ranking.often), len(ranking.field)
         for field in fields:
             size += len(field)
-            for number in dict.fromkeys(query):
-                often[number] = often.get(number, 0) + len(field.postings(number)[0])
-        return Usual(often, size, self.cosine)
+            for number in often:
+                often[number] += len(field.postings(number)[0])
+        return cls(ranking, often, size)
 
 
 class Known:
     """The facts in force of one log, and how well each of them answers."""
 
-    def __init__(self, context: str, field: Field, words: Floats, meant: Floats | None) -> None:
+    def __init__(self, context: str, field: Field, asked: Question, usual: Usual) -> None:
         self.context = context
         #: Of the facts alone.
         self.field = field
-        self._words = words
-        self._meant = meant
-        worth = words if meant is None else words + meant * np.float32(field.weights.meaning)
-        relevance = words if meant is None else words + meant - words * meant
-        self._worth: list[float] = worth.tolist()
-        self.relevance: list[float] = np.minimum(relevance, 1).tolist()
+        weights, ranking = field.weights, usual.ranking
+        total, self._words = _by_words(field, usual)
+        own = self._words / np.float32(total or 1)
+        worth = self._words * np.float32((1 + weights.near) / (ranking.best or 1))
+        self._share = 1.0
+        self._meant: Floats | None = None
+        if asked.vector is not None and asked.space is not None:
+            found = cosines(field, asked.space, asked.vector, np.arange(len(field)))
+            meant = self._meant = (ranking.level or Level(USUAL, SPREAD)).of(found)
+            self._share = 1 - weights.meaning
+            worth = np.float32(self._share) * worth + np.float32(weights.meaning) * meant
+            evident = np.where(meant >= np.float32(MEANT), meant, np.float32(0))
+            own = own + evident - own * evident
+        self._scale = self._share * (1 + weights.near) / (ranking.best or 1)
+        self._worth: list[float] = (worth * field.prices).tolist()
+        measure = max(ranking.measure, float(own.max(initial=0.0)))
+        #: How much of what was asked each fact holds, relative to the best entry of all, in [0, 1].
+        self.relevance: list[float] = (own / np.float32(measure)).tolist()
+        #: Versions of the messages that came later and speak of the same subject, by the place of the fact.
+        self.later: dict[int, int] = {}
 
     @property
     def meaning(self) -> float:
@@ -64,15 +77,19 @@ class Known:
         return 0.0 if self._meant is None else float(self._meant.max(initial=0.0))
 
     def parts(self, place: int) -> dict[str, float]:
-        """Return what each signal adds to the relevance of a fact."""
-        found = {"fact": float(self._words[place])}
+        """Return what each signal adds to the worth of a fact, before its price."""
+        found = {"fact": float(self._words[place]) * self._scale}
         if self._meant is not None:
             found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
         return {name: round(value, 4) for name, value in found.items() if value > 0}
 
+    def worth(self, place: int) -> float:
+        """Return what the score of a fact is made of by `raise_score`."""
+        return self._worth[place]
+
     def score(self, place: int, raised: float) -> float:
-        """Return the score of a fact in [0, 1), raised by its markers."""
-        return raise_score(self._worth[place], raised)
+        """Return the score of a fact in [0, 1), raised by its markers as far as it answers."""
+        return raise_score(self._worth[place], raised * self.relevance[place])
 
     def doc(self, place: int) -> Doc:
         """Return a fact as the index knows it."""
@@ -96,40 +113,24 @@ class Known:
                     (cost,),
                     cost,
                     self.relevance[place],
-                    raised,
+                    raised * self.relevance[place],
                     self.score(place, raised),
                     self.parts(place),
+                    self.later.get(place, 0),
                 )
             )
         return found
 
 
-def known(context: str, field: Field, asked: Question, usual: Usual) -> Known:
-    """Say how well every fact in force answers."""
-    size = len(field)
-    length: Floats = field.column("length")
+def _by_words(field: Field, usual: Usual) -> tuple[float, Floats]:
+    """Return the weight of all that is asked, and how much of it every fact holds."""
     weights = field.weights
-    own = room(length, weights.length, weights)
-    day = room(length, weights.day_length, weights)
-    alone = np.float32(weights.message + weights.window)
-    words = np.zeros(size, np.float32)
-    held = sorted(dict.fromkeys(asked.terms), key=lambda number: (usual.often.get(number, 0), number))
-    said = [number for number in held if usual.often.get(number, 0)][:TERMS]
-    best = rarity(usual.size, 0) * sum(1 for number in held if not usual.often.get(number, 0))
-    for number in said:
-        often = usual.often[number]
-        weight = rarity(usual.size, often)
-        best += weight
+    found = np.zeros(len(field), np.float32)
+    total = 0.0
+    for number, often in usual.often.items():
+        weight = rarity(usual.size, often) ** weights.rarity
+        total += weight
         places, counts = field.postings(number)
-        if len(places):
-            found = alone * counts / (counts + own[places])
-            found += np.float32(weights.day) * counts / (counts + day[places])
-            words[places] += np.float32(weight) * found
-    if best:
-        words *= np.float32(1 / (best * weights.words))
-    if asked.vector is None or asked.space is None:
-        return Known(context, field, words, None)
-    found = cosines(field, asked.space, asked.vector, np.arange(size))
-    level = usual.cosine or meaning.Usual(weights.unrelated_whole, weights.unrelated_part)
-    meant = answered(risen(found.whole, level.whole), risen(found.best, level.best), None, weights)
-    return Known(context, field, words, meant)
+        density = counts / field.norms[places]
+        found[places] += np.float32(weight) * density / (density + np.float32(weights.k))
+    return total, found

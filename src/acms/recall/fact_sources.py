@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acms.errors import SessionNotFoundError
-from acms.recall.fact_candidates import Known, Usual, known
+from acms.recall.fact_candidates import Known, Usual
+from acms.recall.later import above_facts
 from acms.recall.superseded import NONE, Stale
 
 if TYPE_CHECKING:
@@ -45,10 +46,13 @@ async def beside(
     held = [(context, field) for context, field in fields if field is not None]
     if not held:
         return NOTHING
-    ranking = found.ranking
-    usual = Usual(ranking.often, len(found.field), ranking.usual)
-    usual = usual.beside([field for _, field in held], found.question.terms)
-    return Beside([known(*one, found.question, usual) for one in held], stale, shared)
+    usual = Usual.of(found.ranking, [field for _, field in held])
+    known = [Known(*one, found.question, usual) for one in held]
+    rankings = {one.context: one.ranking for one in (found, *others)}
+    for one in known:
+        if one.context in rankings:
+            above_facts(rankings[one.context], one)
+    return Beside(known, stale, shared)
 
 
 async def _profile(reader: Reader, id: str, namespace: str) -> tuple[tuple[str, Field] | None, Stale]:

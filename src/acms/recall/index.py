@@ -92,6 +92,9 @@ class Segment:
         self._starts = np.zeros(1, np.int64)
         self._frozen = np.zeros(0, np.uint32)
         self._open: dict[int, array[int]] = {}
+        #: What each document says, document by document: term << 8 | occurrences, and where those of each end.
+        self._said = array("I")
+        self._ends = array("Q")
         self.spaces: dict[str, Vectors] = {}
         #: Documents whose content was found to be gone.
         self.blanked: set[int] = set()
@@ -107,6 +110,8 @@ class Segment:
             + self._terms.nbytes
             + self._starts.nbytes
             + self._frozen.nbytes
+            + 4 * len(self._said)
+            + 8 * len(self._ends)
         )
         arrays += DOC_BYTES * len(self.docs)
         return arrays + self._bytes + sum(vectors.bytes for vectors in self.spaces.values())
@@ -136,6 +141,7 @@ class Segment:
         if card is None:
             columns["flags"][document], columns["group"][document] = EMPTY, -1
             self.odd.append(document)
+            self._ends.append(len(self._said))
             self.count += 1
             return
         minute, tokens, episode, nonce, flags, exact, label, group, size, repeated = HEADER.unpack_from(card)
@@ -149,6 +155,8 @@ class Segment:
         counts = dict.fromkeys(numbers, 1)
         said = card[at + 3 * size : at + 3 * size + repeated]
         counts.update((number, count or 1) for number, count in zip(numbers[:repeated], said, strict=True))
+        self._said.extend([number << 8 | min(count, 255) for number, count in counts.items()])
+        self._ends.append(len(self._said))
         for number in (*day_terms(minute // DAY), *self._spoken[code]):
             counts[number] = counts.get(number, 0) + 1
         length = -said.count(0)  # what is found by a name does not make a text longer
@@ -242,6 +250,13 @@ class Segment:
             found = self._keys(buffer, starts[part], sizes[part], head["repeated"][part], low)
             keys[done : done + len(found)] = found
             done += len(found)
+        self._said = array(
+            "I",
+            (keys[:total] >> np.uint64(24) & ~np.uint64(255) | keys[:total] & np.uint64(255))
+            .astype(np.uint32)
+            .tobytes(),
+        )
+        self._ends = array("Q", np.cumsum(sizes).astype(np.uint64).tobytes())
         lengths = self.columns["length"]
         lengths[: len(sizes)] += np.bincount(_document(also), minlength=len(sizes))
         keys = _sorted(keys)
@@ -300,6 +315,11 @@ class Segment:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def said(self, place: int) -> NDArray[np.uint32]:
+        """Return what a document says, without its date and speaker: term << 8 | occurrences."""
+        start = self._ends[place - 1] if place else 0
+        return np.array(self._said[start : self._ends[place]], np.uint32)
+
     def postings(self, number: int, count: int) -> NDArray[np.uint32]:
         """Return the postings of a term among the first `count` documents, ascending."""
         found = np.zeros(0, np.uint32)
@@ -312,6 +332,18 @@ class Segment:
             found = np.concatenate([found, added]) if len(found) else added
         if len(found) and int(found[-1]) >> 8 >= count:
             found = found[: np.searchsorted(found, np.uint32(min(count << 8, 0xFFFFFFFF)))]
+        return found
+
+    def often(self, numbers: NDArray[np.uint32], count: int) -> Ints:
+        """Return how many of the first `count` documents hold each of some terms."""
+        if count < self.count:
+            return np.array([len(self.postings(number, count)) for number in numbers.tolist()], np.int64)
+        found = np.zeros(len(numbers), np.int64)
+        if len(self._terms):
+            at = np.minimum(self._terms.searchsorted(numbers), len(self._terms) - 1)
+            found += np.where(self._terms[at] == numbers, self._starts[at + 1] - self._starts[at], 0)
+        if self._open:
+            found += [len(self._open.get(number, ())) for number in numbers.tolist()]
         return found
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:
@@ -444,6 +476,19 @@ class Snapshot:
         if not found:
             return np.zeros(0, np.uint32)
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def said(self, document: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the terms of a document, without those of its date and speaker, and how often it holds each."""
+        _, segment, place = self.where(document)
+        found = segment.said(place)
+        return found >> np.uint32(8), found & np.uint32(255)
+
+    def often(self, numbers: NDArray[np.uint32]) -> Ints:
+        """Return how many documents hold each of some terms."""
+        found = np.zeros(len(numbers), np.int64)
+        for _, segment, count in self.pieces:
+            found += segment.often(numbers, count)
+        return found
 
     def where(self, document: int) -> tuple[str, Segment, int]:
         """Return the owner and segment of a document, and its place there."""

@@ -12,8 +12,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -27,7 +26,6 @@ from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
 from acms.recall.profiles import Profiles
 from acms.recall.superseded import NONE, Stale, stale
-from acms.recall.synonyms import Related
 from acms.results import IndexStats
 from acms.text import index_record
 
@@ -51,12 +49,6 @@ LEARNED = 1_024
 
 COVERS = 256
 """Logs of which it is kept what is out of force."""
-
-
-@cache
-def related() -> Related:
-    """Return the table of related terms, read once, by the first recall."""
-    return Related((files("acms") / "data" / "related.bin").read_bytes())
 
 
 class InForce(NamedTuple):
@@ -262,9 +254,7 @@ class Indexes:
                     for (owner, first, last), part in zip(sight.lineage, sight.parts, strict=True)
                     if first <= version
                 ]
-                newer = sight.made is not None and sight.made[0][0] <= version
-                before = sight.made[1] if newer and sight.made is not None else None
-                sight.made = made, Field(Snapshot(pieces), cover, before)
+                sight.made = made, Field(Snapshot(pieces), cover)
             return sight.made[1]
 
     async def _lineage(self, context: str) -> tuple[str, tuple[tuple[str, int], ...]]:

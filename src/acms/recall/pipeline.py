@@ -7,7 +7,7 @@ knows entries by their place only asks for those it has chosen, and for no other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +19,7 @@ from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage, read
 from acms.recall.planner import Choice, Pairs, Steps, candidate, finished, fit, ledger, share, suffix
-from acms.recall.request import Ranked, Reader, Recall
+from acms.recall.request import Markers, Ranked, Reader, Recall
 from acms.recall.superseded import NONE, Stale
 from acms.results import Certainty, ContextItem, ContextItems
 from acms.runtime.threads import EACH, driven, off_loop
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.corpus import Field
     from acms.recall.fact_candidates import Known
     from acms.recall.fact_sources import Beside
+    from acms.recall.rank import Ranking
 
 THREAD_ABOVE = 20_000
 """Ranking more entries than this leaves the event loop to others (rule 2.11)."""
@@ -263,23 +264,10 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
 
 
 async def ranked(
-    reader: Reader, context: str | None, at: int | None, query: str, size: int, weights: Mapping[str, float]
+    reader: Reader, context: str | None, at: int | None, query: str, size: int, markers: Markers
 ) -> Ranked:
     """Catch the index of a log up with its head and rank the entries in force at a version."""
-    from acms.recall.corrections import succeed
-
-    while True:
-        found = await _ranked(reader, context, at, query, size)
-        try:
-            judged = reader.reranking is not None
-            await fetched(succeed(found.ranking, query, found.question, weights, judged=judged), reader)
-            return found
-        except Gone as gone:
-            reader.indexes.blank(found.context, found.field, gone.ids)
-
-
-async def _ranked(reader: Reader, context: str | None, at: int | None, query: str, size: int) -> Ranked:
-    from acms.recall.index_cache import related
+    from acms.recall.later import later_statements
     from acms.recall.rank import Question, rank, unnamed
 
     embedding = reader.embedding
@@ -291,12 +279,14 @@ async def _ranked(reader: Reader, context: str | None, at: int | None, query: st
     if embedding is not None and vector is None:
         warnings = ("the embedder did not answer: ranked by words alone",)
     space = None if vector is None or embedding is None else embedding.space
-    question = Question.of(query, space, vector, field.newest).within(field.snapshot)
-    question = question.lending(field.snapshot, related())
-    if len(field) > THREAD_ABOVE:
-        found = await asyncio.to_thread(rank, field, question, size)
-    else:
+    question = Question.of(query, space, vector, markers).known_names(field)
+
+    def work() -> Ranking:
         found = rank(field, question, size)
+        found.link(later_statements(field, found))
+        return found
+
+    found = await asyncio.to_thread(work) if len(field) > THREAD_ABOVE else work()
     if warnings:
         found.coverage = 0.0
     return Ranked(context or "", version, field, found, question, stale, made, vector, warnings)
@@ -309,11 +299,11 @@ async def recall(reader: Reader, context: str | None, at: int | None, asked: Rec
 
     size = max(CANDIDATES, asked.budget // SHORT) + len(asked.exclude)
     while True:
-        found = await ranked(reader, context, at, asked.query, size, asked.weights)
+        found = await ranked(reader, context, at, asked.query, size, asked.markers)
         others = await _elsewhere(reader, found, asked, size) if asked.namespace is not None else []
-        if not asked.exclude:  # half as much again as the budget holds is enough to choose from
+        if not asked.exclude:  # twice what the budget holds is enough to choose from
             for one in (found, *others):
-                one.ranking.keep(asked.budget * 3 // 2)
+                one.ranking.keep(2 * asked.budget)
         facts = await beside(reader, found, asked.profile, others)
         try:
             latest = await _latest(reader, found.field, asked.query)
@@ -346,7 +336,7 @@ async def _elsewhere(reader: Reader, found: Ranked, asked: Recall, size: int) ->
             continue
         try:
             if (await reader.storage.context(context)).counter == reader.counter.name:
-                ranking.append(await ranked(reader, context, None, asked.query, size, asked.weights))
+                ranking.append(await ranked(reader, context, None, asked.query, size, asked.markers))
         except SessionNotFoundError:  # deleted meanwhile
             continue
     return ranking
@@ -379,7 +369,6 @@ def plan_recall(
 ) -> Steps[ContextItems]:
     """Choose what to show of a ranked log, of others beside it, and of what is known."""
     from acms.recall.candidates import facts, offer, together
-    from acms.recall.cutoff import quiet, stop
 
     terms = _terms(found, asked, latest, beside)
     offered = offer(found.field, found.ranking, terms, frame)
@@ -407,9 +396,6 @@ def plan_recall(
             successions=successions(one.ranking for one in (found, *others)),
         )
         offered = yield from reranked(offered, question, warnings)
-    if known and not asked.superseded:
-        offered = yield from quiet(offered, found.question.terms, found.ranking)
-    offered = stop(offered)
 
     def choose(limit: int) -> list[Choice]:
         return share(offered.past, offered.current, limit, asked.floor)
@@ -464,7 +450,7 @@ def recalled(
         last = -1 if own is None else found.field.place_of(own.entries[0].version - 1)
         sources = [(found, known, last), *((one, (), -1) for one in others)]
         return max(
-            certainty(one.field, one.ranking, one.question, facts, says=offered.says, asks=place)
+            certainty(one.field, one.ranking, one.question, facts, asks=place)
             for one, facts, place in sources
         )
 

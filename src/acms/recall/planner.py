@@ -58,12 +58,13 @@ class TextFrame:
         total = 0
         for item in said[:-1]:
             key = item.id if item.redaction is None else f"{item.id} {item.redaction.mode}"
-            count = None if item.truncated else known.get(key)
+            plain = not item.truncated and item.later is None
+            count = known.get(key) if plain else None
             if count is None:
                 if not _begins_with_letter(item):
                     return self._count(join(said))
                 count = self._count(_spoken(item) + SEPARATOR)
-                if not item.truncated:
+                if plain:
                     if len(known) >= COUNTED:
                         known.clear()
                     known[key] = count
@@ -113,10 +114,6 @@ EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
-MARKED_SHARE = 0.25
-"""Share of what the past may fill that is reserved for marked messages which answer by themselves."""
-OWN = frozenset(("message", "meaning"))
-"""Parts by which a message answers by itself, and not by what stands around it."""
 
 
 class Candidate(NamedTuple):
@@ -130,8 +127,12 @@ class Candidate(NamedTuple):
     relevance: float = 0.0
     boost: float = 0.0
     score: float = 0.0
-    #: What each signal adds to the relevance.
+    #: What each signal adds to its worth.
     parts: Mapping[str, float] = NO_PARTS
+    #: Version of the later statement on the same subject, without which it is not shown; 0 for none.
+    later: int = 0
+    #: Says so to the reader.
+    label: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -184,8 +185,8 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     """Divide a budget between the past and the current episode, both oldest first.
 
     The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then the past by score, a share of it for marked messages; then what is left for the current
-    episode again. A share that is not used flows on.
+    and then newest first; then the past by score; then what is left for the current episode again. A share that is not
+    used flows on.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget
@@ -196,13 +197,19 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
         left -= latest.tokens
     reserved = min(left, int(budget * floor) - (budget - left))
     rest = range(len(current) - 1)
-    for index in sorted(rest, key=lambda index: (not current[index].markers, -current[index].unit.version)):
+    linked = {one.later for one in past}
+
+    def first(index: int) -> tuple[bool, bool, int]:
+        one = current[index]
+        return one.unit.version not in linked, not one.markers, -one.unit.version
+
+    for index in sorted(rest, key=first):
         one = current[index]
         if one.tokens <= reserved:
             shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
             reserved -= one.tokens
             left -= one.tokens
-    found, left = _past(past, budget, left)
+    found, left = _by_score(past, budget, left)
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
         if shown[index] is not None:
             continue
@@ -213,47 +220,33 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
         else:
             shown[index] = _too_large(one, left)
     found += [choice for choice in shown if choice is not None]
-    return found
+    return complete(found)
 
 
-def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits, by score; marked messages that answer by themselves have a share reserved.
-
-    What is talked about a lot makes the words of a decision common, and then chatter that shares a chance word with the
-    query goes before it. The best answer of all comes first nevertheless.
-    """
-    found, rest = _by_score(past, budget, left)
-    if all(choice[1] or choice[0].source is not Source.MARKED for choice in found):
-        return found, rest
-    best = min(range(len(past)), key=lambda index: best_first(past[index]))
-    room = left - past[best].tokens if found[best].included else left
-    reserved = min(int(left * MARKED_SHARE), room)
-    kept: dict[int, Choice] = {}
-    marked = [index for index, one in enumerate(past) if one.source is Source.MARKED and index != best]
-    for index in sorted(marked, key=lambda index: best_first(past[index])):
-        one = past[index]
-        if one.tokens <= reserved and not OWN.isdisjoint(one.parts):
-            why = f"marked {', '.join(one.markers)}, and relevant"
-            kept[index] = _chosen((one, True, "score", why, 0))
-            reserved -= one.tokens
-    if all(found[index].included for index in kept):
-        return found, rest
-    others = [index for index in range(len(past)) if index not in kept]
-    chosen, rest = _by_score(
-        [past[index] for index in others], budget, left - sum(past[index].tokens for index in kept)
-    )
-    kept.update(zip(others, chosen, strict=True))
-    return [kept[index] for index in range(len(past))], rest
+def best_first(one: Candidate) -> tuple[bool, float, float, int]:
+    """Return what sorts candidates: those that answer by themselves first, by score, then as they were said."""
+    return one.relevance <= 0, -one.score, -one.relevance, one.unit.version
 
 
-def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates by score, then by relevance, then as they were said."""
-    return -one.score, -one.relevance, one.unit.version
+def complete(choices: list[Choice]) -> list[Choice]:
+    """Take back what would be shown without the later statement on the same subject."""
+    out = {
+        entry.version for choice in choices if not choice.included for entry in choice.candidate.unit.entries
+    }
+    while lacking := [
+        index for index, choice in enumerate(choices) if choice.included and choice.candidate.later in out
+    ]:
+        for index in lacking:
+            one = choices[index].candidate
+            reason = f"v{one.later}, later on the same subject, did not fit"
+            choices[index] = Choice(one, False, "later", reason)
+            out.add(one.unit.version)
+    return choices
 
 
 def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
     """Choose what of the past fits into what is left of a budget, by score; return what is left then."""
-    order = sorted([(-one.score, -one.relevance, one.unit.version, index) for index, one in enumerate(past)])
+    order = sorted([(*best_first(one), index) for index, one in enumerate(past)])
     chosen: dict[int, Choice] = {}
     for rank, (*_, index) in enumerate(order):
         one = past[index]
@@ -375,6 +368,9 @@ def present(
 ) -> list[ContextItem]:
     """Write a chosen unit as items, cut when it must be."""
     one = choice.candidate
+    if one.label:
+        (item,) = present(choice._replace(candidate=one._replace(label="")), counter, frame, rows, query)
+        return [_labelled(item, one, counter, frame)]
     if choice.rule == "score" and len(one.costs) == 1:  # most of them
         (entry,) = one.unit.entries
         return [_item(choice, entry if isinstance(entry, Entry) else rows[entry.id], one.tokens, frame)]
@@ -387,6 +383,13 @@ def present(
     if choice.rule == "excerpt":
         return [_excerpt(items[0], choice.room, counter, frame, query)]
     return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
+
+
+def _labelled(item: ContextItem, one: Candidate, counter: TokenCounter, frame: Frame) -> ContextItem:
+    """Say of an item which later one speaks of the same subject."""
+    content = f"{item.content} {one.label}"
+    tokens = counter.count(content) + frame.cost(item.role, item.parts, _named(item))
+    return replace(item, content=content, token_count=tokens, later=one.later)
 
 
 def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame, query: str) -> ContextItem:

@@ -1,39 +1,30 @@
 """Rank: how well the entries in force answer a query, by shared words, by meaning, and by what stands around them.
 
-Words are weighed as in BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009), but a text is
-measured against a fixed length instead of the average one, so that a field of many short messages speaks and one of a
-few long ones does not. Four fields are added: the message, its neighbourhood, everything said on its day, and, for the
-message after a question, the question. Meaning is the best cosine of any of its vectors. Nothing is relative to the
-other results, so a handful of messages ranks as well as a hundred thousand (decision 0015). No recency enters (decision
-0007). All statistics are those of the entries the reader sees, so a past version ranks as it did then (rule 2.9).
+One formula for every log (decision 0056). Words are weighed as in BM25 (Robertson and Zaragoza, "The Probabilistic
+Relevance Framework", 2009), in the entry itself and in its neighbourhood; the best entries lend the terms that set them
+apart (pseudo-relevance feedback); meaning is fused with words by a convex combination; what costs more tokens has to
+answer better. An entry *qualifies* by its own words, markers or meaning alone: its neighbourhood ranks it and never
+makes it an answer, so what has no evidence of its own comes after all that has. No recency enters (decision 0007). All
+statistics are those of the entries the reader sees, so a past version ranks as it did then (rule 2.9).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import lru_cache
 from math import exp
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import AFTER, BEFORE, Field, sum_around
-from acms.recall.index import Snapshot
-from acms.recall.query import of_replies, subject
-from acms.recall.synonyms import NUMBERS, Related, lent_by
-from acms.recall.time_ranges import Span, nearness, spans
-from acms.recall.vector_score import Meaning, Usual, answered, by_meaning, cosines, risen, slots_of, usual
+from acms.recall.corpus import NEAR, Field
+from acms.recall.vector_score import Level, Meaning, by_meaning, cosines, level, slots_of, with_context
 from acms.recall.vectors import Floats, Ints
-from acms.recall.weights import Weights
 from acms.text.tokenizer import found_by, names, rarity, term, terms, words
 
-TERMS = 16
-"""Terms of a query that count: the rarest ones."""
 DEEP = 10
 """Entries whose cosines are computed exactly when sign bits chose, for each one that the budget holds."""
 RESCORED = range(640, 2_001)
@@ -46,113 +37,12 @@ CANDIDATES = 256
 """Entries that planning considers, at least."""
 FEWEST = 64
 """Candidates that are kept however small the budget is."""
-PARTIAL = 0.45
-"""What an entry is worth to which markers raise one that lacks a part of the query, at most."""
-HELD = 0.6
-"""Share of what was asked, by weight or by meaning, that an entry holds which markers raise without bound."""
 MARKED = 64
 """Marked entries that planning considers, however many unmarked ones answer better."""
-
-
-# ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Words(NamedTuple):
-    """How well every entry in force answers by words: each field, weighted, over the most a text could reach."""
-
-    fields: Mapping[str, Floats]
-    #: Query terms that occur anywhere, by themselves or by related ones.
-    known: int
-    #: How many entries hold each query term.
-    often: Mapping[int, int]
-
-
-def by_words(field: Field, query: Sequence[int], lent: Sequence[Sequence[int]] = ()) -> Words:
-    """Score by words; each group of `lent` stands for one that is asked and that nobody has said."""
-    size = len(field)
-    message, window = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    held = [(number, *field.postings(number)) for number in dict.fromkeys(query)]
-    found = sorted((one for one in held if len(one[1])), key=lambda one: (len(one[1]), one[0]))[:TERMS]
-    often = {number: len(places) for number, places, _ in held}
-    weights = field.weights
-    weighed = [(rarity(size, len(places)), places, counts) for _, places, counts in found]
-    # Also the terms that nobody has said: a question of unknown words is answered less by the few that are known.
-    best = sum(weight for weight, _, _ in weighed)
-    best += rarity(size, 0) * sum(1 for one in held if not len(one[1]))
-    for places, counts in filter(None, (lent_by(field, group) for group in lent)):
-        weighed.append((weights.related * rarity(size, len(places)), places, counts))
-    if not weighed:
-        return Words(dict.fromkeys(("message", "window", "day", "question"), message), 0, often)
-    own, around, by_day, codes, question = field.measures[:5]
-    day = np.zeros(len(by_day), np.float32)
-    wide = np.zeros(size + 2 * _MARGIN, np.float32)
-    spread = wide[_MARGIN:-_MARGIN]
-    sums, part = np.empty(size, np.float32), np.empty(size, np.float32)
-    for weight, places, counts in weighed:
-        gain = np.float32(weight)
-        spread[places] = counts
-        if len(places) * 8 < size:
-            message[places] += gain * counts / (counts + own[places])
-        else:
-            np.add(spread, own, out=part)
-            np.multiply(spread, gain, out=sums)
-            np.divide(sums, part, out=part)
-            message += part
-        if len(places) * 40 < size:
-            near, values = _near(wide, places)
-            spread[places] = 0
-            # A place that comes twice comes with the same value, and is read before it is written.
-            window[near] += gain * values / (values + around[near])
-        else:
-            sum_around(spread, sums)
-            spread[places] = 0
-            np.add(sums, around, out=part)
-            np.divide(sums, part, out=part)
-            part *= gain
-            window += part
-        in_day = np.bincount(codes[places], counts, len(by_day)).astype(np.float32)
-        day += gain * in_day / (in_day + by_day)
-    scale = 1 / (best * weights.words)
-    before = np.zeros(size, np.float32)
-    np.multiply(message[:-1], question[1:], out=before[1:])
-    message *= np.float32(scale * weights.message)
-    window *= np.float32(scale * weights.window)
-    few = field.few
-    window[few[message[few] == 0]] *= np.float32(weights.remark)
-    day *= np.float32(scale * weights.day)
-    before *= np.float32(scale * weights.question)
-    return Words(
-        {"message": message, "window": window, "day": day.take(codes), "question": before},
-        len(weighed),
-        often,
-    )
-
-
-_SHIFTS = np.arange(-AFTER, BEFORE + 1)[:, None]
-_MARGIN = BEFORE + AFTER
-_REACH = np.arange(2 * _MARGIN + 1)[:, None]
-
-
-def _near(wide: Floats, places: Ints) -> tuple[Ints, Floats]:
-    """Return the places whose neighbourhood reaches some, and the sum of the values around each.
-
-    The values have a margin of zeros on both sides, so that no place needs a check. The places ascend, but for
-    summaries, which stand where the part began that they stand for.
-    """
-    held = wide[places + _REACH]
-    near = (places + _SHIFTS).ravel()
-    sums = held[: len(_SHIFTS)].copy()
-    for shift in range(1, len(_SHIFTS)):  # of whole numbers, so in any order they are the same
-        sums += held[shift : shift + len(_SHIFTS)]
-    sums = sums.ravel()
-    last = len(wide) - 2 * _MARGIN - 1
-    if places.min() < AFTER or places.max() > last - BEFORE:
-        inside = (near >= 0) & (near <= last)
-        near, sums = near[inside], sums[inside]
-    return near, sums
-
-
-# ── both ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+MEANT = 1 / 3
+"""Least answer by meaning that is evidence: two standard deviations above what is usual."""
+FLOOR = 0.2
+"""Share of what is asked that the best entry must hold to be the measure of all others: below it nothing answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +52,10 @@ class Question:
     terms: tuple[int, ...]
     space: str | None = None
     vector: Floats | None = None
-    #: Whether it asks for a time: "when did …", "how long …".
-    dated: bool = False
-    #: The stretches of time it names.
-    when: tuple[Span, ...] = ()
     #: Of each name in it: the terms of its words, and those under which it is found beside them.
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
-    #: Whether it asks for what the assistant said: "what did you recommend?".
-    replies: bool = False
-    #: Terms that stand for one of it that nobody has said: groups, each as good as any of its terms.
-    lent: tuple[tuple[int, ...], ...] = ()
+    #: Markers by the terms of their own names and patterns: "what did we choose?" finds what is marked as a decision.
+    markers: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def of(
@@ -179,22 +63,19 @@ class Question:
         query: str,
         space: str | None = None,
         vector: Floats | None = None,
-        now: datetime | None = None,
+        markers: Iterable[tuple[int, str]] = (),
     ) -> Question:
-        """Return a query as the index asks it; `now` is what "last week" is counted from."""
-        about = subject(query)
-        said = words(about)
+        """Return a query as the index asks it."""
+        asked = tuple(dict.fromkeys(terms(words(query))))
         return cls(
-            tuple(dict.fromkeys(terms(said))),
+            asked,
             space,
             vector,
-            _dated(said),
-            () if now is None else spans(query, now),
-            tuple((frozenset(terms(words(name.said))), name.also) for name in names(about)),
-            of_replies(query),
+            tuple((frozenset(terms(words(name.said))), name.also) for name in names(query)),
+            tuple(pair for pair in markers if pair[0] in asked),
         )
 
-    def within(self, snapshot: Snapshot) -> Question:
+    def known_names(self, field: Field) -> Question:
         """Return it with its names under all terms by which a log knows them.
 
         Words of a name that nobody has said are left out when it is known otherwise: they would only make every answer
@@ -204,87 +85,161 @@ class Question:
             return self
         asked = dict.fromkeys(self.terms)
         for own, also in self.names:
-            known = [number for number in also if len(snapshot.postings(number))]
+            known = [number for number in also if len(field.snapshot.postings(number))]
             if known:
                 for number in own & asked.keys():
-                    if not len(snapshot.postings(number)):
+                    if not len(field.snapshot.postings(number)):
                         del asked[number]
                 asked.update(dict.fromkeys(known))
-        return replace(self, terms=tuple(asked), names=())
-
-    def lending(self, snapshot: Snapshot, related: Related) -> Question:
-        """Return it with terms related to those that nobody has said, and with numbers where it asks how many."""
-        asked = frozenset(self.terms)
-        unsaid = [number for number in self.terms if not len(snapshot.postings(number))]
-        groups = [tuple(one for one in related.of(number) if one not in asked) for number in unsaid]
-        if _MANY in asked:
-            groups.append(NUMBERS)
-        return replace(self, lent=tuple(filter(None, groups))) if any(groups) else self
+        return Question(tuple(asked), self.space, self.vector, (), self.markers)
 
 
-_MANY = term("many")
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_PERIODS = frozenset("date day month time week year".split())
+class Posted(NamedTuple):
+    """Where a term is, and what it weighs."""
+
+    weight: float
+    places: Ints
+    #: Occurrences over the normalised length of each entry.
+    density: Floats
 
 
-def _dated(said: Sequence[str]) -> bool:
-    return "when" in said[:3] or any(
-        (first in ("what", "which") and second in _PERIODS) or (first == "how" and second == "long")
-        for first, second in pairwise(said)
-    )
+class Words(NamedTuple):
+    """How well every entry in force answers by words, in units of the weights of terms."""
+
+    message: Floats
+    near: Floats
+    feedback: Floats
+    #: Weight of all that is asked, also of what nobody has said.
+    total: float
+    #: How many entries hold each term of the query.
+    often: Mapping[int, int]
 
 
-class Raised(NamedTuple):
-    """What an entry is worth because it takes the place of an earlier one."""
+def by_words(field: Field, asked: Question) -> Words:
+    """Score by words: of the entry, of its neighbourhood, and by terms that the best ones lend."""
+    size, weights = len(field), field.weights
+    message, near, feedback = (np.zeros(size, np.float32) for _ in range(3))
+    posted = {number: _posted(field, number, asked.markers) for number in dict.fromkeys(asked.terms)}
+    spread, part = np.zeros(size + 2 * NEAR, np.float32), np.empty(size, np.float32)
+    for one in posted.values():
+        if len(one.places):
+            gain, k = np.float32(one.weight), np.float32(weights.k)
+            message[one.places] += gain * one.density / (one.density + k)
+            _add_near(near, spread, part, one, k)
+    near *= np.float32(weights.near)
+    for number in _lent(field, message + near, frozenset(posted)) if size else ():
+        one = _posted(field, number, ())
+        gain = np.float32(one.weight * weights.feedback)
+        feedback[one.places] += gain * one.density / (one.density + np.float32(weights.k))
+    total = sum(one.weight for one in posted.values()) * (1 + weights.near)
+    return Words(message, near, feedback, total, {number: len(one.places) for number, one in posted.items()})
 
-    #: Version of the earlier one.
-    after: int
-    relevance: float
-    worth: float
+
+def _posted(field: Field, number: int, markers: Sequence[tuple[int, str]]) -> Posted:
+    """Return where a term is; a marker that it names is a word of every entry that carries it."""
+    places, counts = field.postings(number)
+    marked = [field.carrying(marker) for own, marker in markers if own == number]
+    if marked:
+        found = np.zeros(len(field), np.float32)
+        found[places] = counts
+        for which in marked:
+            found[which] = np.maximum(found[which], 1)
+        places = np.flatnonzero(found)
+        counts = found[places]
+    weight = rarity(len(field), len(places)) ** field.weights.rarity
+    return Posted(weight, places, np.asarray(counts / field.norms[places], np.float32))
+
+
+def _add_near(near: Floats, spread: Floats, part: Floats, one: Posted, k: np.float32) -> None:
+    """Add what a term is worth in the neighbourhood of every entry; `spread` is all zeros before and after."""
+    places, gain, size = one.places, np.float32(one.weight), len(near)
+    spread[places + NEAR] = one.density
+    if len(places) * 40 < size:
+        reached = (places[:, None] + _REACH).ravel()
+        reached = reached[(reached >= 0) & (reached < size)]
+        values = spread[reached + NEAR]
+        for shift in range(1, NEAR + 1):
+            values = values + (spread[reached + NEAR - shift] + spread[reached + NEAR + shift]) / np.float32(
+                shift
+            )
+        # A place that comes twice comes with the same value, and is read before it is written.
+        near[reached] += gain * values / (values + k)
+    else:
+        np.copyto(part, spread[NEAR : NEAR + size])
+        for shift in range(1, NEAR + 1):
+            share = np.float32(1 / shift)
+            part += share * spread[NEAR - shift : NEAR - shift + size]
+            part += share * spread[NEAR + shift : NEAR + shift + size]
+        near += gain * (part / (part + k))
+    spread[places + NEAR] = 0
+
+
+_REACH = np.arange(-NEAR, NEAR + 1)
+
+
+def _lent(field: Field, scores: Floats, asked: frozenset[int]) -> list[int]:
+    """Return the terms in which the best entries differ most from all others, without those asked."""
+    count = field.weights.lenders
+    if not field.weights.feedback or scores.max(initial=0) <= 0:
+        return []
+    best = largest(scores, count)
+    best = best[scores[best] > 0]
+    said = [field.snapshot.said(field.document(place)) for place in np.sort(best).tolist()]
+    numbers, which = np.unique(np.concatenate([numbers for numbers, _ in said]), return_inverse=True)
+    often = np.concatenate([counts for _, counts in said]).astype(np.float32)
+    worth = np.repeat(scores[np.sort(best)], [len(counts) for _, counts in said])
+    weight = np.bincount(which, worth * often / (often + 0.5), len(numbers)) * field.rarities(numbers)
+    weight[np.isin(numbers, np.fromiter(asked, np.uint32, len(asked)))] = 0
+    order = np.lexsort((numbers, -weight))[:count]
+    return numbers[order[weight[order] > 0]].tolist()
+
+
+# ── both ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Later(NamedTuple):
+    """A later statement on the same subject as an earlier one."""
+
+    #: Places of both.
+    place: int
+    earlier: int
+    #: How alike they are.
+    alike: float
 
 
 class Ranking:
     """The entries in force that answer a query best, and by how much each signal spoke for them."""
 
     def __init__(
-        self,
-        field: Field,
-        fields: Mapping[str, Floats],
-        lexical: Floats,
-        meant: Floats | None,
-        factor: Floats,
-        places: Ints,
-        *,
-        coverage: float,
-        known: int,
-        often: Mapping[int, int],
-        space: str | None,
-        dimension: int = 0,
-        usual: Usual | None = None,
+        self, field: Field, said: Words, fused: Floats, own: Floats, places: Ints, *, meant: Meant | None
     ) -> None:
         self.field = field
-        self._fields = fields
-        self._lexical = lexical
+        self._said = said
         self._meant = meant
-        self._factor = factor
+        #: What every entry is worth, and how much of what was asked it holds itself, both in [0, 1].
+        self._fused = fused
+        self._own = own
+        #: The measure of relevance: what the best entry holds, or the least that answers anything.
+        self.measure = max(float(own.max(initial=0.0)), FLOOR)
         #: Places of the candidates, best first.
         self.places = places
         #: Share of the entries that have a vector in the space of the query; 1 when nobody asked by meaning.
-        self.coverage = coverage
-        #: Terms of the query that occur anywhere, by themselves or by related ones.
-        self.known = known
-        #: How many entries hold each of its terms.
-        self.often = often
-        #: Cosines of the query and an entry that has nothing to do with it; None when nobody asked by meaning.
-        self.usual = usual
-        #: By place, what is worth more than its own words and meaning say.
-        self.raised: dict[int, Raised] = {}
-        #: By place, the version that it takes the place of and is better than by itself, where another may judge again.
-        self.above: dict[int, int] = {}
-        #: Space and dimension of the query's vector; None when nobody asked by meaning.
-        self.space = space
-        self.dimension = dimension
+        self.coverage = 1.0 if meant is None else meant.coverage
+        #: How many entries hold each of the terms of the query.
+        self.often = said.often
+        #: What a cosine with the query usually is; None when nobody asked by meaning.
+        self.level = None if meant is None else meant.level
+        self.space = None if meant is None else meant.space
+        self.dimension = 0 if meant is None else meant.dimension
+        #: What the words of the best entry are worth: other rankings of the same query are measured by it too.
+        self.best = _measure(said)
+        #: Places of the later statements on the same subject, by the place of the earlier one.
+        self.later: dict[int, int] = {}
+        #: Relevance and worth of what stands above something earlier, by place.
+        self._lifted: dict[int, tuple[float, float]] = {}
 
     def keep(self, tokens: int) -> None:
         """Keep the best candidates that hold this many tokens together, a few at least, and the marked ones."""
@@ -296,188 +251,137 @@ class Ranking:
             more = rest[marked[rest]] if marked is not None else rest[:0]
             self.places = np.concatenate([self.places[:size], more])
 
+    def link(self, found: Iterable[Later]) -> None:
+        """Let later statements stand above the earlier ones; those that were no candidates become some."""
+        for one in sorted(
+            found, key=lambda one: one.earlier
+        ):  # what is lifted itself comes before what follows it
+            self.later[one.earlier] = one.place
+            (relevance,), (worth,) = self.worth(np.array([one.earlier]))
+            self.lift(one.place, relevance, worth)
+
+    def lift(self, place: int, relevance: float, worth: float) -> None:
+        """Let an entry be worth a little more than something earlier; it becomes a candidate if it was none."""
+        (own,), (held,) = self.worth(np.array([place]))
+        self._lifted[place] = max(relevance, own), max(worth + ABOVE, held)
+        if place not in self.places:
+            self.places = np.append(self.places, place)
+
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
-        near = self._fields["window"][places] > 0
-        if "time" in self._fields:
-            near |= self._fields["time"][places] >= np.float32(self.field.weights.then)
-        relevance: Floats = self._lexical[places]
-        score = self._scored(relevance, places)
-        if self._meant is not None:
-            meant = self._meant[places]
-            near |= meant > 0
-            relevance = np.asarray(relevance + meant - relevance * meant, np.float32)
-        found: list[float] = (np.minimum(np.maximum(relevance, 0), 1) * near).tolist()
-        worth: list[float] = (np.maximum(score, 0) * near).tolist()
-        if self.raised:
+        found: list[float] = np.minimum(self._own[places] / np.float32(self.measure), 1).tolist()
+        worth: list[float] = self._fused[places].tolist()
+        if self._lifted:
             for index, place in enumerate(places.tolist()):
-                if place in self.raised:
-                    _, found[index], worth[index] = self.raised[place]
+                if place in self._lifted:
+                    found[index], worth[index] = self._lifted[place]
         return found, worth
-
-    def adjust(self, factor: Floats) -> None:
-        """Multiply the scores of the candidates, one factor each, and put them in order again."""
-        whole = np.ones(len(self.field), np.float32)
-        whole[self.places] = factor
-        self._factor = np.asarray(self._factor * whole, np.float32)
-        score = self._scored(self._lexical[self.places], self.places)
-        self.places = self.places[np.lexsort((self.places, -score))]
 
     def meaning(self, places: Ints) -> Floats:
         """Return how well some entries answer by meaning, in [0, 1]."""
-        return np.zeros(len(places), np.float32) if self._meant is None else self._meant[places]
-
-    def _scored(self, lexical: Floats, places: Ints) -> Floats:
-        meant = None if self._meant is None else self._meant[places]
-        return _scored(lexical, meant, self._factor, places, self.field.weights)
-
-    def relevance(self, place: int) -> float:
-        """Return how well an entry answers, in [0, 1]; 0 when neither it nor a neighbour has anything to do with it."""
-        return self.worth(np.array([place]))[0][0]
+        return np.zeros(len(places), np.float32) if self._meant is None else self._meant.own[places]
 
     def parts(self, place: int) -> Mapping[str, float]:
-        """Return what each signal adds to the relevance of an entry."""
-        found = {name: float(values[place]) for name, values in self._fields.items()}
+        """Return what each signal adds to the worth of an entry, before its price."""
+        share = 1.0 if self._meant is None else 1 - self.field.weights.meaning
+        scale = share / self.best if self.best else 0.0
+        found = {
+            name: float(values[place]) * scale
+            for name, values in zip(("message", "near", "feedback"), self._said[:3], strict=True)
+        }
         if self._meant is not None:
-            found["meaning"] = float(self._meant[place]) * self.field.weights.meaning
-        parts = {name: round(value, 4) for name, value in found.items() if value > 0}
-        raised = self.raised.get(place)
-        if raised is not None:
-            parts[f"succeeds v{raised.after}"] = round(raised.worth, 4)
-        return parts
+            found["meaning"] = float(self._meant.near[place]) * self.field.weights.meaning
+        return {name: round(value, 4) for name, value in found.items() if value > 0}
 
-    def bound(self, places: Ints, worth: Sequence[float], boosts: Sequence[float]) -> list[float]:
-        """Return by how much markers raise some entries: by less where one holds too little of what was asked.
-
-        What lacks a part of the query is raised to `PARTIAL` at most, which an entry that holds all of it is worth
-        without markers. What is raised already because it takes the place of another one stays as it is.
-        """
-        found = list(boosts)
-        over = [
-            index
-            for index, boost in enumerate(found)
-            if boost and worth[index] * (1 + boost) > PARTIAL and int(places[index]) not in self.raised
-        ]
-        if not over:
-            return found
-        those = places[over]
-        held = self._fields["message"][those] * (1 + self.field.measures[0][those])
-        held *= np.float32(self.field.weights.words / self.field.weights.message / self._said)
-        if self._meant is not None:
-            held = np.maximum(held, self._meant[those])
-        for index, share in zip(over, held.tolist(), strict=True):
-            if share < HELD:
-                found[index] = max(0.0, PARTIAL / worth[index] - 1)
-        return found
-
-    @cached_property
-    def _said(self) -> float:
-        """Return what the terms of the query that anybody said weigh, as a share of all of them."""
-        size = len(self.field)
-        weights = sorted((count, rarity(size, count)) for count in self.often.values())
-        said = [weight for count, weight in weights if count][:TERMS]
-        return (
-            sum(said) / (sum(said) + sum(weight for count, weight in weights if not count)) if said else 1.0
-        )
+    def relevance(self, place: int) -> float:
+        """Return how much of what was asked an entry holds itself, relative to the best, in [0, 1]."""
+        return self.worth(np.array([place]))[0][0]
 
     def score(self, place: int, boost: float = 0.0) -> float:
-        """Return the score of an entry in [0, 1): its relevance, by whose it is, raised by its markers."""
-        places = np.array([place])
-        worth = self.worth(places)[1]
-        return raise_score(worth[0], self.bound(places, worth, [boost])[0])
+        """Return the score of an entry in [0, 1): its worth, raised by its markers as far as it answers."""
+        (relevance,), (worth,) = self.worth(np.array([place]))
+        return raise_score(worth, boost * relevance)
+
+
+ABOVE = 1e-4
+"""How much more than an earlier statement a later one on the same subject is worth."""
 
 
 def raise_score(worth: float, boost: float) -> float:
     """Return the score of an entry in [0, 1) by what it is worth and the boost of its markers."""
-    return 1 - exp(-2 * worth * (1 + boost))
+    return 1 - exp(-worth * (1 + boost))
 
 
-def _scored(lexical: Floats, meant: Floats | None, factor: Floats, places: Ints, weights: Weights) -> Floats:
-    """Return what entries are ranked by, from their answers by words and by meaning, given for these places."""
-    own = factor if len(factor) == 1 else factor[places]
-    if meant is None:
-        return np.asarray(lexical * own, np.float32)
-    return np.asarray((lexical + meant * np.float32(weights.meaning)) * own, np.float32)
+class Meant(NamedTuple):
+    """How well every entry answers by meaning, in [0, 1]: by itself, and with what stands around it."""
+
+    own: Floats
+    near: Floats
+    level: Level
+    space: str
+    dimension: int
+    #: Share of the entries that have a vector.
+    coverage: float
 
 
 def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
-    """Rank the entries in force; `size` of them become candidates."""
-    weights = field.weights
+    """Rank the entries in force; `size` of them become candidates, those with evidence of their own first."""
     found: Meaning | None = None
     if asked.vector is not None and asked.space is not None:
         # First: it goes through so much memory that nothing stays at hand of what was made before it.
         found = by_meaning(field, asked.space, asked.vector)
-    said = by_words(field, asked.terms, asked.lent)
-    if asked.when:
-        time = np.float32(weights.then) * nearness(asked.when, field.column("minute"))
-        said = said._replace(fields={**said.fields, "time": time})
-    first, *rest = said.fields.values()
-    lexical = first + rest[0]
-    for part in rest[1:]:
-        lexical += part
-    factor = field.factor(_named(field, asked.terms), asked.dated, asked.replies)
-    meant: Floats | None = None
-    level: Usual | None = None
-    coverage = 1.0
-    dimension = 0
+    said = by_words(field, asked)
+    lexical = (said.message + said.near + said.feedback) * np.float32(1 / (_measure(said) or 1))
+    factor = field.prices * field.named(_named(field, asked.terms))
+    own = said.message * np.float32((1 + field.weights.near) / (said.total or 1))
     if found is None or asked.vector is None or asked.space is None:
-        places = largest(lexical * factor, size)
-    else:
-        dimension = len(asked.vector)
-        coverage = min(1.0, found.known / field.texts) if field.texts else 1.0
-        level = usual(field, asked.space, asked.vector, found)
-        whole = risen(found.whole, level.whole)
-        same = found.best is found.whole and level.best == level.whole
-        best = whole.copy() if same else risen(found.best, level.best)
-        asks = field.measures.question
-        spare = np.zeros_like(whole)
-        np.multiply(whole[:-1], asks[1:], out=spare[1:])
-        meant = answered(whole, best, spare, weights)
-        both = np.multiply(meant, np.float32(weights.meaning), out=spare)
-        both += lexical
-        both *= factor
-        places = largest(both, size if found.exact else max(size, _rescored(field, found, size)))
-        there = np.zeros(len(field), bool)
-        there[places] = there[places[asks[places] > 0] - 1] = True  # also what they answer
-        more = np.flatnonzero(there)
-        there[more] = False
-        there[places] = True
-        own = np.flatnonzero(there[more])
-        places = more[own]
-        exact = cosines(field, asked.space, asked.vector, more)
-        whole[more] = risen(exact.whole, level.whole)
-        meant[places] = answered(
-            whole[places], risen(exact.best[own], level.best), whole[places - 1] * asks[places], weights
-        )
-    score = _scored(lexical[places], None if meant is None else meant[places], factor, places, weights)
-    if len(places) > size:  # few have to be put in order
-        top = score >= np.partition(score, -size)[-size]
-        places, score = places[top], score[top]
-    places = places[np.lexsort((places, -score))][:size]
+        fused = np.asarray(lexical * factor, np.float32)
+        return Ranking(field, said, fused, own, _best(field, fused, own, size), meant=None)
+    usual = level(field, asked.space, asked.vector, found)
+    values = found.cosines
+    if not found.exact:
+        rough = _fused(field, lexical, usual.of(with_context(values)), factor)
+        likely = np.sort(largest(rough, max(size, _rescored(field, found, size))))
+        values = values.copy()
+        values[likely] = cosines(field, asked.space, asked.vector, likely)
+    meant = Meant(
+        usual.of(values),
+        usual.of(with_context(values)),
+        usual,
+        asked.space,
+        len(asked.vector),
+        min(1.0, found.known / field.texts) if field.texts else 1.0,
+    )
+    fused = _fused(field, lexical, meant.near, factor)
+    evident = np.where(meant.own >= np.float32(MEANT), meant.own, np.float32(0))
+    own = np.asarray(own + evident - own * evident, np.float32)
+    return Ranking(field, said, fused, own, _best(field, fused, own, size), meant=meant)
+
+
+def _measure(said: Words) -> float:
+    """Return what words are measured by: the best entry, or the least that answers anything."""
+    best = float((said.message + said.near + said.feedback).max(initial=0.0))
+    return max(best, FLOOR * said.total)
+
+
+def _fused(field: Field, lexical: Floats, meant: Floats, factor: Floats) -> Floats:
+    share = np.float32(field.weights.meaning)
+    return np.asarray(((1 - share) * lexical + share * meant) * factor, np.float32)
+
+
+def _best(field: Field, fused: Floats, own: Floats, size: int) -> Ints:
+    """Return the places of the candidates, best first, those with evidence of their own before all others."""
+    ordered = fused + (own > 0) * np.float32(1 + fused.max(initial=0.0))
+    places = largest(ordered, size)
+    places = places[ordered[places] > 0]
+    places = places[np.lexsort((places, -ordered[places]))]
     marked = field.marked()
     if marked is not None and len(places) < len(field):
         marked[places] = False
-        others = np.flatnonzero(marked)
-        near = said.fields["window"][others] > 0
-        others = others[near if meant is None else near | (meant[others] > 0)]
-        score = _scored(lexical[others], None if meant is None else meant[others], factor, others, weights)
-        top = largest(score, MARKED)
-        others, score = others[top], score[top]
-        places = np.concatenate([places, others[np.lexsort((others, -score))]])
-    return Ranking(
-        field,
-        said.fields,
-        lexical,
-        meant,
-        factor,
-        places,
-        coverage=coverage,
-        known=said.known,
-        often=said.often,
-        space=asked.space,
-        dimension=dimension,
-        usual=level,
-    )
+        others = np.flatnonzero(marked & (own > 0))
+        others = others[largest(fused[others], MARKED)]
+        places = np.concatenate([places, others[np.lexsort((others, -fused[others]))]])
+    return places
 
 
 def _rescored(field: Field, found: Meaning, size: int) -> int:
@@ -547,18 +451,12 @@ def _named(field: Field, query: Sequence[int]) -> frozenset[str]:
     return frozenset() if len(named) == len(actors) else frozenset(named)
 
 
-def speaks_of(actor: str, said: Iterable[str]) -> bool:
-    """Return whether some words name a speaker."""
-    return not _name(actor).isdisjoint(map(term, said))
-
-
 def unnamed(query: str, speakers: Iterable[str]) -> str:
     """Return what a query is about without the names of speakers; with them when nothing else is asked.
 
     Every vector of a message tells who speaks. With the name a query would be nearest to whatever the one says, and
     that a speaker is named counts already.
     """
-    query = subject(query)
     named = _said_of(frozenset(speakers))
     if not any(term(said.lower()) in named for said in _WORDS.findall(query)):
         return query

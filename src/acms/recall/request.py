@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     from acms.recall.reranker import Reranking
 
 
+Markers: TypeAlias = tuple[tuple[int, str], ...]
+"""Markers by the terms of their own names and patterns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """What a recall was asked for."""
@@ -32,6 +36,7 @@ class Recall:
     exclude: frozenset[str] = frozenset()
     floor: float = 0.4
     weights: Mapping[str, float]
+    markers: Markers = ()
     #: Also ask the other logs of this namespace.
     namespace: str | None = None
     #: Also ask the profile of this namespace.

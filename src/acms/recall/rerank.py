@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from acms.log.in_force import shown_role
 from acms.model import Entry, Kind, Privacy
 from acms.recall.candidates import Offer
+from acms.recall.corpus import Field
 from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
 from acms.recall.rank import Ranking, raise_score
 from acms.recall.superseded import Demotion
@@ -37,15 +38,16 @@ class Reranked:
 
 
 def successions(rankings: Iterable[Ranking]) -> list[tuple[str, str]]:
-    """Return the ids of what takes the place of what in some ranked logs."""
-    found: list[tuple[str, str]] = []
-    for ranking in rankings:
-        field = ranking.field
-        heirs = {**ranking.above, **{place: one.after for place, one in ranking.raised.items()}}
-        for place, version in sorted(heirs.items(), key=lambda item: item[1]):
-            heir = field.snapshot.doc(field.document(place))
-            found.append((heir.id, field.snapshot.doc(version - 1).id))
-    return found
+    """Return the ids of (a later statement, the earlier one on the same subject) in some ranked logs."""
+    return [
+        (_id_at(ranking.field, later), _id_at(ranking.field, earlier))
+        for ranking in rankings
+        for earlier, later in sorted(ranking.later.items())
+    ]
+
+
+def _id_at(field: Field, place: int) -> str:
+    return field.snapshot.doc(field.document(place)).id
 
 
 def reranked(offered: Offer, asked: Reranked, warnings: list[str]) -> Steps[Offer]:

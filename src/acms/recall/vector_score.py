@@ -1,86 +1,68 @@
-"""Meaning: how much the vectors of an entry say of what a query says, by vectors of one space only.
+"""Meaning: how near the vectors of an entry, and of its neighbourhood, are to that of a query; of one space only.
 
-An entry has a vector of the whole of it, which comes first, and those of its parts where it has several. Both count: of
-a long message the best part tells more, of a short one the whole. A cosine tells nothing by itself, so it is taken as
-its rise above the usual one, of entries that have nothing to do with the query. What follows a question also has some
-of the meaning of the question.
+An entry has one vector, or one for each chunk of a long text, of which the nearest counts. A cosine tells nothing by
+itself, so it is measured from the mean of all, in standard deviations (z-score normalisation). What stands around an
+entry counts half, as it does for words: a message alone is often too short to mean much.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from math import isnan
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.recall.corpus import Field, Sample
+from acms.recall.corpus import Field, around
 from acms.recall.index import Segment
 from acms.recall.vectors import Floats, Ints, Vectors, signs
-from acms.recall.weights import Weights
 
 EXACT = 4_096
 """Vectors up to which all cosines are computed; above, sign bits choose which ones are."""
-SAMPLED = 256
-"""Entries, evenly spread, whose exact cosines tell how far sign bits are off for the best of several vectors."""
-BELIEF = 20
-"""Entries that the usual cosine believed beforehand counts as."""
-
-
-class Cosines(NamedTuple):
-    """Cosines of a query and some entries, of the whole and of the best vector each; NaN for one without a vector."""
-
-    whole: Floats
-    #: The same object where no entry has several.
-    best: Floats
-
-
-class Usual(NamedTuple):
-    """The same of an entry that has nothing to do with the query."""
-
-    whole: float
-    best: float
+SAMPLED = 512
+"""Entries, evenly spread, whose exact cosines tell the mean and the deviation where sign bits stand for the others."""
+USUAL, SPREAD, BELIEF = 0.2, 0.1, 20
+"""Mean and deviation of cosines believed beforehand, and the entries that this belief counts as."""
+FAR = 6.0
+"""Deviations above the mean that count as a full answer by meaning."""
 
 
 class Meaning(NamedTuple):
-    """Cosines of the entries in force."""
+    """Cosines of a query with the entries in force, NaN for one without a vector."""
 
-    whole: Floats
-    best: Floats
+    cosines: Floats
     #: False when sign bits stand for the cosines.
     exact: bool
-    #: Entries with a vector.
+    #: Entries with a vector, and vectors that were compared.
     known: int
-    #: Vectors that were compared.
     vectors: int
 
 
+class Level(NamedTuple):
+    """What a cosine with a query usually is in a log."""
+
+    mean: float
+    deviation: float
+
+    def of(self, cosines: Floats) -> Floats:
+        """Return how far cosines rise above the usual, in [0, 1]; 0 for an entry without a vector."""
+        above = (cosines - np.float32(self.mean)) * np.float32(1 / (FAR * self.deviation))
+        return np.asarray(np.fmin(np.fmax(above, 0), 1), np.float32)  # of NaN and 0 it is 0
+
+
 def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
-    """Score by vectors of one space; other spaces are never looked at."""
+    """Compare a query with the vectors of one space; other spaces are never looked at."""
     held = field.snapshot.vectors(space, len(query))
     seen = sum(_seen(*one) for one in held)
     exact = seen <= EXACT
     code = None if exact else signs(query[None, :])[:, 0]
-
-    def compared(vectors: Vectors, size: int) -> Cosines:
-        return _scored(vectors, query, size) if code is None else _rough(vectors, code, len(query), size)
-
-    if len(held) == 1 and field.place is None:
-        _, count, vectors, size = held[0]
-        if vectors.straight and count == len(field) and (size == count or (exact and size > count)):
-            return Meaning(*compared(vectors, count), exact, count, seen)
-    one = all(int(vectors.begin[size]) == size for _, _, vectors, size in held)
-    best = np.full(len(field), np.nan, np.float32)
-    whole = best if one else np.full(len(field), np.nan, np.float32)
+    found = np.full(len(field), np.nan, np.float32)
     known = 0
     for segment, count, vectors, size in held:
-        found = compared(vectors, size)
-        targets = ((best, found.best),) if one else ((best, found.best), (whole, found.whole))
+        values = _scored(vectors, query, size) if code is None else _rough(vectors, code, len(query), size)
         if vectors.straight and field.place is None:
             count = min(count, size)
-            for target, values in targets:
-                target[segment.base : segment.base + count] = values[:count]
+            found[segment.base : segment.base + count] = values[:count]
             known += count
             continue
         inside = vectors.documents[:size] < count
@@ -89,18 +71,14 @@ def by_meaning(field: Field, space: str, query: Floats) -> Meaning:
         if field.place is not None:
             places = field.place[places]
             there = places >= 0
-        for target, values in targets:
-            target[places[there]] = values[inside][there]
+        found[places[there]] = values[inside][there]
         known += int(np.count_nonzero(there))
-    return Meaning(whole, best, exact, known, seen)
+    return Meaning(found, exact, known, seen)
 
 
-def _scored(vectors: Vectors, query: Floats, size: int) -> Cosines:
+def _scored(vectors: Vectors, query: Floats, size: int) -> Floats:
     begin = vectors.begin[: size + 1]
-    scored = vectors.scored(query, int(begin[-1]))
-    if len(scored) == size:
-        return Cosines(scored, scored)
-    return Cosines(scored.take(begin[:-1]), np.maximum.reduceat(scored, begin[:-1]))
+    return _greatest(vectors.scored(query, int(begin[-1])), begin[:-1])
 
 
 @lru_cache(maxsize=16)
@@ -110,11 +88,8 @@ def _by_signs(dimension: int) -> Floats:
     return np.cos(np.arange(padded + 1, dtype=np.float32) * np.float32(np.pi / dimension))
 
 
-def _rough(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Cosines:
-    whole, least = vectors.apart(code, size)
-    by_signs = _by_signs(dimension)
-    best = by_signs.take(least.astype(np.int64))  # left to it, that takes longer
-    return Cosines(best if whole is least else by_signs.take(whole.astype(np.int64)), best)
+def _rough(vectors: Vectors, code: NDArray[np.uint64], dimension: int, size: int) -> Floats:
+    return _by_signs(dimension).take(vectors.apart(code, size).astype(np.int64))
 
 
 def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
@@ -124,16 +99,15 @@ def _seen(segment: Segment, count: int, vectors: Vectors, size: int) -> int:
     return int(np.diff(vectors.begin[: size + 1])[vectors.documents[:size] < count].sum())
 
 
-def cosines(field: Field, space: str, query: Floats, places: Ints) -> Cosines:
-    """Return the exact cosines of some entries, the same whatever else is there."""
-    whole, best = (np.full(len(places), np.nan, np.float32) for _ in range(2))
+def cosines(field: Field, space: str, query: Floats, places: Ints) -> Floats:
+    """Return the exact cosines of some entries, the same whatever else is there; NaN for one without a vector."""
+    found = np.full(len(places), np.nan, np.float32)
     documents = field.documents(places)
     for held in field.snapshot.vectors(space, len(query)):
         own, rows, starts = _rows(documents, *held)
         if len(own):
-            products = held[2].products(rows, query)
-            whole[own], best[own] = products[starts], _greatest(products, starts)
-    return Cosines(whole, best)
+            found[own] = _greatest(held[2].products(rows, query), starts)
+    return found
 
 
 def _rows(
@@ -177,96 +151,24 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
     return (own, slots) if known.all() else (own[known], slots[known])
 
 
-# ── how far they rise ───────────────────────────────────────────────────────────────────────────────────────────────
+def level(field: Field, space: str, query: Floats, found: Meaning) -> Level:
+    """Return the mean and deviation of the cosines of a query in a log; with few of them what was believed before."""
+    values = found.cosines
+    if not found.exact:
+        places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
+        values = cosines(field, space, query, places)
+    values = values[~np.isnan(values)].astype(np.float64)
+    mean = (float(values.sum()) + BELIEF * USUAL) / (len(values) + BELIEF)
+    square = (float(((values - mean) ** 2).sum()) + BELIEF * SPREAD**2) / (len(values) + BELIEF)
+    return Level(round(mean, 3), max(0.01, round(square**0.5, 3)))
 
 
-def usual(field: Field, space: str, query: Floats, found: Meaning) -> Usual:
-    """Return the cosines of a question with entries that have nothing to do with it: the mean, for most have not."""
-    weights = field.weights
-    if found.exact:
-        whole = _sum(found.whole)
-        best = whole if found.best is found.whole else _sum(found.best)
+def with_context(values: Floats) -> Floats:
+    """Return the mean of the cosine of each entry and of those around it; without a vector around, its own alone."""
+    there = ~np.isnan(values)
+    if there.all():
+        total, weight = around(values), around(np.ones(len(values), np.float32))
     else:
-        whole, best = _sums(field, space, query, found)
-    return Usual(_mean(*whole, weights.unrelated_whole), _mean(*best, weights.unrelated_part))
-
-
-def _sum(cosine: Floats) -> tuple[float, int]:
-    """Return the sum of the cosines that are known, and their number."""
-    total = float(cosine.sum(dtype=np.float64))
-    if isnan(total):
-        cosine = cosine[~np.isnan(cosine)]
-        total = float(cosine.sum(dtype=np.float64))
-    return total, len(cosine)
-
-
-def _mean(total: float, count: int, believed: float) -> float:
-    """Return the mean of cosines; with few of them what was believed before."""
-    return min(0.95, round((total + BELIEF * believed) / (count + BELIEF), 3))
-
-
-def _sums(
-    field: Field, space: str, query: Floats, found: Meaning
-) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Return the sums of exact cosines where sign bits stand for them, and their numbers.
-
-    The sum of the products is the product with the sum of the vectors. Of the best of several there is no such sum: it
-    is that of the sign bits, mended by how far these are off in a sample, beyond what they are off for the whole.
-    """
-    sample = field.sampled(space, len(query), partial(_sample, field, space, len(query)))
-    total = float(np.vecdot(sample.total, query)) if sample.known else 0.0
-    whole = total, sample.known
-    if found.best is found.whole:
-        return whole, whole
-    exact, best = (np.full(len(sample.places), np.nan, np.float32) for _ in range(2))
-    for own, rows, starts in sample.held:
-        products = np.vecdot(rows, query)
-        exact[own], best[own] = products[starts], _greatest(products, starts)
-    off = (best - found.best[sample.places]) - (exact - found.whole[sample.places])
-    off = off[~np.isnan(off)]
-    more = float(off.mean(dtype=np.float64)) if len(off) else 0.0
-    rough, count = _sum(found.best)
-    return whole, (rough + total - _sum(found.whole)[0] + more * count, count)
-
-
-def _sample(field: Field, space: str, dimension: int) -> Sample:
-    """Return what the vectors of all entries sum up to, and entries, evenly spread, with theirs."""
-    total = np.zeros(dimension, np.float64)
-    known = 0
-    held = field.snapshot.vectors(space, dimension)
-    for segment, count, vectors, size in held:
-        inside = vectors.documents[:size] < count
-        if field.place is not None:
-            inside &= field.place[segment.base + np.minimum(vectors.documents[:size], count - 1)] >= 0
-        total += vectors.total(inside)
-        known += int(np.count_nonzero(inside))
-    if not len(field) or all(int(vectors.begin[size]) == size for _, _, vectors, size in held):
-        return Sample(total, known, np.zeros(0, np.int64), ())
-    places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
-    documents = field.documents(places)
-    rows: list[tuple[Ints, Floats, Ints]] = []
-    for one in held:
-        own, of, starts = _rows(documents, *one)
-        if len(own):
-            rows.append((own, one[2].rows(of), starts))
-    return Sample(total, known, places, tuple(rows))
-
-
-def risen(cosine: Floats, usual: float) -> Floats:
-    """Return how far cosines rise above the usual one, in [0, 1]; 0 for an entry without a vector."""
-    above = cosine - np.float32(usual)
-    above *= np.float32(1 / (1 - usual))
-    return np.asarray(np.fmax(above, 0, out=above), np.float32)  # of NaN and 0 it is 0
-
-
-def answered(whole: Floats, best: Floats, before: Floats | None, weights: Weights) -> Floats:
-    """Return how well entries answer by meaning, in [0, 1], of their rises and that of the question they follow.
-
-    The last two are used up: of a long log, new memory takes longer than the sums.
-    """
-    best *= np.float32(weights.part / weights.meaning)
-    if before is not None:
-        before *= np.float32(weights.reply / weights.meaning)
-        best += before
-    best += np.multiply(whole, np.float32(weights.whole / weights.meaning), out=before)
-    return np.asarray(np.minimum(best, 1, out=best), np.float32)
+        total, weight = around(np.where(there, values, np.float32(0))), around(there.astype(np.float32))
+    near = total / np.maximum(weight, np.float32(1e-6))
+    return np.asarray((values + near) * np.float32(0.5), np.float32)

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
-Sums: TypeAlias = NDArray[np.float64]
 
 BLOCK = 4096
 """Vectors in one block of memory; blocks are filled and never moved."""
 SLAB = 32
 """Blocks of signs in one piece of memory, once there are many: they are gone through twice as fast."""
-SUMMED = 256
-"""Documents whose sum is kept: what is above or between is added."""
 AT_HAND = 256
 """Vectors that are brought in at a time."""
 THREE = 3
 """Rows of signs that are counted together: three times 64 is what a byte holds."""
-DOUBLINGS = 3
-"""Windows of 1, 2, 4 and 8 values are compared; a run is shorter than the next one would be."""
-
-
-class _Runs(NamedTuple):
-    """The vectors of documents as runs of a few, each covered by two windows of one size."""
-
-    #: Documents and vectors it was made for.
-    size: int
-    total: int
-    #: First and last window of each run, as places in a table of all windows: the first run of every document, then
-    #: those that some have beside it.
-    first: Ints
-    last: Ints
-    #: Documents of the latter.
-    more: Ints
 
 
 class Vectors:
@@ -56,9 +37,6 @@ class Vectors:
         self.slot = np.full(64, -1, np.int32)
         #: Whether every document up to the last one has vectors, in order.
         self.straight = True
-        self._runs: _Runs | None = None
-        #: Of each `SUMMED` documents the sum of their first vectors, as far as somebody asked.
-        self._sums: Sums = np.zeros((0, dimension), np.float64)
 
     def extend(self, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Add (document, part, little-endian float16 vector) rows; a document that has vectors keeps those it has."""
@@ -126,36 +104,6 @@ class Vectors:
             np.vecdot(rows, query, out=found[low:high])
         return found
 
-    def total(self, inside: NDArray[np.bool_]) -> Sums:
-        """Return the sum of the first vectors of some of the first documents."""
-        whole = len(inside) // SUMMED
-        sums = self._sums
-        if len(sums) < whole:
-            more = [
-                self._summed(np.arange(first, first + SUMMED))
-                for first in range(len(sums) * SUMMED, whole * SUMMED, SUMMED)
-            ]
-            sums = self._sums = np.concatenate(
-                [sums, more]
-            )  # recalls in threads may do this beside each other
-        kept = inside[: whole * SUMMED].reshape(whole, SUMMED).sum(axis=1) > SUMMED // 2
-        found = np.asarray(sums[:whole][kept].sum(axis=0), np.float64)
-        # Of a group that is in by more than half the others are taken away again.
-        mostly = np.zeros(len(inside), bool)
-        mostly[: whole * SUMMED] = np.repeat(kept, SUMMED)
-        for taken, sign in ((inside & ~mostly, 1), (mostly & ~inside, -1)):
-            places = np.flatnonzero(taken)
-            for low in range(0, len(places), SUMMED):
-                found += sign * self._summed(places[low : low + SUMMED])
-        return found
-
-    def _summed(self, slots: Ints) -> Sums:
-        """Return the sum of the first vectors of a few documents, by their ascending places among all that have any."""
-        found = np.zeros(self.dimension, np.float64)
-        for _, _, rows in self._taken(self.begin[slots]):
-            found += rows.sum(axis=0)
-        return found
-
     def _taken(self, places: Ints) -> Iterator[tuple[int, int, Floats]]:
         """Yield vectors at ascending places, of each block that has any: the first and last of them, and the rows."""
         ends = np.searchsorted(places, np.arange(1, len(self.blocks) + 1) * BLOCK).tolist()
@@ -178,11 +126,8 @@ class Vectors:
             np.dot(block[: len(part)], query, out=part)
         return found
 
-    def apart(self, code: NDArray[np.uint64], size: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-        """Return the signs in which the first vector of each document differs from another one, and the nearest of all.
-
-        Both are one object where every document has one vector.
-        """
+    def apart(self, code: NDArray[np.uint64], size: int) -> NDArray[np.int16]:
+        """Return in how many signs the nearest vector of each of the first documents differs from another one."""
         found = np.empty(int(self.begin[size]), np.int16)
         # Two operands of one shape: against one that is broadcast numpy takes twice as long. A block is gone through
         # whole, also when its last places hold nothing yet.
@@ -197,48 +142,13 @@ class Vectors:
             np.add.reduce(counts, axis=1, dtype=np.uint8, out=sums)
             part = found[low : low + BLOCK]
             np.add.reduce(sums[:, : len(part)], axis=0, dtype=np.int16, out=part)
-        if len(found) == size:
-            return found, found
-        return found.take(self.begin[:size]), self._least(found, size)
-
-    def _least(self, values: NDArray[np.int16], size: int) -> NDArray[np.int16]:
-        """Return the least value of each document, in less than half the time of `np.minimum.reduceat`."""
-        runs = self._runs
-        if runs is None or runs.size != size or runs.total != len(values):
-            runs = self._runs = _divided(self.begin[: size + 1])
-        windows = np.empty((DOUBLINGS + 1, len(values)), np.int16)
-        windows[0] = values
-        for level in range(DOUBLINGS):
-            wide = 1 << level
-            # The last places have no whole window, and none is looked for there.
-            np.minimum(windows[level, :-wide], windows[level, wide:], out=windows[level + 1, :-wide])
-        table = windows.ravel()
-        found = np.minimum(table.take(runs.first), table.take(runs.last))
-        best = found[:size]
-        np.minimum.at(best, runs.more, found[size:])
-        return best
+        return found if len(found) == size else np.minimum.reduceat(found, self.begin[:size])
 
     @property
     def bytes(self) -> int:
         """What it takes in memory."""
         held = sum(block.nbytes for block in self.blocks) + sum(block.nbytes for block in self.signs)
-        runs = 0 if self._runs is None else self._runs.first.nbytes + self._runs.last.nbytes
-        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes + self._sums.nbytes + runs
-
-
-def _divided(begin: Ints) -> _Runs:
-    """Divide the vectors of documents, which begin at these places and have at least one each, into runs."""
-    sizes = np.diff(begin)
-    longest = (2 << DOUBLINGS) - 1
-    others = np.maximum(sizes - 1, 0) // longest
-    more = np.repeat(np.arange(len(sizes)), others)
-    number = np.arange(len(more)) - np.repeat(np.cumsum(others) - others, others) + 1
-    starts = np.concatenate([begin[:-1], begin[more] + number * longest])
-    lengths = np.minimum(np.concatenate([begin[1:], begin[more + 1]]) - starts, longest)
-    level = np.frexp(lengths)[1].astype(np.int64) - 1  # the power of two that is the widest window
-    total = int(begin[-1])
-    first = level * total + starts
-    return _Runs(len(sizes), total, first, first + lengths - (1 << level), more)
+        return held + self.documents.nbytes + self.begin.nbytes + self.slot.nbytes
 
 
 def widened(halves: NDArray[np.int16], out: Floats) -> None:

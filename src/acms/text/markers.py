@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from acms.model import MarkerType
 from acms.text.echo import unquoted
+from acms.text.tokenizer import terms, words
 
 #: Words that announce a marker when they start a line and a colon follows (table of seed 004).
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -64,6 +65,20 @@ def detect(content: str, patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DE
     if found and (said := unquoted(content)) is not content:
         return tuple(marker for marker, pattern in _compiled(patterns) if pattern.search(said))
     return found
+
+
+@lru_cache(maxsize=64)
+def own_terms(patterns: tuple[tuple[str, tuple[str, ...]], ...] = _DEFAULT) -> tuple[tuple[int, str], ...]:
+    """Return the terms of the names and patterns of some markers, each with its marker: words of what carries it."""
+    found: dict[tuple[int, str], None] = {}
+    for marker, expressions in patterns:
+        said = " ".join([marker, *(_NO_WORDS.sub(" ", expression) for expression in expressions)])
+        found.update(dict.fromkeys((number, marker) for number in terms(words(said))))
+    return tuple(found)
+
+
+_NO_WORDS = re.compile(r"\\.|\[[^\]]*\]")
+"""What in a regular expression stands for letters and is none: escapes and sets."""
 
 
 def boost(markers: Sequence[str], weights: Mapping[str, float] = WEIGHTS) -> float:

@@ -123,8 +123,6 @@ class CertaintyShape(Shape):
     lead: float
     #: How well the best entry answers by meaning.
     rise: float
-    #: Whether a fact says what was asked.
-    says: bool
 
 
 class Recalled(Shape):

@@ -1,0 +1,124 @@
+"""Later statements: for what answers best, the later entry about the same subject, whatever words announce it.
+
+No cue word is looked for, so it holds in every language. Two entries are about the same subject when they are alike in
+their rare words (the cosine of their tf-idf vectors, binary term counts) and, where there are vectors, in meaning. The
+later one is of the same speaker, or, where only roles are known, of the one who is spoken to, and in another episode.
+It is shown with the earlier one and linked to it: "later, same subject". It is called no correction, and it replaces
+nothing: only an edit, an explicit id and the address of a fact do (decision 0056).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acms.log.in_force import Doc
+from acms.recall.corpus import Field
+from acms.recall.fact_candidates import Known
+from acms.recall.rank import Later, Ranking, largest, wholes
+from acms.recall.vectors import Floats, Ints
+
+LEADERS = 3
+"""Best entries for which a later statement is looked for."""
+LOOKED = 24
+"""Later entries that share the rarest words, which are compared whole."""
+ALIKE = 0.15
+"""Least cosine of the words of two entries about the same subject."""
+ALIKE_BOTH = 0.5
+"""The same of the sum of the cosines of their words and of their vectors."""
+STATEMENT = 48
+"""Terms of a statement, at most: a longer text tells of many subjects."""
+
+
+def later_statements(field: Field, ranking: Ranking) -> list[Later]:
+    """Return the later statements about what the best entries say, and those about these in turn."""
+    found: list[Later] = []
+    waiting = [place for place in ranking.places[:LEADERS].tolist() if ranking.relevance(place) > 0]
+    seen: set[int] = set()
+    while waiting:
+        place = waiting.pop(0)
+        if place in seen:
+            continue
+        seen.add(place)
+        one = _after(field, ranking, place)
+        if one is not None:
+            found.append(one)
+            if len(seen) < 2 * LEADERS:
+                waiting.append(one.place)
+    return found
+
+
+def above_facts(ranking: Ranking, known: Known) -> None:
+    """Let the messages stand above the best facts of a log that came after these and speak of the same subject.
+
+    So a newer message outranks an older fact until the next reflection has read it.
+    """
+    field = ranking.field
+    best = sorted(range(len(known.relevance)), key=lambda place: (-known.score(place, 0.0), place))[:LEADERS]
+    documents = _documents(field)
+    for place in best:
+        document = known.field.document(place)
+        if known.relevance[place] > 0:
+            first = int(np.searchsorted(documents, document + 1))
+            later = _nearest(field, ranking, document, np.arange(first, len(field)), earlier=-1)
+            if later is not None:
+                known.later[place] = field.document(later.place) + 1
+                ranking.lift(later.place, known.relevance[place], known.worth(place))
+
+
+def _documents(field: Field) -> Ints:
+    return np.arange(len(field)) if field.order is None else field.order
+
+
+def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
+    """Return the later statement about what one entry says; None without one."""
+    snapshot = field.snapshot
+    document = field.document(place)
+    if not snapshot.alone(document) or field.column("length")[place] > STATEMENT:
+        return None
+    doc = snapshot.doc(document)
+    codes, labels = field.labels
+    same = np.array([_speaks_too(doc, label.actor, label.role is None) for label in labels], bool)
+    places = np.arange(place + 1, len(field))
+    there = same[codes[places].astype(np.int64)]
+    there &= field.column("episode")[places] != doc.episode
+    return _nearest(field, ranking, document, places[there], earlier=place)
+
+
+def _speaks_too(doc: Doc, actor: str | None, summary: bool) -> bool:
+    """Whether a later entry is of the same speaker, or of either side where only roles are known."""
+    return not summary and actor == doc.actor
+
+
+def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, earlier: int) -> Later | None:
+    """Return the most alike of some later entries; None where none is alike enough."""
+    if not len(places):
+        return None
+    places = places[field.column("length")[places] <= STATEMENT]
+    numbers, _ = field.snapshot.said(document)
+    rare = field.rarities(numbers)
+    shared = np.zeros(len(field), np.float32)
+    for number, weight in zip(numbers.tolist(), (rare * rare).tolist(), strict=True):
+        shared[field.postings(number)[0]] += np.float32(weight)
+    likely = places[largest(shared[places], LOOKED)]
+    if ranking.space is not None:
+        likely = np.union1d(likely, ranking.places[np.isin(ranking.places, places)][:LOOKED])
+    likely = np.array([one for one in likely.tolist() if field.snapshot.alone(field.document(one))], np.int64)
+    if not len(likely):
+        return None
+    alike = _cosines(field, ranking, document, shared, likely)
+    best = int(np.argmax(alike))
+    least = ALIKE if ranking.space is None else ALIKE_BOTH
+    return Later(int(likely[best]), earlier, float(alike[best])) if alike[best] >= least else None
+
+
+def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:
+    """Return how alike one entry and some others are, in words and, where they have vectors, in meaning."""
+    documents = field.documents(places)
+    said = [field.snapshot.said(other)[0] for other in (document, *documents.tolist())]
+    squares = field.rarities(np.concatenate(said)) ** 2
+    norms = np.bincount(np.repeat(np.arange(len(said)), list(map(len, said))), squares, len(said))
+    alike = shared[places] / np.sqrt(np.maximum(norms[1:] * norms[0], 1e-6))
+    if ranking.space is not None:
+        rows = wholes(field, ranking.space, ranking.dimension, np.append(documents, document))
+        alike = alike + rows[:-1] @ rows[-1]
+    return np.asarray(alike, np.float32)
