@@ -1,7 +1,8 @@
 """Mentions: which sentences of which messages say what is no longer so.
 
-A value is looked for by its words, and those that count are compared letter by letter: numbers, dates, ids. Only what
-was said beside the evidence of a fact is looked at, so a common word elsewhere in a conversation means nothing.
+Only the sources of a fact that is retired are looked at, and never what the new one was made from: a message that
+contradicts an old fact is not out of date because it names it. In a source a value is looked for by its words, and
+those that count are compared letter by letter: numbers, dates, ids.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Said:
     ) -> dict[str, list[Span]]:
         """Return the messages that say what some facts said, each with the spans of it that are still good.
 
-        `instead` takes their place and was made from `sources`; None when they end. A message all of which is still
-        good is not among them.
+        `instead` takes their place and was made from `sources`, which are good; None when they end. A message all of
+        which is still good is not among them.
         """
         bad: dict[str, set[int]] = {}
         entries: dict[str, Entry] = {}
@@ -82,20 +83,10 @@ class Said:
             }
             told = self._of_sources(fact, old, new)
             for id in fact.sources:
-                near = self._around.get(id, ())
-                for entry in near:
-                    if entry.id == id:
-                        found = told.get(id, set())
-                    elif entry.id in evidence or entry.id in shared or entry.id in fact.sources:
-                        continue
-                    else:
-                        found = self._of_neighbour(entry, fact, old, new)
-                    entries[entry.id] = entry
-                    bad.setdefault(entry.id, set()).update(found)
-            if instead is not None and old:
-                for entry in sources:
-                    entries[entry.id] = entry
-                    bad.setdefault(entry.id, set()).update(_saying(entry, old, new))
+                for entry in self._around.get(id, ()):
+                    if entry.id == id and id not in evidence and id not in shared:
+                        entries[id] = entry
+                        bad.setdefault(id, set()).update(told.get(id, set()))
         return {
             id: _good(entries[id].content, some)
             for id, some in bad.items()
@@ -118,15 +109,6 @@ class Said:
         if not any(found.values()) or len(found) == 1:
             return {id: some or _closest(entries[id].content, fact.content) for id, some in found.items()}
         return found
-
-    def _of_neighbour(self, entry: Entry, fact: Fact, old: Sequence[str], new: Sequence[str]) -> set[int]:
-        """Return the sentences that repeat a value; a short number or a common word must be about the same, too."""
-        found = _saying(entry, old, new) if old else set[int]()
-        if any(len(word) > 2 and term(word) and not word.isdigit() for word in old):
-            return found
-        about = _terms(f"{fact.subject} {fact.attribute}".replace("_", " "))
-        sentences = spans(entry.content)
-        return {n for n in found if about & _terms(entry.content[slice(*sentences[n])])}
 
 
 def _saying(entry: Entry, old: Sequence[str], new: Sequence[str]) -> set[int]:

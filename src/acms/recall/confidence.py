@@ -53,7 +53,7 @@ def certainty(
     total = float(weights.sum()) or 1.0
     reach = lead = rise = 0.0
     if len(best):
-        held = [field.postings(number)[0] for number in asked.terms]
+        held = [ranking.held[number] for number in asked.terms]
         near = weights @ _held(
             held, np.maximum(best[:BEST] - NEAR, 0), np.minimum(best[:BEST] + NEAR + 1, end)
         )

@@ -23,7 +23,7 @@ LOOKED = 24
 """Later entries that share the rarest words, which are compared whole."""
 ALIKE = 0.15
 """Least cosine of the words of two entries about the same subject."""
-ALIKE_BOTH = 0.5
+ALIKE_BOTH = 0.75
 """The same of the sum of the cosines of their words and of their vectors."""
 STATEMENT = 48
 """Terms of a statement, at most: a longer text tells of many subjects."""

@@ -18,7 +18,6 @@ from math import exp
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from acms.recall.corpus import NEAR, Field
 from acms.recall.vector_score import Level, Meaning, by_meaning, cosines, level, slots_of, with_context
@@ -114,8 +113,8 @@ class Words(NamedTuple):
     feedback: Floats
     #: Weight of all that is asked, also of what nobody has said.
     total: float
-    #: How many entries hold each term of the query.
-    often: Mapping[int, int]
+    #: Places of the entries that hold each term of the query.
+    held: Mapping[int, Ints]
 
 
 def by_words(field: Field, asked: Question) -> Words:
@@ -135,7 +134,7 @@ def by_words(field: Field, asked: Question) -> Words:
         gain = np.float32(one.weight * weights.feedback)
         feedback[one.places] += gain * one.density / (one.density + np.float32(weights.k))
     total = sum(one.weight for one in posted.values()) * (1 + weights.near)
-    return Words(message, near, feedback, total, {number: len(one.places) for number, one in posted.items()})
+    return Words(message, near, feedback, total, {number: one.places for number, one in posted.items()})
 
 
 def _posted(field: Field, number: int, markers: Sequence[tuple[int, str]]) -> Posted:
@@ -228,8 +227,9 @@ class Ranking:
         self.places = places
         #: Share of the entries that have a vector in the space of the query; 1 when nobody asked by meaning.
         self.coverage = 1.0 if meant is None else meant.coverage
-        #: How many entries hold each of the terms of the query.
-        self.often = said.often
+        #: Places of the entries that hold each of the terms of the query, and how many these are.
+        self.held = said.held
+        self.often = {number: len(places) for number, places in said.held.items()}
         #: What a cosine with the query usually is; None when nobody asked by meaning.
         self.level = None if meant is None else meant.level
         self.space = None if meant is None else meant.space
@@ -270,7 +270,9 @@ class Ranking:
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
         found: list[float] = np.minimum(self._own[places] / np.float32(self.measure), 1).tolist()
-        worth: list[float] = self._fused[places].tolist()
+        worth: list[float] = (
+            self._fused[places] * np.where(self._own[places] > 0, 1, np.float32(BESIDE))
+        ).tolist()
         if self._lifted:
             for index, place in enumerate(places.tolist()):
                 if place in self._lifted:
@@ -369,6 +371,10 @@ def _fused(field: Field, lexical: Floats, meant: Floats, factor: Floats) -> Floa
     return np.asarray(((1 - share) * lexical + share * meant) * factor, np.float32)
 
 
+BESIDE = 0.1
+"""Factor of the score of what has no evidence of its own."""
+
+
 def _best(field: Field, fused: Floats, own: Floats, size: int) -> Ints:
     """Return the places of the candidates, best first, those with evidence of their own before all others."""
     ordered = fused + (own > 0) * np.float32(1 + fused.max(initial=0.0))
@@ -391,46 +397,19 @@ def _rescored(field: Field, found: Meaning, size: int) -> int:
     return min(max(least, min(most, deep)), VECTORS * found.known // max(1, found.vectors))
 
 
-ALIKE = 0.95
-"""Cosine from which two entries with the same numbers and the same negations say the same."""
-COMPARED = 112
-"""Best candidates whose vectors are compared with each other."""
-
-
 def alike(field: Field, ranking: Ranking) -> list[int]:
     """Return for each candidate the index of the best one that says the same: its own when there is no better one.
 
-    Two entries say the same when they hold the same terms, or when their vectors almost coincide; but never when the
-    numbers in them differ or one of them says no.
+    Two entries say the same when they hold the same words, whatever their order.
     """
     documents = field.documents(ranking.places)
     prints = field.snapshot.column("print")[documents].tolist()
     exact = field.snapshot.column("exact")[documents].tolist()
-    found = list(range(len(prints)))
-    if len(set(prints)) < len(prints):
-        first: dict[tuple[int, int], int] = {}
-        for index, key in enumerate(zip(prints, exact, strict=True)):
-            if key[0]:
-                found[index] = first.setdefault(key, index)
-    if ranking.space is not None:
-        same = _coincide(field, ranking.space, ranking.dimension, documents[:COMPARED])
-        for index, other in np.argwhere(same).tolist() if same.any() else ():
-            if (
-                other < index
-                and found[index] == index
-                and found[other] == other
-                and exact[index] == exact[other]
-            ):
-                found[index] = other
-    return [found[better] for better in found]
-
-
-def _coincide(field: Field, space: str, dimension: int, documents: Ints) -> NDArray[np.bool_]:
-    """Return which documents have almost the same vector as which other ones."""
-    rows = wholes(field, space, dimension, documents)
-    same = np.asarray(rows @ rows.T >= ALIKE)
-    np.fill_diagonal(same, False)
-    return same
+    first: dict[tuple[int, int], int] = {}
+    return [
+        first.setdefault(key, index) if key[0] else index
+        for index, key in enumerate(zip(prints, exact, strict=True))
+    ]
 
 
 def wholes(field: Field, space: str, dimension: int, documents: Ints) -> Floats:

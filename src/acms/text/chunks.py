@@ -1,9 +1,8 @@
-"""Passages: the texts of an entry that are embedded: the whole of it, and its sentences or chunks.
+"""Passages: the texts of an entry that are embedded: the whole of a short one, the chunks of a long one.
 
-One vector stands badly for many statements; the best of several finds the one that answers (figures in docs). A short
-text is also split into its sentences, a long one into chunks of about 170 words that end with a sentence. Who speaks is
-part of every text, and when it was said of the whole one. A fact is one statement: its one text begins with its subject
-and attribute instead.
+A model reads so many words and no more, so a long text is split into chunks of about 170 words that end with a
+sentence, of which the nearest counts. Who speaks is part of every text, and when it was said of the first. A fact is
+one statement: its one text begins with its subject and attribute instead.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from acms.model import Draft, Kind
 from acms.text.index_record import named
 
-RECIPE = "said1"
+RECIPE = "said2"
 """Name of this recipe in a space: vectors of another one are never compared with these."""
 WORDS = 170
 """Words of a chunk, at most, unless one sentence is longer."""
@@ -39,7 +38,7 @@ class Passage(NamedTuple):
 
 
 def passages(draft: Draft) -> list[Passage]:
-    """Return the whole entry first, then its parts where there are at least two; nothing for one without content."""
+    """Return the whole entry, or its chunks in order where it is long; nothing for one without content."""
     content = draft.content
     if not content.strip():
         return []
@@ -49,16 +48,11 @@ def passages(draft: Draft) -> list[Passage]:
     if draft.kind is Kind.FACT:  # it stands alone, under its address
         about = named(draft)
         return [Passage(0, len(content), f"{about}: {content}" if about else content)]
-    sentences = spans(content)
-    whole = Passage(0, len(content), f"{date} {speaker}: {content}")
     if len(content.split(None, WORDS + 1)) <= WORDS:
-        parts = sentences
-    else:
-        parts = _chunks(content, sentences)
-        whole = Passage(0, len(content), f"{date} {speaker}: {content[: parts[0][1]]}")
-    if len(parts) < 2:
-        return [whole]
-    return [whole, *(Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in parts[:PARTS])]
+        return [Passage(0, len(content), f"{date} {speaker}: {content}")]
+    (_, end), *rest = _chunks(content, spans(content))[:PARTS]
+    first = Passage(0, end, f"{date} {speaker}: {content[:end]}")
+    return [first, *(Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in rest)]
 
 
 def spans(content: str) -> list[tuple[int, int]]:
