@@ -19,6 +19,8 @@ from acms.recall.vectors import Floats, Ints
 
 LEADERS = 3
 """Best entries for which a later statement is looked for."""
+MOST = 4
+"""Entries for which one is looked for, with those found: what was changed twice is followed to its end."""
 LOOKED = 24
 """Later entries that share the rarest words, which are compared whole."""
 ALIKE = 0.15
@@ -42,7 +44,7 @@ def later_statements(field: Field, ranking: Ranking) -> list[Later]:
         one = _after(field, ranking, place)
         if one is not None:
             found.append(one)
-            if len(seen) < 2 * LEADERS:
+            if len(seen) + len(waiting) < MOST:
                 waiting.append(one.place)
     return found
 
