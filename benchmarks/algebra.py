@@ -69,7 +69,7 @@ async def filled(session: ACMS, count: int, rng: random.Random) -> None:
 
 
 class Copied:
-    """Forking by copying rows, as seed 001 has it: the same columns, one statement, one commit."""
+    """Forking by copying rows, the alternative: the same columns, one statement, one commit."""
 
     def __init__(self, path: Path, source: Path, base: int) -> None:
         self.connection = apsw.Connection(str(path))

@@ -6,7 +6,7 @@
 
 Conversations come from `acms.evaluation.corrections`: twenty facts, three corrections, noise about other products
 beside the words of every topic, small talk; twenty probes at the end, which are asked and never said. "marked" states
-facts with the markers of seed 004, "plain" in plain conversation. Figures are means over the probes of all seeds,
+facts with markers, "plain" in plain conversation. Figures are means over the probes of all seeds,
 defined in `acms_eval.metrics`; "past" leaves the current episode out. All systems are asked within one budget.
 
 "acms" recalls messages alone; with "offline" its rules distil facts, with "perfect" a reflector that proposes exactly

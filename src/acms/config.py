@@ -59,7 +59,7 @@ def _patterns(found: Sequence[str], name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeBoundaryConfig:
-    """When an episode ends by itself (seed 004)."""
+    """When an episode ends by itself."""
 
     #: After this many messages.
     max_turns: int = 6

@@ -1,4 +1,4 @@
-"""The nouns of ACMS: frozen, keyword-only values that every room shares.
+"""The nouns of ACMS: frozen, keyword-only values that every package shares.
 
 A *context* is one conversation's append-only log of *entries*. A caller makes a `Draft`; the store turns it into an
 `Entry` by giving it a version, an id and a place in the hash chain. The rest is the vocabulary of the storage protocol.
@@ -150,7 +150,7 @@ class Redaction:
 
 
 class MarkerType(StrEnum):
-    """Built-in markers of importance; a custom one is written `custom:<name>` (seed 004)."""
+    """Built-in markers of importance; a custom one is written `custom:<name>`."""
 
     DECISION = "decision"
     CONSTRAINT = "constraint"

@@ -1,4 +1,4 @@
-"""The promises between rooms: what a store, a token counter, an embedder and a frame must do.
+"""The promises between packages: what a store, a token counter, an embedder and a frame must do.
 
 A storage handle is bound to one tenant and one event loop. Every key a store holds leads with (tenant, context).
 """
@@ -173,8 +173,8 @@ class ReflectionRequest:
 class Reflector(Protocol):
     """Distils facts from episodes: proposes what to add, update, remove or keep; rules decide what becomes of it.
 
-    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One shaped like that
-    of seed 004, `reflect(episode, turns) -> list[Fact]`, is accepted too; its facts are all to be added.
+    An attribute `model` names it (the class name stands in): a job waits for a worker that has it. One that
+    has the simpler shape `reflect(episode, turns) -> list[Fact]` is accepted too; its facts are all to be added.
     """
 
     async def reflect(self, request: ReflectionRequest) -> Reflection:

@@ -325,7 +325,7 @@ def speak(speaker: str | None, content: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A contiguous span of messages that belong together (L1 of seed 004)."""
+    """A contiguous span of messages that belong together."""
 
     id: str
     ordinal: int
@@ -398,7 +398,7 @@ class IndexStats:
     #: What all indexes take in memory, and of how many logs.
     bytes: int
     contexts: int
-    #: Cards written from entries because nobody had stored them.
+    #: Index records written from entries because nobody had stored them.
     healed: int
 
 

@@ -72,11 +72,13 @@ def test_cards_are_made_of_one_session_or_of_all(file: Path) -> None:
     assert "2 sessions" not in run("reindex", "talk", "--db", db).stdout
     done = call("reindex", "--db", db)
     assert (done["contexts"], done["entries"], done["cards"], done["vectors"]) == (3, 6, 3, 0)
-    assert "3 sessions, 6 entries: 0 cards and 0 vectors were made" in run("reindex", "--db", db).stdout
+    assert (
+        "3 sessions, 6 entries: 0 index records and 0 vectors were made" in run("reindex", "--db", db).stdout
+    )
 
 
 async def _forget(file: Path) -> None:
-    """Spoil every card, as an older release may have written it."""
+    """Spoil every index record, as an older release may have written it."""
     async with SQLiteStorage(file) as storage:
         for name in ("talk", "other"):
             context = await storage.context(name)
@@ -96,7 +98,7 @@ def test_vectors_of_the_local_embedder_go_to_chroma(file: Path, tmp_path: Path) 
     assert (done["vectors"], done["moved"], done["left"]) == (5, 0, 0)
     assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 5
     said = run("reindex", "--embedder", "local", "--chroma", str(folder), "--db", db).stdout
-    assert "3 sessions, 6 entries: 0 cards and 5 vectors were made" in said
+    assert "3 sessions, 6 entries: 0 index records and 5 vectors were made" in said
     assert "5 vectors moved to Chroma, 0 of erased entries deleted there" in said
     assert asyncio.run(sizes(SQLiteStorage(file))) == [21] * 5
     assert asyncio.run(sizes(ChromaVectors(SQLiteStorage(file), path=folder))) == [768] * 5

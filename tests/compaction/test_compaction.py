@@ -148,7 +148,7 @@ async def test_a_summary_stands_before_the_newest_messages(session: ACMS, storag
 async def test_contradiction_6_the_summary_is_read_at_the_place_of_what_it_stands_for(
     session: ACMS, storage: Storage, toy: Toy
 ) -> None:
-    """Seed 001 appends it as the newest system message; read in that order it would follow what came after it."""
+    """Appended as the newest system message and read in that order it would follow what came after it."""
     await session.ingest("system", "You are the orders team's assistant.")
     await talked(session, 30)
     await compacted(session, storage, toy)
@@ -162,7 +162,7 @@ async def test_contradiction_6_the_summary_is_read_at_the_place_of_what_it_stand
 async def test_contradiction_5_compaction_changes_no_read_below_its_version(
     session: ACMS, storage: Storage, toy: Toy
 ) -> None:
-    """Seed 001 marks compacted messages as deleted, which would empty every version inside the range."""
+    """Marking compacted messages as deleted would empty every version inside the range."""
     await talked(session, 30)
     before = {at: await seen(session.at(at)) for at in (0, 1, 5, 20, 21, 30)}
     await compacted(session, storage, toy)

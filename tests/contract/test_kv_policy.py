@@ -18,7 +18,7 @@ from acms.contract.caller_cache import KVCache
 from acms.contract.kv_policy import Held, evict_score, known, policy, quoting, resolve
 from acms.errors import ValidationError
 
-# The examples of seed 000, as they stand there.
+# The published examples, as they stand there.
 MINIMAL = '{ "kv_policy": { "pin": ["doc:sum:Q"], "compress": [], "evict": [] } }'
 MIXED = (
     '{ "kv_policy": { "pin": ["frag:macro:123"], "compress": ["frag:micro:789", "frag:atomic:777", "frag:macro:123"], '

@@ -31,7 +31,7 @@ def parsed(file: Path) -> ast.Module:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Yield every function with its name, `write.queue.Mailbox.put`."""
+    """Yield every function with its name, `write.queue.Queue.put`."""
     for name, file in modules().items():
         yield from _inside(name, parsed(file))
 

@@ -1,4 +1,4 @@
-"""One figure over the scenarios of seed 004, by its weights."""
+"""One figure over the scenarios, by their weights."""
 
 from __future__ import annotations
 

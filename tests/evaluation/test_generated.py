@@ -1,4 +1,4 @@
-"""The scenarios of seed 004: the same every time, fair to who remembers, and silent about their answers."""
+"""The generated scenarios: the same every time, fair to who remembers, and silent about their answers."""
 
 from __future__ import annotations
 

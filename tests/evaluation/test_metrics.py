@@ -1,4 +1,4 @@
-"""The metrics of seed 004, E4, on recalls that can be checked by eye."""
+"""The metrics (E4) on recalls that can be checked by eye."""
 
 from __future__ import annotations
 

@@ -696,7 +696,7 @@ async def test_what_cannot_be_read_of_an_answer_is_passed_over_and_told(
 
 
 class SeedShaped:
-    """As seed 004 has it."""
+    """With the simpler shape that is accepted too."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, list[Any]]] = []

@@ -178,7 +178,7 @@ async def test_what_is_kept_is_not_written_again(storage: Storage) -> None:
 
 
 class OldShape:
-    """As seed 004 has it: an episode and its turns in, facts out."""
+    """The simpler shape: an episode and its turns in, facts out."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, list[Any]]] = []

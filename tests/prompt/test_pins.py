@@ -1,4 +1,4 @@
-"""The registry of pins (seed 003): its order, its index, and that nothing is lost on any store."""
+"""The registry of pins: its order, its index, and that nothing is lost on any store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins in a prompt (seed 003): which are shown, in what form, and what is said about the others."""
+"""Pins in a prompt: which are shown, in what form, and what is said about the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins in a prompt of a real codec: within their cap, never around the budget, and said why (seed 003)."""
+"""Pins in a prompt of a real codec: within their cap, never around the budget, and said why."""
 
 from __future__ import annotations
 

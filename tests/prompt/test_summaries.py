@@ -1,6 +1,7 @@
 """A summary inside a prompt: asked for only when room is short, only about what is new, stored only when it was used.
 
-Cases of the suite of seed 003's library in our words (summary.test.ts, prompt-plugins.test.ts):
+Cases of the suite of the library that summaries in prompts come from, in our words (summary.test.ts,
+prompt-plugins.test.ts):
 
 | there | here |
 | --- | --- |
@@ -414,7 +415,7 @@ async def test_nothing_is_torn_when_many_store_at_once(tmp_path: Any) -> None:
 
 async def test_a_store_without_compare_and_set_will_do(scribe: Scribe) -> None:
     class Plain:
-        """What seed 003 asks of a store, and no more."""
+        """The least that is asked of a store."""
 
         def __init__(self) -> None:
             self._kv = InMemoryKV()

@@ -1,4 +1,4 @@
-"""Standing summaries: a stored text stands for exactly what it was made from, or for nothing."""
+"""Summary coverage: a stored text stands for exactly what it was made from, or for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recall promises: the edge cases of seed 004 one by one, and budgets, exclusions, duplicates and cuts."""
+"""What recall promises: its edge cases one by one, and budgets, exclusions, duplicates and cuts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What seed 001 expects of its routes, as cases of our own.
+"""What users of versioned contexts expect of the routes, as cases of our own.
 
-Taken from the behaviour of the public project that the seed grew out of (spec/seed-checklists.md §1.1 and §1.4); what
+Taken from the behaviour of the public project that the routes grew out of; what
 the engine does below the routes stands in tests/session/test_versioned_contexts.py. Each difference is on
 purpose and stands, with its reason, in docs/how-to/http-differences.md: a case whose name says "unlike" is one of them.
 """

@@ -1,7 +1,6 @@
 """Versions over HTTP: windows and states of the past, history, forks, copies, differences, tags.
 
-With the criteria of success that seed 001 set itself, and the contradictions in its papers (spec/seed-checklists.md
-§1.2) as cases.
+With the criteria of success of versioned contexts, and the contradictions in their papers, as cases.
 """
 
 from __future__ import annotations

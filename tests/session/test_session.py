@@ -794,7 +794,7 @@ async def test_a_log_counted_with_another_counter_is_refused(storage: Storage) -
 
 
 class Seed:
-    """A counter as seed 004 has it: no name."""
+    """A counter with no name."""
 
     def count(self, text: str) -> int:
         return len(text) // 4

@@ -1,6 +1,6 @@
-"""What seed 001 expects of contexts, versions, windows, forks and policies, as cases of our own.
+"""What users of versioned contexts expect of contexts, versions, windows, forks and policies, as cases of our own.
 
-Taken from the behaviour of the public project that the seed grew out of (spec/seed-checklists.md §1.4) and from its
+Taken from the behaviour of the public project that they grew out of and from its
 roadmap's criteria of success. Where ours differs, it is on purpose:
 
 - Decision 1: versions count entries, not messages, so a manual close, a fact or a summary takes a version too. A

@@ -62,7 +62,7 @@ class FakeEmbedder:
 
 
 class SeedEmbedder:
-    """As seed 004 has it: a dimension and lists of lists, no name of a model."""
+    """With no more than must be: a dimension and lists of lists, no name of a model."""
 
     dimension = DIMENSION
 

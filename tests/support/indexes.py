@@ -19,7 +19,7 @@ Row = tuple[int, int, bytes]
 
 
 def card(entry: Entry) -> bytes | None:
-    """The card of an entry; None for one whose content is gone."""
+    """The index record of an entry; None for one whose content is gone."""
     return index_record.write(entry, NONCE) if entry.state is State.LIVE else None
 
 
@@ -28,7 +28,7 @@ def packed(entries: Iterable[Entry]) -> list[bytes | None]:
 
 
 def appended(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Segment:
-    """A segment that grew a few cards at a time."""
+    """A segment that grew a few records at a time."""
     segment = Segment(base)
     for start in range(0, len(found), step):
         segment.extend(found[start : start + step])
@@ -36,7 +36,7 @@ def appended(found: Sequence[bytes | None], base: int = 0, step: int = 1) -> Seg
 
 
 def built(found: Sequence[bytes | None], base: int = 0) -> Segment:
-    """A segment that was made of all cards at once."""
+    """A segment that was made of all records at once."""
     segment = Segment(base)
     segment.extend(found)
     return segment

@@ -1,4 +1,4 @@
-"""Cards: what is written of an entry is read back, by one card and by many, and nothing else is kept."""
+"""Index records: what is written of an entry is read back, by one and by many, and nothing else is kept."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 
 def both(draft: Draft) -> list[Segment]:
-    """The one card of a draft, indexed alone and as one of many."""
-    card = index_record.write(draft, NONCE)
-    return [appended([card]), built([card] * 2)]
+    """The one record of a draft, indexed alone and as one of many."""
+    record = index_record.write(draft, NONCE)
+    return [appended([record]), built([record] * 2)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -112,7 +112,7 @@ def test_a_name_makes_a_text_no_longer_and_is_found() -> None:
 
 
 def test_a_card_of_the_recipe_before_is_read_as_it_was() -> None:
-    """Names were added later, to the same format: a log may hold cards of both kinds."""
+    """Names were added later, to the same format: a log may hold records of both kinds."""
     draft = Draft(kind=Kind.MESSAGE, content="look in src/core/rank.py", created_at=NOON, role=Role.USER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_record, "names", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]
@@ -143,10 +143,10 @@ def test_terms_are_three_bytes_and_only_repeated_ones_have_a_count() -> None:
 
 
 def test_more_than_255_occurrences_count_as_255() -> None:
-    card = index_record.write(said("orders " * 300), NONCE)
-    assert card[-1] == 255
+    record = index_record.write(said("orders " * 300), NONCE)
+    assert record[-1] == 255
     (number,) = terms(["orders"])
-    for segment in (appended([card]), built([card, card])):
+    for segment in (appended([record]), built([record, record])):
         assert segment.postings(number, 1).tolist() == [255]
 
 
@@ -209,15 +209,15 @@ def test_the_order_of_words_and_their_form_do_not_sign_a_card() -> None:
 def test_a_long_text_of_many_different_words_keeps_those_said_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_record, "_MOST", 50)
     content = " ".join(f"w{number}" for number in range(70)) + " w69 w69"
-    card = index_record.write(said(content), NONCE)
+    record = index_record.write(said(content), NONCE)
     assert (header(said(content))["terms"], header(said(content))["repeated"]) == (50, 1)
-    assert appended([card]).columns["length"][0] == built([card, card]).columns["length"][0]
+    assert appended([record]).columns["length"][0] == built([record, record]).columns["length"][0]
 
 
 def test_a_message_with_very_many_calls_has_a_card() -> None:
     parts = tuple(ToolCall(f"c{number}", "look", "{}") for number in range(256))
-    card = index_record.write(said("x", parts=parts, group="g1"), NONCE)
-    assert snapshot(appended([card])).answered([0]) == (True, False)
+    record = index_record.write(said("x", parts=parts, group="g1"), NONCE)
+    assert snapshot(appended([record])).answered([0]) == (True, False)
 
 
 def test_labels_and_groups_are_read_as_written() -> None:
@@ -229,9 +229,9 @@ def test_labels_and_groups_are_read_as_written() -> None:
     )
     assert read_label(b"summary\0\0Sam") == (Kind.SUMMARY, None, "Sam", ())
     draft = said("x", parts=(ToolCall("c1", "f", "{}"), ToolResult("c2", "y")), group="g1")
-    card = index_record.write(draft, NONCE)
+    record = index_record.write(draft, NONCE)
     start = HEADER.size + int(header(draft)["label"])
-    name, calls, answers = read_group(card[start : start + int(header(draft)["group"])])
+    name, calls, answers = read_group(record[start : start + int(header(draft)["group"])])
     assert (name, len(calls), len(answers)) == ("g1", 1, 1)
     assert calls != answers
 

@@ -102,7 +102,7 @@ def test_a_tally_counts_the_terms_in_the_order_of_the_words(said: list[str]) -> 
 
 
 def test_threads_stem_side_by_side() -> None:
-    """A recall in a thread reads words while the event loop writes cards."""
+    """A recall in a thread reads words while the event loop writes index records."""
     stems = [
         f"{head}{tail}" for head in ("relat", "nationaliz", "hop", "gener") for tail in ("ing", "ational")
     ]

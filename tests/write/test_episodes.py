@@ -1,4 +1,4 @@
-"""Where an episode ends and why: the rules of seed 004, and the tail that remembers the end of a log."""
+"""Where an episode ends and why: the rules, and the tail that remembers the end of a log."""
 
 from __future__ import annotations
 

@@ -568,7 +568,7 @@ async def _owe(storage: StorageBackend, runs: Sequence[Run], copy: str) -> None:
 async def _vectors(
     storage: StorageBackend, original: str, version: int, copy: str, runs: Sequence[Run]
 ) -> None:
-    """Copy what an embedder made of the entries; cards name their entry and are written anew."""
+    """Copy what an embedder made of the entries; index records name their entry and are written anew."""
     inmost = _inmost(storage)
     if not isinstance(inmost, HasSpaces):
         return

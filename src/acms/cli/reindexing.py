@@ -46,7 +46,7 @@ def reindex_(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Make again from the log what recall needs and has lost: cards, and the vectors of an embedder.
+    """Make again from the log what recall needs and has lost: index records, and the vectors of an embedder.
 
     What is there already is left alone, so an interrupted run is continued by running it again. With --chroma, vectors
     that lie in the store move there, and those of erased entries are deleted there. Vectors of what ACMS_PRIVACY_MODE
@@ -83,7 +83,7 @@ def reindex_(
 
 def _draw(screen: Screen, done: Reindexed, *, moved: bool) -> None:
     screen.line(
-        f"{done.contexts} sessions, {done.entries:,} entries: {done.cards:,} cards and {done.vectors:,} vectors"
+        f"{done.contexts} sessions, {done.entries:,} entries: {done.cards:,} index records and {done.vectors:,} vectors"
         " were made"
     )
     if moved:

@@ -1,6 +1,6 @@
 """Requests to the service: one connection pool, tried again where that is safe, errors typed, the key seen by nobody.
 
-What leaves this room in an error or a log never holds the key, nor the text of a request.
+What leaves this module in an error or a log never holds the key, nor the text of a request.
 """
 
 from __future__ import annotations

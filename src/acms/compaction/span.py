@@ -1,8 +1,7 @@
-"""Compact: which part of a log a summary shall stand for, and how long that summary may be.
+"""Compaction spans: which part of a log a summary shall stand for, and how long that summary may be.
 
 Pure and blind to who writes the text. The newest messages stay, a tool group is never split, leading instructions are
-never summarised, and marked messages go last: they stay as they are while they are few, else they are quoted (seed 001;
-DESIGN decisions 3 and 6).
+never summarised, and marked messages go last: they stay as they are while they are few, else they are quoted.
 """
 
 from __future__ import annotations
@@ -248,7 +247,7 @@ def completed(text: str, said: Sequence[Turn], limit: int, count: Callable[[str]
 
     Names, numbers, paths and the like are what models drop first and what cannot be guessed again.
     """
-    from acms.text.details import details  # they bring numpy, and appends import this room
+    from acms.text.details import details  # they bring numpy, and appends import this module
     from acms.text.extract import extract
 
     if count(text) > limit:

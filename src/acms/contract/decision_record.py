@@ -1,4 +1,4 @@
-"""Weighed: what every candidate of a reply was worth and what became of it, in numbers and ids, without a text.
+"""The decision record: what each candidate of a reply was worth and what became of it, in numbers and ids, no text.
 
 Columns cost little to make, to keep and to let go; sentences are made when somebody asks.
 """

@@ -1,4 +1,4 @@
-"""Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`, seed 000).
+"""Retention advice: which keys a caller should keep, shrink or drop after a reply (`kv_policy`).
 
 A rule that reads nothing but ids, costs and benefits, so that the same reply always has the same policy
 (docs/decisions/0043):

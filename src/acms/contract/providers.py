@@ -1,4 +1,4 @@
-"""Layers: what the engine asks for knowledge, and how it waits for it.
+"""Context providers: what the engine asks for knowledge, and how it waits for it.
 
 L1 is the world, L2 the project, L4 experience. A source is anything with a name, a layer and an async `search`; a
 session is two of them, over one recall. Sources are asked at the same time, each within its slice. Whatever one of them

@@ -1,4 +1,4 @@
-"""Replying: what a reply says beside its fragments: what is missing, what was shortened, what is experience."""
+"""Replies: what a reply says beside its fragments: what is missing, what was shortened, what is experience."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The v0 contract between a caller (CEO) and the engine (ACS): requests, replies, errors, and what providers say.
 
-Source: seeds 000 and 002, and the pages they belong to as docs/how-to/acs.md restates them. The JSON Schemas lie in
-`acms/schemas`. What comes in is checked here, once; `to_wire` writes what the schemas allow.
+docs/how-to/acs.md describes it, the JSON Schemas lie in `acms/schemas`. What comes in is checked here, once; `to_wire`
+writes what the schemas allow.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVPolicy:
-    """Advice for the caller's cache: keys to keep, to shrink, to drop (`kv_policy` of seed 000)."""
+    """Advice for the caller's cache: keys to keep, to shrink, to drop (`kv_policy` of a reply)."""
 
     pin: tuple[str, ...] = ()
     compress: tuple[str, ...] = ()

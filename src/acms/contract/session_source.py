@@ -1,4 +1,4 @@
-"""Memories: a session as the engine asks it, as the project and as experience.
+"""A session as a context provider: what the engine asks of it, as the project and as experience.
 
 The project (L2) is the session's own log and the profile of its namespace: facts, summaries of compactions, messages.
 Experience (L4) is what was done before: summaries of its past episodes, and of other sessions of the same namespace the

@@ -2,8 +2,8 @@
 
 Everything here is a pure function of the entries up to a version, so time travel, edits, retractions and compaction
 are one mechanism. The *effective sequence* is the messages and summaries in force, each at its place: a message at its
-version, a summary or an edit at the first version it replaces (rule 1.5). A *unit* is what no output may split: one
-message, or a tool call with all its answers (rule 1.18).
+version, a summary or an edit at the first version it replaces (rule 1.5). An *atomic group* is what no output may
+split: one message, or a tool call with all its answers (rule 1.18).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Policy: when a log is compacted, and how much of it stays (seed 001).
+"""Policy: when a log is compacted, and how much of it stays.
 
 A policy is resolved field by field from the service, the namespace and the context, the nearest one that says something
 wins (decision 11). It is looked at with an append and on explicit calls, never on reads.

@@ -1,4 +1,4 @@
-"""Tool calls and their answers: one unit of a prompt, wherever the answers were written.
+"""Tool calls and their answers: one atomic group of a prompt, wherever the answers were written.
 
 Providers want the answers to a call directly behind it, each call answered once. Logs have them late, interleaved,
 twice, or not at all, and a caller may write the answer to a call that the history ends with.

@@ -1,6 +1,6 @@
 """Exposure: under which mode of privacy an item is shown or stored, and what is told of that.
 
-What a mode takes out is decided in `core.sinks`.
+What a mode takes out is decided in `acms.privacy.redact_entry`.
 
 Apart from there because every session asks it, and few need the rules that find what is sensitive.
 """

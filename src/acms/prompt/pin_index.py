@@ -1,6 +1,6 @@
 """Pins: the index that says which keys are always shown, their order, and the block they are shown as.
 
-The index is one JSON object, in the shape of seed 003: `{"version", "pins": {key: {"label"?, "role"?, "priority"?,
+The index is one JSON object: `{"version", "pins": {key: {"label"?, "role"?, "priority"?,
 "tags"?, "updatedAt"}}, "updatedAt"}`, times in milliseconds. Whatever else another program keeps in it stays there.
 """
 

@@ -139,8 +139,8 @@ def create_pin_registry(
 ) -> KVPinRegistry:
     """Return the pins of a namespace, such as "user:123", in a key-value memory.
 
-    They lie under the key `<index_key>:<namespace>`, in the shape of seed 003, which other programs read too. Nothing
-    is read or written before the first call.
+    They lie under the key `<index_key>:<namespace>`, in a shape that other programs read too. Nothing is read
+    or written before the first call.
     """
     return KVPinRegistry(store, namespace=namespace, index_key=index_key, clock=clock)
 

@@ -1,4 +1,4 @@
-"""Epochs: a log as prompts read it that change only when their start moves."""
+"""Cache windows: a log as prompts read it that change only when their start moves."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Standing summaries: for which messages of a prompt a stored text still stands, and what is noted beside it.
+"""Summary coverage: for which messages of a prompt a stored text still stands, and what is noted beside it.
 
 A watermark says what a text was made from. It is believed only where that can be seen again: every message by a chain
 of digests, or, where a log says that nothing in it was rewritten since, the last message by its id. Whatever else
-differs, the text does not match and a new one is written: a summary never stands for what it has not read (DESIGN
-decision 3, rule 1.4).
+differs, the text does not match and a new one is written: a summary never stands for what it has not read.
 """
 
 from __future__ import annotations

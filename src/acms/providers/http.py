@@ -1,7 +1,7 @@
 """Model servers by HTTP: one JSON question, one JSON answer; tried again, bounded in time, size and number.
 
-What leaves this room in an error or a log is a status, the server's own code for it and an exception's name: never the
-key, the text of a request or an answer. Keys are taken out of answers too, for a server may echo them.
+What leaves this module in an error or a log is a status, the server's own code for it and an exception's name: never
+the key, the text of a request or an answer. Keys are taken out of answers too, for a server may echo them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Cards: what the index keeps of an entry, packed, stored beside the log as a derived row.
+"""Index records: what the index keeps of an entry, packed, stored beside the log as a derived row.
 
-A card holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
+A record holds the terms of the content and the few fields that ranking and planning need, so that a log is opened and
 ranked without reading its texts again (rule 2.5). Date and speaker become terms too, but from the fields, not here. A
 fact is also found by its subject and attribute, and the place of its tool group names its address where that holds one
 value at a time. A blocked entry has no terms: it is shown where it stands, and never found by what it says.
@@ -29,7 +29,7 @@ from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 from acms.text.tokenizer import CHANGES_BY, OURS_BY, TOLD_BY, changes, found_by, names, tally, terms, words
 
 SPACE = "cards2"
-"""Derived space of the cards; another recipe is another space."""
+"""Derived space of the records; another recipe is another space."""
 
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
@@ -59,7 +59,7 @@ _TELLING = _EXACT | _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
 
 
 class Label(NamedTuple):
-    """What many cards of a log share."""
+    """What many records of a log share."""
 
     kind: Kind
     role: Role | None
@@ -68,7 +68,7 @@ class Label(NamedTuple):
 
 
 def write(draft: Draft, nonce: str) -> bytes:
-    """Write the card of an entry; `nonce` is the random end of its id."""
+    """Write the index record of an entry; `nonce` is the random end of its id."""
     label = _label(draft.kind, draft.role, draft.actor, draft.markers)
     fact = draft.kind is Kind.FACT
     group = _address(draft) if fact else b"" if draft.group is None else _group(draft)

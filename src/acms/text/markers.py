@@ -1,4 +1,4 @@
-"""Markers: find signals of importance in a text and weigh them (seed 004, "Markers")."""
+"""Markers: find signals of importance in a text and weigh them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from acms.model import MarkerType
 from acms.text.echo import unquoted
 from acms.text.tokenizer import terms, words
 
-#: Words that announce a marker when they start a line and a colon follows (table of seed 004).
+#: Words that announce a marker when they start a line and a colon follows.
 WORDS: Mapping[str, tuple[str, ...]] = {
     MarkerType.DECISION.value: ("Decision", "Decided", "Choosing", "Selected"),
     MarkerType.CONSTRAINT.value: ("Constraint", "Requirement", "Must", "Cannot", "Budget", "Limit"),
@@ -18,7 +18,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     MarkerType.GOAL.value: ("Goal", "Objective", "Task", "Need to"),
 }
 
-#: Default boosts of seed 004; custom markers weigh `CUSTOM_WEIGHT`.
+#: Default boosts; custom markers weigh `CUSTOM_WEIGHT`.
 WEIGHTS: Mapping[str, float] = {"constraint": 0.4, "decision": 0.3, "goal": 0.3, "failure": 0.2}
 CUSTOM_WEIGHT = 0.2
 

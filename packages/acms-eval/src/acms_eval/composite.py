@@ -1,4 +1,4 @@
-"""One figure over several scenarios, each with the weight that seed 004 gives it (E4.4)."""
+"""One figure over several scenarios, each with its weight (E4.4)."""
 
 from __future__ import annotations
 

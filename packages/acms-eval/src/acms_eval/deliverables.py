@@ -1,4 +1,4 @@
-"""The seven figures that seed 004 asks of an evaluation, measured for every system at once and drawn.
+"""The seven figures that an evaluation owes, measured for every system at once and drawn.
 
 Decision persistence, sensitivity to the token budget, the overhead, precision against recall, the spectrum of
 difficulty, temporal degradation, and what markers are worth. The overhead is read off a clock and stands apart.

@@ -1,4 +1,4 @@
-"""A chat model as judge of answers (seed 004, E4.3). Optional: no other figure of an evaluation needs a model.
+"""A chat model as judge of answers (E4.3). Optional: no other figure of an evaluation needs a model.
 
 What a model says is no measurement until it is read with care: a rating counts when the model's whole answer is one
 JSON object whose `rating` is 1, 0.5 or 0. Everything else is counted as unreadable and left out of the mean.

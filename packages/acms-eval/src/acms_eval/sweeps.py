@@ -1,4 +1,4 @@
-"""Sweeps: the same question to a memory while one thing varies (seed 004, E2, E3, E5.3).
+"""Sweeps: the same question to a memory while one thing varies (E2, E3, E5.3).
 
 Every sweep takes systems by name and returns plain rows, one for each system and value, over the probes of several
 conversations that differ in their seed. What is read off a clock stands last in a row; the rest is the same in every

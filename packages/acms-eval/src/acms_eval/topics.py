@@ -46,7 +46,7 @@ class Topic:
     content: str
     fact_type: str
     cardinality: Cardinality = "one"
-    #: With a marker of seed 004 at the start.
+    #: With a marker at the start.
     marked: tuple[str, ...]
     plain: tuple[str, ...]
     #: Empty for what does not change.

@@ -1,4 +1,4 @@
-"""The v0 contract over HTTP: `render_request.v0` in, `render_context_reply.v0` out (seeds 000 and 002).
+"""The v0 contract over HTTP: `render_request.v0` in, `render_context_reply.v0` out.
 
 Names are those of the contract, in snake_case, and the body is bare: what a caller of that contract expects.
 """

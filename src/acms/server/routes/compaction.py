@@ -1,4 +1,4 @@
-"""Compaction over HTTP (seed 001): ask for one, list them, take one back, and the policy that says when."""
+"""Compaction over HTTP: ask for one, list them, take one back, and the policy that says when."""
 
 from __future__ import annotations
 

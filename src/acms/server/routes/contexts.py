@@ -1,4 +1,4 @@
-"""Contexts over HTTP (seed 001): create, look at, list, delete."""
+"""Contexts over HTTP: create, look at, list, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches over HTTP (seed 001): forks, copies, their tree, differences, named versions."""
+"""Branches over HTTP: forks, copies, their tree, differences, named versions."""
 
 from __future__ import annotations
 

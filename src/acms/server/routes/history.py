@@ -1,4 +1,4 @@
-"""A log as it was, over HTTP (seed 001): the window, the state at a version, history, statistics."""
+"""A log as it was, over HTTP: the window, the state at a version, history, statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages over HTTP (seed 001): append a batch, list them."""
+"""Messages over HTTP: append a batch, list them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The appender of an SQLite file: what can be computed before is computed beside the event loop's warm caches.
+"""The appender of an SQLite file: what can be computed before is computed on the event loop, its caches warm.
 
 Behind the head that this handle left an append is a few known rows. Several such appends, each to another log, are
 written together: two statements for all of them, without a savepoint each. Whatever does not fit, or turns out not to

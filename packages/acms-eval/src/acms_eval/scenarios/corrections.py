@@ -32,7 +32,7 @@ def corrections(
     """Return a conversation of twenty early facts, three of them corrected later, with noise and twenty probes.
 
     Half of what is said otherwise is noise: other people's products named beside the words of a topic, before and
-    after its correction; the rest is small talk. Facts are said by the user, `marked` with the markers of seed 004 or
+    after its correction; the rest is small talk. Facts are said by the user, `marked` with the built-in markers or
     in plain conversation; the assistant acknowledges each, with or without its value. Every topic is asked about once,
     at the end, or with `spread` evenly from the last correction on. `turns` counts the messages, at least 100.
     """

@@ -1,4 +1,4 @@
-"""Scenarios of facts that stay as they are: the original five of seed 004, and what makes finding one hard (E1)."""
+"""Scenarios of facts that stay as they are: the original five, and what makes finding one hard (E1)."""
 
 from __future__ import annotations
 
