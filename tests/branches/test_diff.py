@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.branches.diff import Run, Standing, common, deltas, disputed, stretches
+from acms.branches.diff import LogState, Run, common, deltas, disputed, stretches
 from acms.facts.adopt import candidates, clipped, grounded
 from acms.log.hash_chain import entry_id
 from acms.log.in_force import Cover
@@ -47,7 +47,7 @@ class Side:
             else:
                 self.runs.append((one.context, one.version, one.version))
         self.cover = Cover(one for one in self.entries if one.replaces)
-        self.standing = Standing(self.runs, self.cover)
+        self.standing = LogState(self.runs, self.cover)
 
 
 def compared(left: Sequence[Entry], right: Sequence[Entry]) -> dict[Kind, Delta]:

@@ -38,7 +38,7 @@ RETIRED = {
     "unit": "atomic group",
     "workshop": "domain",
 }
-#: Names that mean something else by the word, and stay: alphabets, bank cards, measures, sizes, the seeds' own names.
+#: Names that mean something else by the word (alphabets, bank cards, measures, sizes), and public names.
 OTHERWISE = {
     "beside": """
         cli.prompting._beside privacy.assigned._beside privacy.assigned_apart.beside_mail
@@ -56,6 +56,8 @@ OTHERWISE = {
     """,
     "noise": "acms_eval.scenarios.pressure.noise_injection",
     "reach": "erasure.erase._reach prompt.summaries.reach prompt.summary_coverage.reach",
+    "said": "acms_eval.nouns.Said prompt.steps.said testing.logs.said view.said",
+    "shown": "prompt.replay.shown",
     "stale": "acms_eval.metrics.stale acms_eval.metrics.stale_anywhere",
     "unit": """
         acms_eval.baselines._units contract.caller_cache.units contract.kv_policy._units
@@ -69,45 +71,16 @@ STILL = {
     "certainty": "recall.confidence.certainty",
     "lead": "recall.confidence._lead",
     "offer": "recall.candidates.Offer recall.candidates.offer",
-    "room": "acms_eval.scenarios.facts._room prompt.render._room prompt.resolve.Room recall.corpus.room",
+    "room": "recall.corpus.room",
     "said": """
-        acms_eval.datasets._said acms_eval.nouns.Said cli.facts._said cli.prompting._said
-        cli.render.said contract.session_source._said facts.mentions.Said log.read._said
-        observability.tracing._said privacy.assigned._said_before privacy.redact_entry.Said
-        prompt.builder._said prompt.manifest_writer._said prompt.steps.Said prompt.steps.said
-        providers.codecs.anthropic_turns.Said providers.codecs.anthropic_turns._said
-        providers.codecs.anthropic_turns.said_by recall.corrections.Said recall.corrections._said
-        recall.rank._said recall.rank._said_of recall.rerank._said storage.sqlite.erase._said
-        testing.logs.said view.said write.retirement._said_in
+        facts.mentions.Said recall.corrections.Said recall.corrections._said recall.rank._said
+        recall.rank._said_of recall.rerank._said write.retirement._said_in
     """,
-    "shown": """
-        branches.forks._shown facts.backlog.shown log.in_force.shown_role observability.logging.shown
-        prompt.messages._shown prompt.render._shown prompt.replay._as_shown prompt.replay.shown
-        prompt.summary_coverage._is_shown providers.codecs.anthropic_blocks.shown
-        providers.codecs.anthropic_turns.Shown providers.codecs.framing._shown
-        server.routes.contexts.shown server.routes.entries._shown server.routes.facts.fact_shown
-        server.routes.jobs.compaction_shown server.routes.jobs.job_shown
-        server.routes.messages.entry_shown server.routes.messages.whole_shown server.routes.pins._shown
-        server.routes.prompts._shown server.routes.recall.item_shown server.routes.recall.verdict_shown
-        server.routes.recall.verdicts_shown storage.kv._shown storage.urls.shown
-    """,
+    "shown": "facts.backlog.shown log.in_force.shown_role",
     "stale": "recall.superseded.Stale recall.superseded.stale",
-    "standing": """
-        branches.diff.Standing branches.forks._standing erasure.erase._Standing erasure.erase._standing
-        facts.adopt.standing prompt.resolve._standing prompt.steps.Standing
-        prompt.strategies._standing server.routes.history._standing
-    """,
+    "standing": "facts.adopt.standing",
     "succession": "log.facts.Succession recall.rerank._keep_successions recall.rerank.successions",
-    "told": """
-        acms_eval.cli.told acms_eval.deliverables._told cli.demo._told cli.jobs.told cli.migrating.told
-        cli.prompting._told contract.engine._told contract.recovery.all_told contract.recovery.told
-        prompt.manifest_writer.Told providers.codecs.openai_base._told_apart
-        server.routes.compaction._told server.routes.export._told server.wire.told
-    """,
-    "unit": """
-        log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at
-        recall.planner.cut_unit testing.books.check_units
-    """,
+    "unit": "log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at recall.planner.cut_unit",
 }
 
 

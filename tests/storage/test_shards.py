@@ -295,7 +295,7 @@ def test_no_error_and_no_repr_shows_a_password(
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert urls.shown(url) == shown
+    assert urls.without_password(url) == shown
 
 
 # ── PostgreSQL ──────────────────────────────────────────────────────────────────────────────────────────────────────

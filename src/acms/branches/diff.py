@@ -25,7 +25,7 @@ GAP = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogState:
     """Where one log stands at a version: whose entries it reads, and which of them are out of force."""
 
     #: Ascending, without a gap, from version 1.
@@ -93,7 +93,7 @@ def stretches(spans: Iterable[Span]) -> list[Span]:
 
 
 def deltas(
-    left: Standing, right: Standing, before: Iterable[Entry], after: Iterable[Entry]
+    left: LogState, right: LogState, before: Iterable[Entry], after: Iterable[Entry]
 ) -> dict[Kind, Delta]:
     """Return what differs by kind; `before` and `after` are what may be in force on the left and on the right."""
     one = {entry.id: entry for entry in left.in_force(before)}
@@ -109,7 +109,7 @@ def deltas(
     }
 
 
-def _subject(side: Standing, entry: Entry) -> Hashable:
+def _subject(side: LogState, entry: Entry) -> Hashable:
     """Return what an entry is about, the same on both sides: a place in the log, an address; None: only itself."""
     if entry.kind is Kind.FACT:
         address = address_of(entry)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from acms.branches import diff as differing
-from acms.branches.diff import Standing
+from acms.branches.diff import LogState
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
 from acms.log import policy as policy_levels
@@ -341,8 +341,8 @@ async def diff(left: Side, right: Side) -> Diff:
             options=("open both with the same storage object",),
         )
     storage = left.shared.storage
-    one, one_version, before = await _standing(storage, left)
-    other, other_version, after = await _standing(storage, right)
+    one, one_version, before = await _log_state(storage, left)
+    other, other_version, after = await _log_state(storage, right)
     common = differing.common(before.runs, after.runs)
     spans = differing.disputed(before.cover, after.cover, common)
     inherited: list[Entry] = []
@@ -351,7 +351,7 @@ async def diff(left: Side, right: Side) -> Diff:
     mine = await storage.read(one, at=one_version, after=common, kinds=_COMPARED)
     theirs = await storage.read(other, at=other_version, after=common, kinds=_COMPARED)
     found = {
-        kind: _shown(delta, left.shared.stage, right.shared.stage)
+        kind: _redacted(delta, left.shared.stage, right.shared.stage)
         for kind, delta in differing.deltas(before, after, [*inherited, *mine], [*inherited, *theirs]).items()
     }
     return Diff(
@@ -364,7 +364,7 @@ async def diff(left: Side, right: Side) -> Diff:
     )
 
 
-def _shown(delta: Delta, left: Stage, right: Stage) -> Delta:
+def _redacted(delta: Delta, left: Stage, right: Stage) -> Delta:
     """Return a difference as its entries may leave, each side by its own stage."""
     return Delta(
         added=tuple(right.entries(delta.added)),
@@ -375,11 +375,11 @@ def _shown(delta: Delta, left: Stage, right: Stage) -> Delta:
     )
 
 
-async def _standing(storage: StorageBackend, side: Side) -> tuple[str, int, Standing]:
+async def _log_state(storage: StorageBackend, side: Side) -> tuple[str, int, LogState]:
     context = await _live(storage, await _known(side.shared))
     version, head = await _place(storage, context, side.at)
     runs = segments(context.id, context.lineage, 1, version)
-    return context.id, version, Standing(runs, await read.cover_at(storage, context.id, head, version))
+    return context.id, version, LogState(runs, await read.cover_at(storage, context.id, head, version))
 
 
 async def _known(shared: SharedSession) -> str:

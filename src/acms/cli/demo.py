@@ -76,11 +76,11 @@ async def tell(db: str | None, namespace: str, screen: Screen) -> None:
         session = await stack.enter_async_context(
             ACMS(SESSION, open_storage(url), reflector=OfflineReflector(), config=later, namespace=namespace)
         )
-        told = await _told(session)
+        told = await _run_story(session)
     screen.show(_json(told), lambda: _draw(screen, told, db))
 
 
-async def _told(session: ACMS) -> dict[str, Any]:
+async def _run_story(session: ACMS) -> dict[str, Any]:
     """Use the session, and return what there is to show."""
     with as_file(files("acms") / "data" / "demo.jsonl") as path:
         turns = list(read_chat(path))

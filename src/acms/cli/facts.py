@@ -269,7 +269,7 @@ async def _why(asked: _Asked, name: str) -> None:
             f"{fact.fact_type}, {fact.confidence:.2f} sure, as trusted as what the {fact.trust} said", "dim"
         )
         screen.title("It was said")
-        _said(screen, sources)
+        _write_sources(screen, sources)
         if before:
             screen.title("It replaced")
             screen.table(FACTS, [fact_row(one) for one in before])
@@ -277,7 +277,7 @@ async def _why(asked: _Asked, name: str) -> None:
             screen.title(f"No longer in force since v{gone.version}: {gone.reason}")
             if after is not None:
                 screen.table(FACTS, [fact_row(after)])
-            _said(screen, evidence)
+            _write_sources(screen, evidence)
             screen.line(f"take that back: acms facts undo {asked.session} {gone.version}", "dim")
 
     value = {"session": asked.session, "fact": fact, "sources": sources, "replaced": before}
@@ -312,7 +312,7 @@ async def _evidence(storage: StorageBackend, ids: Sequence[str]) -> list[dict[st
     return found
 
 
-def _said(screen: Screen, found: Sequence[Mapping[str, Any]]) -> None:
+def _write_sources(screen: Screen, found: Sequence[Mapping[str, Any]]) -> None:
     columns = (
         Column("session", "magenta"),
         Column("version", "cyan", right=True),

@@ -38,7 +38,7 @@ from acms.log.in_force import preview
 from acms.log.validation import PAGE
 from acms.model import Job, JobQuery, JobState
 from acms.observability.events import Event, JobFailed, JobFinished
-from acms.observability.logging import log, shown
+from acms.observability.logging import log, safe_error
 from acms.ports import Reflector, StorageBackend
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Everybody:
             except ACMSError as error:
                 if once:
                     raise
-                log(logging.WARNING, "tenant_failed", tenant=name, error=shown(error))
+                log(logging.WARNING, "tenant_failed", tenant=name, error=safe_error(error))
             if once:
                 return
             await self._pause(self._poll_seconds)
@@ -234,10 +234,10 @@ def _signals(one: Worker | Everybody) -> Generator[None]:
     def stop() -> None:
         one.stop(grace=0 if one.stopping else GRACE)
 
-    def told(*_: object) -> None:
+    def stop_on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop)
 
-    before = {name: signal.signal(name, told) for name in (signal.SIGTERM, signal.SIGINT)}
+    before = {name: signal.signal(name, stop_on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

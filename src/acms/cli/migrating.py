@@ -154,14 +154,14 @@ def _progress(missing: int) -> Generator[Any]:
             tell.append(stack.enter_context(render.progress("migrating")))
             tell[0](0, missing)
 
-        def told(one: _Done, step: Migration) -> None:
+        def count_step(one: _Done, step: Migration) -> None:
             one.applied.append(step.version)
             if tell:
                 tell[0](len(one.applied), missing)
 
         timer = asyncio.get_running_loop().call_later(0 if missing > 1 else PATIENCE, begin)
         stack.callback(timer.cancel)
-        yield told
+        yield count_step
 
 
 _COLUMNS = (

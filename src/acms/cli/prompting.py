@@ -189,7 +189,10 @@ def diff(left: File, right: File, as_json: AsJson = False) -> None:
             "different": one.manifest.payload != other.manifest.payload,
             "shared_messages": shared,
             "cache": cached,
-            "rows": [{"sign": sign, "left": _told(one, a), "right": _told(other, b)} for sign, a, b in rows],
+            "rows": [
+                {"sign": sign, "left": _sent_json(one, a), "right": _sent_json(other, b)}
+                for sign, a, b in rows
+            ],
         }
         screen = Screen(as_json)
         summary = f"{_many(shared)} shared, {cached.predicted_tokens} tokens from a cache: {cached.reason}"
@@ -362,7 +365,7 @@ def _rows(kept: Kept) -> list[list[str]]:
             sent.path.rpartition("/")[2]
             + ("" if sent.rendition in ("whole", "pieces") else f" ({sent.rendition})"),
             _place(sent),
-            preview(_said(message), 160),
+            preview(_one_line(message), 160),
         ]
         for number, (sent, message) in enumerate(zip(kept.manifest.messages, kept.messages, strict=True), 1)
     ]
@@ -395,7 +398,7 @@ def _versions(manifest: Manifest) -> str:
     return f", log at {found}" if found else ""
 
 
-def _said(message: PromptMessage) -> str:
+def _one_line(message: PromptMessage) -> str:
     """Return what a message says on one line, calls and results included."""
     said: list[str] = []
     for part in message.parts:
@@ -442,7 +445,7 @@ def _aligned(one: Kept, other: Kept) -> list[Row]:
     return rows
 
 
-def _told(kept: Kept, place: int | None) -> Json:
+def _sent_json(kept: Kept, place: int | None) -> Json:
     if place is None:
         return None
     sent = kept.manifest.messages[place]
@@ -452,7 +455,7 @@ def _told(kept: Kept, place: int | None) -> Json:
         "role": sent.role.value,
         "tokens": sent.tokens,
         "sources": list(sent.sources),
-        "text": _said(kept.messages[place]),
+        "text": _one_line(kept.messages[place]),
     }
 
 
@@ -464,7 +467,7 @@ def _line(kept: Kept, place: int, length: int) -> str:
             (str(place + 1), sent.role.value, f"[{_count(sent.tokens)}]", _place(sent) if sent.first else ""),
         )
     )
-    return f"{head} {preview(_said(kept.messages[place]), length)}"
+    return f"{head} {preview(_one_line(kept.messages[place]), length)}"
 
 
 def _title(kept: Kept) -> str:

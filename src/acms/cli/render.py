@@ -168,7 +168,7 @@ def ranked(items: ContextItems) -> list[tuple[int, ContextItem]]:
     return list(enumerate(sorted(items, key=lambda item: (-item.score, item.version)), 1))
 
 
-def said(item: ContextItem) -> str:
+def one_line(item: ContextItem) -> str:
     """Return what an item says on one line; a call that says nothing else shows its calls."""
     calls = " ".join(f"{part.name}({part.arguments})" for part in item.parts if isinstance(part, ToolCall))
     return preview(item.content or calls, 160) + (" [cut]" if item.truncated else "")
@@ -200,7 +200,7 @@ def ranked_row(rank: int, item: ContextItem) -> list[str]:
         str(item.token_count),
         speaker(item),
     ]
-    return [*row, said(item)]
+    return [*row, one_line(item)]
 
 
 def warn(screen: Screen, warnings: Iterable[str]) -> None:
@@ -219,7 +219,7 @@ WINDOWED = (
 
 def windowed_row(item: ContextItem) -> list[str]:
     """Return an item of a window as a row of the `WINDOWED` table."""
-    return [f"v{item.version}", str(item.token_count), speaker(item), said(item)]
+    return [f"v{item.version}", str(item.token_count), speaker(item), one_line(item)]
 
 
 LEDGER = (

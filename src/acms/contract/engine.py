@@ -45,7 +45,7 @@ from acms.contract.session_source import Memory
 from acms.errors import ConfigurationError
 from acms.log import validation
 from acms.model import Json, Privacy
-from acms.observability.logging import correlation, correlation_id, log, shown
+from acms.observability.logging import correlation, correlation_id, log, safe_error
 from acms.ports import TokenCounter
 from acms.privacy.detect import effective, redact
 from acms.providers.tokens import batches, default_counter
@@ -224,9 +224,9 @@ class ACS:
             capacity=capacity,
         )
         with correlation(now.id) if correlation_id.get() is None else nullcontext():
-            return await self._told(now)
+            return await self._logged_reply(now)
 
-    async def _told(self, now: _Asking) -> RenderReply:
+    async def _logged_reply(self, now: _Asking) -> RenderReply:
         """Answer a request, and log that it came and what became of it."""
         request = now.request
         now.tell(
@@ -240,7 +240,7 @@ class ACS:
         try:
             reply = await self._render(now)
         except Exception as error:
-            now.tell("render.broke", level=logging.ERROR, error=shown(error))
+            now.tell("render.broke", level=logging.ERROR, error=safe_error(error))
             reply = self._failed(now, Code.INTERNAL, "the engine failed", [], 0)
         now.tell(
             "render.replied" if reply.error is None else "render.failed",
@@ -267,7 +267,7 @@ class ACS:
             code = recovery.failure(outcomes, request.risk, obtained=False)
             if code is not None:
                 self._remember(now, everything)
-                return self._failed(now, code, recovery.all_told(outcomes), outcomes, 0)
+                return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, 0)
         warnings = replying.missing(everything)
         if not collected or any(answer.code is not None for answer in everything.values()):
             if not minimal:
@@ -320,7 +320,7 @@ class ACS:
         obtained = bool(admitted.selection.fragments) or too_large
         code = recovery.failure(outcomes, now.request.risk, obtained=obtained)
         if code is not None:
-            return self._failed(now, code, recovery.all_told(outcomes), outcomes, collected)
+            return self._failed(now, code, recovery.describe_outcomes(outcomes), outcomes, collected)
         if admitted.withheld and not obtained:
             message = "what was found would show what must not be shown"
             return self._failed(now, Code.PRIVACY_VIOLATION, message, outcomes, 0)

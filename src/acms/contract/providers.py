@@ -31,7 +31,7 @@ from acms.contract.schema import (
 from acms.contract.wire import ITEMS, one_of
 from acms.errors import ACMSError, ConfigurationError, ProviderError, ValidationError
 from acms.model import Json, Privacy
-from acms.observability.logging import shown
+from acms.observability.logging import safe_error
 from acms.privacy.detect import redact
 from acms.view import View
 
@@ -256,7 +256,7 @@ def _outcome(task: asyncio.Task[Answer], call: Call, late: bool) -> Answer:
     passing = isinstance(error, ConnectionError) or (
         isinstance(error, ACMSError) and error.retryable and not isinstance(error, ProviderError)
     )
-    told = shown(error) if call.provider.own else type(error).__name__
+    told = safe_error(error) if call.provider.own else type(error).__name__
     return Answer(call=call, code=code, passing=passing, error=told)
 
 

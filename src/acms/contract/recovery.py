@@ -117,7 +117,7 @@ _SAID = {
 }
 
 
-def told(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """Say what became of a provider, without a word of what it said."""
     what = _SAID.get(outcome.code or Code.PROVIDER_ERROR, "failed")
     limit = ""
@@ -126,9 +126,9 @@ def told(outcome: Outcome) -> str:
     return f"{outcome.layer} provider {outcome.name!r} {what}{limit}"
 
 
-def all_told(outcomes: Sequence[Outcome]) -> str:
+def describe_outcomes(outcomes: Sequence[Outcome]) -> str:
     """Say what became of all that failed."""
-    return "; ".join(told(one) for one in outcomes if one.code is not None)
+    return "; ".join(describe_outcome(one) for one in outcomes if one.code is not None)
 
 
 #: What may be offered for each code, most useful first.

@@ -84,7 +84,7 @@ def missing(answers: Mapping[int, Answer]) -> tuple[Notice, ...]:
     for _, answer in sorted(answers.items()):
         name = f"{answer.call.provider.layer} provider {answer.call.provider.name!r}"
         if answer.code is not None:
-            warn(Code.PARTIAL_DATA, recovery.told(outcome(answer)))
+            warn(Code.PARTIAL_DATA, recovery.describe_outcome(outcome(answer)))
         elif answer.dropped:
             warn(Code.PARTIAL_DATA, f"{answer.dropped} candidates of {name} were not usable")
         if answer.partial or Code.PARTIAL_DATA in answer.warnings:

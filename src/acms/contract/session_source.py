@@ -186,14 +186,14 @@ class Memory:
                 about=about,
                 relevance=relevance,
             )
-        return self._said(row, item.content, speak(item.speaker, ""), relevance, source)
+        return self._entry_candidate(row, item.content, speak(item.speaker, ""), relevance, source)
 
     def _message(self, row: Entry) -> Candidate:
-        return self._said(
+        return self._entry_candidate(
             row, row.content, "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, ""), None
         )
 
-    def _said(
+    def _entry_candidate(
         self, row: Entry, content: str, lead: str, relevance: float | None, source: Layer = Layer.L2
     ) -> Candidate:
         summary = row.kind is Kind.SUMMARY

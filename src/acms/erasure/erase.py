@@ -419,7 +419,7 @@ async def expire(
     after = lease.job.payload.get("after", 0)
     found = await storage.read(context.id, kinds=(Kind.SUMMARY,), after=after, deleted=True)
     summary = next((one for one in found if one.data.get("job") == writer), None)
-    if summary is None or summary.version not in (await _standing(storage, context)).summaries:
+    if summary is None or summary.version not in (await _read_in_force(storage, context)).summaries:
         return Done()  # what it stood for is in force again, or another summary stands for it
     tree = await _contexts(storage, ContextQuery(root=context.root, deleted=True, limit=PAGE))
     readers = [one for one in tree if one.id == context.id or one.deleted_at is None]
@@ -437,7 +437,7 @@ async def _expire(
     now: datetime,
     seconds: float,
 ) -> Done | Retry:
-    standing = {one.id: await _standing(storage, one) for one in readers}
+    standing = {one.id: await _read_in_force(storage, one) for one in readers}
     old: list[int] = []
     later: list[float] = []
     blocked = False
@@ -476,7 +476,7 @@ async def _expire(
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _InForce:
     """What is out of force in a context, and which summaries are in force."""
 
     cover: Cover
@@ -487,10 +487,10 @@ class _Standing:
         return self.cover.by(version) in self.summaries
 
 
-async def _standing(storage: StorageBackend, context: Context) -> _Standing:
+async def _read_in_force(storage: StorageBackend, context: Context) -> _InForce:
     cover = Cover(await storage.read(context.id, replacing=True, deleted=True))
     live = (one for one in cover.shown if one.kind is Kind.SUMMARY and one.state is State.LIVE)
-    return _Standing(cover, frozenset(one.version for one in live))
+    return _InForce(cover, frozenset(one.version for one in live))
 
 
 async def collect(

@@ -12,7 +12,7 @@ from acms.config import RetryConfig, WorkerConfig
 from acms.jobs.worker import GRACE, Handler, Worker
 from acms.model import Job
 from acms.observability.events import Event
-from acms.observability.logging import log, shown
+from acms.observability.logging import log, safe_error
 from acms.ports import StorageBackend
 from acms.storage import handles
 
@@ -144,4 +144,4 @@ def _rouse(found: weakref.ref[Background]) -> None:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log(logging.ERROR, "background_failed", error=shown(error))
+        log(logging.ERROR, "background_failed", error=safe_error(error))

@@ -20,7 +20,7 @@ from acms.errors import ACMSError, GoneError, LeaseLostError, SessionNotFoundErr
 from acms.log import validation
 from acms.model import UNFINISHED, Done, Failed, Job, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
-from acms.observability.logging import log, shown, tell
+from acms.observability.logging import log, safe_error, tell
 from acms.ports import HasHints, StorageBackend
 
 __all__ = ["Handler", "Outcome", "Worker"]
@@ -173,7 +173,7 @@ class Worker:
             self._suspect = None
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log(logging.ERROR, "settle_failed", error=shown(error))
+            log(logging.ERROR, "settle_failed", error=safe_error(error))
             self._later.append(self._clock() + self._lease)  # due again when the lease ends
 
     def _put_off(self) -> float | None:
@@ -259,11 +259,13 @@ class Worker:
         except LeaseLostError:  # another attempt has the job
             return None
         except (SessionNotFoundError, GoneError) as error:
-            return Failed(error=shown(error), cancelled=True)
+            return Failed(error=safe_error(error), cancelled=True)
         except ACMSError as error:
-            return self._again(lease, shown(error)) if error.retryable else Failed(error=shown(error))
+            return (
+                self._again(lease, safe_error(error)) if error.retryable else Failed(error=safe_error(error))
+            )
         except Exception as error:
-            return self._again(lease, shown(error))
+            return self._again(lease, safe_error(error))
 
     def _again(self, lease: Lease, error: str) -> Retry | Failed:
         if lease.attempt >= self._config.max_attempts:

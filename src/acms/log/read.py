@@ -80,7 +80,7 @@ async def active(
         sequence = effective(await read_stretches(storage, context, cover, version), cover)
         messages = sum(1 for entry in sequence if entry.kind is Kind.MESSAGE)
         return messages, sum(entry.tokens for entry in sequence)
-    messages, tokens = await _said(storage, context, version)
+    messages, tokens = await _message_counts(storage, context, version)
     for first, last in cover.spans():
         if last - first < LONG_RUN:
             for entry in await storage.read(context, at=last, after=first - 1, kinds=(Kind.MESSAGE,)):
@@ -88,13 +88,13 @@ async def active(
                 tokens -= entry.tokens
             continue
         for end, sign in ((last, -1), (first - 1, 1)):  # what lies between need not be read
-            more_messages, more_tokens = await _said(storage, context, end)
+            more_messages, more_tokens = await _message_counts(storage, context, end)
             messages += sign * more_messages
             tokens += sign * more_tokens
     return messages, tokens + sum(entry.tokens for entry in cover.shown if entry.kind is Kind.SUMMARY)
 
 
-async def _said(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
+async def _message_counts(storage: StorageBackend, context: str, version: int) -> tuple[int, int]:
     """Return how many messages were said up to a version, and their tokens."""
     newest = await storage.read(context, at=version, kinds=(Kind.MESSAGE,), newest=1) if version else []
     return (newest[-1].position or 0, newest[-1].total) if newest else (0, 0)

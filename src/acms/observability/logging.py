@@ -49,10 +49,10 @@ def tell(listener: Callable[[Any], object] | None, event: object) -> None:
     try:
         listener(event)
     except Exception as error:
-        log(logging.WARNING, "on_event_failed", told=type(event).__name__, error=shown(error))
+        log(logging.WARNING, "on_event_failed", told=type(event).__name__, error=safe_error(error))
 
 
-def shown(error: BaseException) -> str:
+def safe_error(error: BaseException) -> str:
     """Return what may be kept of an error: messages of ours; of others the class and the place, never their text.
 
     An error of a model's client may quote the conversation, and what is erased must not live on in a job or a log.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from acms.errors import ACMSError
 from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolResult
 from acms.observability.events import PromptRendered, ScopeShrunk
-from acms.observability.logging import shown
+from acms.observability.logging import safe_error
 from acms.prompt_types import PromptMessage
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class RenderSpan:
             self._span.set_attribute(
                 "gen_ai.input.messages",
                 json.dumps(
-                    [_said(one) for one in messages],
+                    [_message_json(one) for one in messages],
                     ensure_ascii=False,
                     sort_keys=True,
                     separators=(",", ":"),
@@ -120,7 +120,7 @@ def _mark(span: Span, error: BaseException) -> None:
     code = error.code if isinstance(error, ACMSError) else type(error).__qualname__
     span.set_attribute("error.type", code)
     api = _api()
-    span.set_status(api.Status(api.StatusCode.ERROR, shown(error)))
+    span.set_status(api.Status(api.StatusCode.ERROR, safe_error(error)))
 
 
 @contextmanager
@@ -150,12 +150,13 @@ def render_span(*, codec: str, model: str, budget: int | None = None) -> Generat
         except BaseException as error:
             _mark(span, error)
             span.add_event(
-                "exception", {"exception.type": type(error).__qualname__, "exception.message": shown(error)}
+                "exception",
+                {"exception.type": type(error).__qualname__, "exception.message": safe_error(error)},
             )
             raise
 
 
-def _said(message: PromptMessage) -> dict[str, Json]:
+def _message_json(message: PromptMessage) -> dict[str, Json]:
     """Write a message in the form of the conventions' JSON schema of input messages."""
     written: dict[str, Json] = {"role": message.role.value, "parts": [_part(part) for part in message.parts]}
     if message.name is not None:

@@ -199,7 +199,7 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                 if text.startswith("(", at):
                     hit = argument(text, start, at, kind)
                 elif kind == "password":
-                    hit = (_said_before(text, name) if said else None) or (
+                    hit = (_value_before(text, name) if said else None) or (
                         _near(text, at) if digit - at < _NEAR else None
                     )
                 else:
@@ -228,7 +228,7 @@ def assigned(text: str, stems: tuple[str, ...]) -> list[Found]:
                 if not hit and name[0].startswith("cred"):
                     hit = _pair(text, name)
                 elif not hit and kind == "password":
-                    hit = _said_before(text, name) if said else None
+                    hit = _value_before(text, name) if said else None
                     if not hit and digit - end < _NEAR:
                         hit = _near(text, end)
                     if not hit and digit - end < _SENTENCE:
@@ -512,7 +512,7 @@ _POOR = (
 _LINKS = (" as ", " is ", " ist ", " als ", " comme ", " como ")
 
 
-def _said_before(text: str, name: re.Match[str]) -> Found | None:
+def _value_before(text: str, name: re.Match[str]) -> Found | None:
     """Return a value that is called a password after it was said: "use … as the password"."""
     start = max(0, name.start() - 110)
     if text[name.start() - 1 : name.start()] != " ":

@@ -55,7 +55,7 @@ _NOTHING: frozenset[str] = frozenset()
 Count = Callable[[str], int]
 
 
-class Said(NamedTuple):
+class RedactedMessage(NamedTuple):
     """What a message says once it was redacted."""
 
     content: str
@@ -151,7 +151,7 @@ def _moves(entry: Entry, content: str, mode: Privacy) -> tuple[tuple[int, int, i
     return ((start, len(before) - end, len(content) - end - start),)
 
 
-def _tokens(said: Said, count: Count) -> int:
+def _tokens(said: RedactedMessage, count: Count) -> int:
     return count(said.content) + sum([part.tokens for part in said.parts if isinstance(part, Media)])
 
 
@@ -208,11 +208,11 @@ def embedded(draft: Draft, mode: Privacy) -> Draft | None:
 # ── texts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> Said:
+def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> RedactedMessage:
     """Return what a message says without what is sensitive; with parts the content is made from them."""
     if not parts:
         clean = redact(content, mode)
-        return Said(clean.text, (), _kinds(clean))
+        return RedactedMessage(clean.text, (), _kinds(clean))
     kinds: Counter[str] = Counter()
     kept: list[Part] = []
     for part in parts:
@@ -221,8 +221,8 @@ def redacted(content: str, parts: Sequence[Part], mode: Privacy) -> Said:
         if made is not None:
             kept.append(made)
     if not kinds:
-        return Said(content, tuple(parts), kinds)
-    return Said(canonical_text(kept), tuple(kept), kinds)
+        return RedactedMessage(content, tuple(parts), kinds)
+    return RedactedMessage(canonical_text(kept), tuple(kept), kinds)
 
 
 def _part(part: Part, mode: Privacy) -> tuple[Part | None, Counter[str]]:

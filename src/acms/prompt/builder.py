@@ -39,7 +39,16 @@ from acms.prompt import steps as contents
 from acms.prompt.content import PARTS, Content, Recipe, steps_of, twins
 from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered, Report, Request
-from acms.prompt.steps import Hint, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.steps import (
+    Hint,
+    Plugged,
+    Readable,
+    Recalling,
+    Shrinking,
+    Step,
+    SummarisedContent,
+    WrittenMessage,
+)
 from acms.prompt.summaries import Summaries
 from acms.prompt_types import PromptMessage, Tool
 
@@ -108,21 +117,21 @@ class Prompt(Recipe):
         name: str | None = None,
     ) -> Self:
         """Add a message of the assistant; `tool_calls` as `ACMS.ingest` takes them."""
-        text, parts = _said(content)
+        text, parts = _text_and_parts(content)
         made = contents.message(
             Role.ASSISTANT, text, parts=parts, tool_calls=tool_calls, reasoning=reasoning, name=name
         )
-        return self._with(Said(made))
+        return self._with(WrittenMessage(made))
 
     def tool(self, call_id: str, output: str, is_error: bool = False) -> Self:
         """Add the answer to a tool call; it is shown together with the call, wherever that stands."""
         result = ToolResult(call_id, output, bool(is_error))
-        return self._with(Said(contents.message(Role.TOOL, parts=[result])))
+        return self._with(WrittenMessage(contents.message(Role.TOOL, parts=[result])))
 
     def message(self, role: str | Role, content: str | Sequence[Part], *, name: str | None = None) -> Self:
         """Add a message of any role."""
-        text, parts = _said(content)
-        return self._with(Said(contents.message(role, text, parts=parts, name=name)))
+        text, parts = _text_and_parts(content)
+        return self._with(WrittenMessage(contents.message(role, text, parts=parts, name=name)))
 
     # ── what shrinks ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +193,7 @@ class Prompt(Recipe):
         fails. Without a summarizer the extractive one writes. With `pin` it is pinned too.
         """
         made, steps = self._read(content, "content")
-        step = Standing(
+        step = SummarisedContent(
             steps,
             validation.key(id, "id"),
             Summaries(store, summarizer=summarizer, pin=pin, metadata=metadata),
@@ -460,7 +469,7 @@ class Prompt(Recipe):
         return made, tuple(steps)
 
 
-def _said(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
+def _text_and_parts(content: str | Sequence[Part]) -> tuple[str, list[Part] | None]:
     """Return the text and the parts of a message's content."""
     if isinstance(content, str):
         return content, None

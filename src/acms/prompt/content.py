@@ -10,7 +10,7 @@ from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolRe
 from acms.plan.nodes import Atom, Composed, Node, Scope
 from acms.ports import Codec
 from acms.prompt import steps as contents
-from acms.prompt.steps import Fixed, Hint, Log, Readable, Said, Step
+from acms.prompt.steps import Fixed, Hint, Log, Readable, Step, WrittenMessage
 from acms.prompt_types import PromptMessage, Tool
 
 Content: TypeAlias = Union[
@@ -52,15 +52,15 @@ def _read(content: object, field: str, bound: list[Recipe], depth: int = 0) -> l
     if content is None:
         return []
     if isinstance(content, str):
-        return [Said(contents.message(Role.USER, content))]
+        return [WrittenMessage(contents.message(Role.USER, content))]
     if isinstance(content, PromptMessage):
-        return [Said(contents.checked(content, field))]
+        return [WrittenMessage(contents.checked(content, field))]
     if isinstance(content, Scope | Atom | Composed):
         return [Fixed(content)]
     if isinstance(content, PARTS):
         return _read([content], field, bound)
     if isinstance(content, Mapping):
-        return [Said(contents.read(content, field))]
+        return [WrittenMessage(contents.read(content, field))]
     if isinstance(content, Readable):
         return [Log(content)]
     if isinstance(content, Recipe):
@@ -89,7 +89,7 @@ def _steps_of(recipe: Recipe, field: str) -> list[Step]:
 def _read_each(items: Sequence[Any], field: str, bound: list[Recipe], depth: int) -> list[Step]:
     """Return one message for a sequence of parts, and the steps of each content of any other."""
     if items and all(isinstance(item, PARTS) for item in items):
-        return [Said(contents.message(_role_of(items), parts=list(items)))]
+        return [WrittenMessage(contents.message(_role_of(items), parts=list(items)))]
     if depth >= contents.DEPTH:
         raise _too_deep(field)
     return [

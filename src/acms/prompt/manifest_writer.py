@@ -53,7 +53,7 @@ _NAMES = frozenset(("call_id", "name", "mime", "sha256", "vendor"))
 """Fields of parts that are names and no text."""
 
 
-class Told(Protocol):
+class Quotable(Protocol):
     """What a manifest quotes: an `Entry`, or a `ContextItem` that was not cut.
 
     Its `redaction` is noted where it has one.
@@ -83,7 +83,7 @@ def written(
     limit: int | None = None,
     tools: Sequence[Tool] = (),
     marks: Sequence[CacheMark] = (),
-    told: Mapping[str, Told] | None = None,
+    told: Mapping[str, Quotable] | None = None,
     reads: Sequence[Read] = (),
     left: Sequence[Left] = (),
     steps: Sequence[Step] = (),
@@ -158,7 +158,7 @@ def _scored(verdict: Verdict) -> Scored:
     )
 
 
-def _sent(one: Placed, told: Mapping[str, Told]) -> Sent:
+def _sent(one: Placed, told: Mapping[str, Quotable]) -> Sent:
     message = one.message
     sources = _once(message.sources, one.pieces)
     known = [source for source in sources if source in told]
@@ -186,7 +186,7 @@ def _once(sources: Sequence[str], pieces: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def _part(
-    part: Part, known: Sequence[str], pieces: Sequence[Piece], told: Mapping[str, Told]
+    part: Part, known: Sequence[str], pieces: Sequence[Piece], told: Mapping[str, Quotable]
 ) -> Whole | Written:
     for source in known:
         parts = told[source].parts
@@ -209,7 +209,7 @@ def _part(
 
 
 def _composed(
-    text: str, pieces: Sequence[Piece], known: Sequence[str], told: Mapping[str, Told]
+    text: str, pieces: Sequence[Piece], known: Sequence[str], told: Mapping[str, Quotable]
 ) -> tuple[Segment, ...]:
     """Quote a text that was written from pieces: each piece from its own entries, a cut one from what is in between."""
     out = _Segments()
@@ -269,7 +269,7 @@ class _Place(NamedTuple):
     text: str
 
 
-def _texts(entry: str, told: Told) -> list[_Place]:
+def _texts(entry: str, told: Quotable) -> list[_Place]:
     found = [_Place(entry, "", told.content)] if told.content else []
     if told.parts:
         for index, fields in enumerate(parts_to_json(told.parts)):
@@ -279,7 +279,7 @@ def _texts(entry: str, told: Told) -> list[_Place]:
     return found
 
 
-def _quoted(text: str, sources: Sequence[str], told: Mapping[str, Told]) -> tuple[Segment, ...]:
+def _quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
     """Return a text as stretches of some entries, which it shows in order; what is none of theirs as it is."""
     if not text:
         return ()
@@ -395,7 +395,7 @@ def _shared(left: str, at: int, right: str, start: int) -> int:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def messages(manifest: Manifest, told: Mapping[str, Told]) -> tuple[PromptMessage, ...]:
+def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMessage, ...]:
     """Return the messages that were given to the codec; `told` has every entry that the manifest quotes.
 
     `ValidationError` when one does not read as it did.
@@ -421,16 +421,16 @@ def messages(manifest: Manifest, told: Mapping[str, Told]) -> tuple[PromptMessag
     return tuple(found)
 
 
-def _revived(part: Whole | Written, told: Mapping[str, Told]) -> Part:
+def _revived(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
     if isinstance(part, Whole):
         return told[part.entry].parts[part.part]
     fields: dict[str, Any] = {"type": part.kind}
     for name, value in part.fields:
-        fields[name] = _said(value, told) if isinstance(value, tuple) else value
+        fields[name] = _joined_text(value, told) if isinstance(value, tuple) else value
     return parts_from_json([fields])[0]
 
 
-def _said(segments: tuple[Segment, ...], told: Mapping[str, Told]) -> str:
+def _joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
     said: list[str] = []
     for segment in segments:
         if isinstance(segment, str):

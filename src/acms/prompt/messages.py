@@ -198,7 +198,7 @@ def _choose_past(
     left = room - sum(one.tokens for one in newest)
     if material.gathered.whole and left >= 0:  # the history fits: it is not cut for what else is known
         reserved = min(reserved, left)
-    narrow = _shown(suffix(newest, room - reserved))
+    narrow = _entry_ids(suffix(newest, room - reserved))
     answers = [one for one in offered.past if narrow.isdisjoint(entry.id for entry in one.unit.entries)]
     overhead = chat_messages.tokens([chat_messages.recalled("")], counter) - chat_messages.PRIMER
     found, chosen = yield from fit(
@@ -210,7 +210,7 @@ def _choose_past(
         offered.trims,
     )
     window = suffix(newest, room - (overhead + sum(item.token_count for item in found) if found else 0))
-    shown = _shown(window)
+    shown = _entry_ids(window)
     return _Chosen(
         window,
         [item for item in found if item.id not in shown],
@@ -258,7 +258,7 @@ def _says(one: Candidate, query: str) -> bool:
     return isinstance(last, Entry) and last.content.strip() == query.strip()
 
 
-def _shown(choices: Sequence[Choice]) -> set[str]:
+def _entry_ids(choices: Sequence[Choice]) -> set[str]:
     """Return the ids that some choices show."""
     return {id for choice in choices if choice.included for id in _entries(choice)}
 

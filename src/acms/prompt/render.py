@@ -237,7 +237,7 @@ class _Render:
         """Read, decide, write and report."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
         with span.stage("gather"):
-            resolved = await Resolver(request, self._room, read).resolve(steps)
+            resolved = await Resolver(request, self._message_budget, read).resolve(steps)
         tree = paired(resolved.tree)
         if resolved.recalls:
             with span.stage("recall"):
@@ -248,7 +248,7 @@ class _Render:
         return self._made(resolved, found, after, span)
 
     @property
-    def _room(self) -> int | None:
+    def _message_budget(self) -> int | None:
         """Raw tokens that all messages may have."""
         return None if self._limit is None else max(0, self._limit - self._codec.base(self._tools))
 
@@ -276,12 +276,12 @@ class _Render:
         recalls = resolved.recalls
         without = replaced(tree, {path: Scope(id=path.rpartition("/")[2]) for path in recalls})
         fitted = await self._fit(without, resolved, self._limit)
-        seen = _shown(fitted.placed)
+        seen = _entry_ids(fitted.placed)
         left: int | None = None
         if all(resolved.shows(step.session, seen) for step in recalls.values()):
             left = None if self._limit is None else self._limit - fitted.tokens
         else:
-            seen = _shown((await self._fit(tree, resolved, self._limit)).placed)
+            seen = _entry_ids((await self._fit(tree, resolved, self._limit)).placed)
         made: dict[str, Scope] = {}
         for path, step in recalls.items():
             name = path.rpartition("/")[2]
@@ -372,7 +372,7 @@ class _Render:
         recalls = [items.ledger for items in self._found.values()]
         for log in resolved.logs:
             self._told.update({entry.id: entry for unit in log.gathered.units for entry in unit.entries})
-        shown = _shown(found.placed)
+        shown = _entry_ids(found.placed)
         told = {id: one for id, one in self._told.items() if id in shown}
         reads = _reads(resolved, self._found.values())
         warnings = [*_cuts(found.placed), *_unmarked(resolved, found.marks), *self._warnings]
@@ -452,7 +452,7 @@ class _Fit(NamedTuple):
     limit: int | None
 
 
-def _shown(placed: Iterable[Placed]) -> set[str]:
+def _entry_ids(placed: Iterable[Placed]) -> set[str]:
     """Return the ids of the entries that some messages show."""
     found = {source for one in placed for source in one.message.sources}
     found.update(source for one in placed for piece in one.pieces for source in piece.sources)
@@ -464,7 +464,7 @@ def _once(tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling
 
     What was recalled may take less room than it was given, and then the history shows more than was foreseen.
     """
-    history = _shown(one for one in placed if one.path not in recalls)
+    history = _entry_ids(one for one in placed if one.path not in recalls)
     made: dict[str, Scope] = {}
     for one in placed:
         if one.path in recalls and any(not history.isdisjoint(piece.sources) for piece in one.pieces):

@@ -48,10 +48,10 @@ async def shown(manifest: Manifest, storage: StorageBackend) -> tuple[PromptMess
     """Return the messages of a prompt as they were given to its codec; the same errors as `replay`."""
     found = await _entries(storage, manifest.entries)
     modes = {one.entry: one.mode for one in manifest.redactions}
-    return messages(manifest, {id: _as_shown(entry, modes.get(id)) for id, entry in found.items()})
+    return messages(manifest, {id: _redacted_as_before(entry, modes.get(id)) for id, entry in found.items()})
 
 
-def _as_shown(entry: Entry, mode: Privacy | None) -> Entry:
+def _redacted_as_before(entry: Entry, mode: Privacy | None) -> Entry:
     """Return an entry as the stage of privacy let it leave; how many tokens that takes nobody asks."""
     if mode is None:
         return entry

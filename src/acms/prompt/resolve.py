@@ -17,7 +17,18 @@ from acms.plan.prefix_cache import recall_tokens
 from acms.plan.tool_groups import joined
 from acms.ports import Codec
 from acms.prompt import steps as content
-from acms.prompt.steps import Fixed, Hint, Log, Plugged, Readable, Recalling, Said, Shrinking, Standing, Step
+from acms.prompt.steps import (
+    Fixed,
+    Hint,
+    Log,
+    Plugged,
+    Readable,
+    Recalling,
+    Shrinking,
+    Step,
+    SummarisedContent,
+    WrittenMessage,
+)
 from acms.recall.pipeline import Gathered
 
 if TYPE_CHECKING:
@@ -85,7 +96,7 @@ class Resolved:
         )
 
 
-class Room(NamedTuple):
+class ContentBudget(NamedTuple):
     """What a content may take up."""
 
     #: Raw tokens; None without a limit.
@@ -111,7 +122,7 @@ class Resolver:
         """Return the tree of a prompt: a scope for each step."""
         found = self._found
         names = content.named(steps)
-        made = await self._each(steps, names, found.tree.id, Room(self._limit))
+        made = await self._each(steps, names, found.tree.id, ContentBudget(self._limit))
         children: list[Node] = []
         for step, name, nodes in zip(steps, names, made, strict=True):
             if isinstance(step, Hint):
@@ -123,22 +134,22 @@ class Resolver:
         found.tree = replace(found.tree, children=_distinct(children))
         return found
 
-    async def _nodes(self, steps: Sequence[Step], path: str, room: Room) -> tuple[Node, ...]:
+    async def _nodes(self, steps: Sequence[Step], path: str, room: ContentBudget) -> tuple[Node, ...]:
         """Return the nodes of some steps, in order."""
         made = await self._each(steps, content.named(steps), path, room)
         return _distinct([node for nodes in made for node in nodes])
 
     async def _each(
-        self, steps: Sequence[Step], names: Sequence[str], path: str, room: Room
+        self, steps: Sequence[Step], names: Sequence[str], path: str, room: ContentBudget
     ) -> Sequence[tuple[Node, ...]]:
         """Return the nodes of each step; what has to be waited for is waited for at the same time."""
         return await asyncio.gather(
             *(self._node(step, name, f"{path}/{name}", room) for step, name in zip(steps, names, strict=True))
         )
 
-    async def _node(self, step: Step, name: str, path: str, room: Room) -> tuple[Node, ...]:
+    async def _node(self, step: Step, name: str, path: str, room: ContentBudget) -> tuple[Node, ...]:
         match step:
-            case Said(message):
+            case WrittenMessage(message):
                 return (Atom((message,)),)
             case Fixed(node):
                 return (node,)
@@ -153,12 +164,12 @@ class Resolver:
                     step = step._replace(tokens=recall_tokens(self._request.budget))
                 self._found.recalls[path] = step
                 return (remembering(step, name, sum(allowed(step, self._request.codec))),)
-            case Standing():
-                return (await self._standing(step, name, path, room.tokens),)
+            case SummarisedContent():
+                return (await self._summarised_content(step, name, path, room.tokens),)
             case Hint():
                 return ()
 
-    async def _plugged(self, step: Plugged, name: str, path: str, room: Room) -> Scope:
+    async def _plugged(self, step: Plugged, name: str, path: str, room: ContentBudget) -> Scope:
         if path.count("/") > content.DEPTH:
             raise ValidationError(f"plugins ask for plugins more than {content.DEPTH} deep", field="plugin")
         asked = step.plugin.render(self._request)
@@ -169,7 +180,7 @@ class Resolver:
             return made[0].node
         return Scope(id=name, children=await self._nodes(made, path, room))
 
-    async def _shrinking(self, step: Shrinking, name: str, path: str, room: Room) -> Scope:
+    async def _shrinking(self, step: Shrinking, name: str, path: str, room: ContentBudget) -> Scope:
         ceiling = step.ceiling
         if step.share is not None and self._limit is not None:
             part = int(step.share * self._limit)
@@ -181,7 +192,7 @@ class Resolver:
         shrinks = room.shrinks or step.strategy is not None
         strategy = step.strategy
         slack = strategy.slack if isinstance(strategy, Window) else room.slack
-        nodes = await self._nodes(step.steps, path, Room(least, shrinks, count, slack))
+        nodes = await self._nodes(step.steps, path, ContentBudget(least, shrinks, count, slack))
         if isinstance(strategy, Window):
             sessions = [one.session for one in step.steps if isinstance(one, Log)]
             lengths = [log.gathered.length for log in self._found.logs if log.view in sessions]
@@ -201,7 +212,9 @@ class Resolver:
             floor=step.floor if ceiling is None else min(step.floor, ceiling),
         )
 
-    async def _standing(self, step: Standing, name: str, path: str, room: int | None) -> Scope:
+    async def _summarised_content(
+        self, step: SummarisedContent, name: str, path: str, room: int | None
+    ) -> Scope:
         """Return a content with the summary that is stored for it; of a log no more is read than that goes on from."""
         if step.id in self._found.standing:
             raise ValidationError(f"two summaries of one prompt are named {step.id!r}", field="id")
@@ -216,7 +229,9 @@ class Resolver:
             first = next((atom.first for atom in loaded.atoms if atom.first), gathered.version + 1)
             await self._note(gathered, only.session, gathered.whole, first=first, summary=stands)
         else:
-            loaded = await run.load(joined(content.flat(await self._nodes(step.steps, path, Room()))))
+            loaded = await run.load(
+                joined(content.flat(await self._nodes(step.steps, path, ContentBudget())))
+            )
             assert loaded is not None  # the content is whole
         return Scope(
             id=name,
@@ -225,7 +240,7 @@ class Resolver:
             strategy=loaded.strategy,
         )
 
-    async def _log(self, step: Log, place: Room) -> list[Atom]:
+    async def _log(self, step: Log, place: ContentBudget) -> list[Atom]:
         """Read of a log what could be shown, and all of what must be."""
         room = place.tokens if place.shrinks else None
         view: Readable = step.session

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 # ── the steps of a builder ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Said(NamedTuple):
+class WrittenMessage(NamedTuple):
     """A message the caller wrote."""
 
     message: PromptMessage
@@ -120,7 +120,7 @@ class Shrinking(NamedTuple):
     share: float | None = None
 
 
-class Standing(NamedTuple):
+class SummarisedContent(NamedTuple):
     """A content whose oldest part a stored summary may stand for."""
 
     steps: tuple[Step, ...]
@@ -159,7 +159,7 @@ class Hint(NamedTuple):
     ttl: int | None
 
 
-Step: TypeAlias = Said | Log | Fixed | Shrinking | Standing | Recalling | Plugged | Hint
+Step: TypeAlias = WrittenMessage | Log | Fixed | Shrinking | SummarisedContent | Recalling | Plugged | Hint
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -355,7 +355,7 @@ def moves(step: Step) -> bool:
     """Return whether something in a step changes from turn to turn: what is recalled."""
     if isinstance(step, Recalling):
         return True
-    if isinstance(step, Shrinking | Standing):
+    if isinstance(step, Shrinking | SummarisedContent):
         return any(map(moves, step.steps))
     return isinstance(step, Fixed) and _moves(step.node)
 
@@ -372,7 +372,7 @@ def depth(steps: Sequence[Step]) -> int:
 
 def _below(one: Step | Node) -> Sequence[Step | Node]:
     match one:
-        case Shrinking() | Standing():
+        case Shrinking() | SummarisedContent():
             return one.steps
         case Fixed(node):
             return (node,)
@@ -404,7 +404,7 @@ def named(steps: Sequence[Step]) -> list[str]:
 
 def _name(step: Step) -> str:
     match step:
-        case Said(message):
+        case WrittenMessage(message):
             return message.role.value
         case Log():
             return "session"
@@ -412,7 +412,7 @@ def _name(step: Step) -> str:
             return node.id if isinstance(node, Scope) else "raw"
         case Shrinking(name) | Plugged(name=name):
             return name
-        case Standing():
+        case SummarisedContent():
             return "summary"
         case Recalling():
             return "recall"

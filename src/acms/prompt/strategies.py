@@ -157,7 +157,7 @@ def summarise(
         section.text = ""
     if _stand(section, units, target, codec, strategy):
         return
-    frame = codec.cost(_standing(strategy, ""))
+    frame = codec.cost(_summary_message(strategy, ""))
     passed = [0, *accumulate([leaf.full for leaf in units])]
     least = passed[-1] + frame + strategy.tokens - (target - target // 2)
     wanted = min(most, bisect_left(passed, least, lo=1)) if most else 0
@@ -189,7 +189,7 @@ def _shrink_summarised(
     if summary is not None and section.used > target:
         room = summary.tokens - min(section.used - target, section.spare())
         _, message, cost = cut_text(
-            section.text, lambda text: _standing(strategy, text), room, codec, Keep.START
+            section.text, lambda text: _summary_message(strategy, text), room, codec, Keep.START
         )
         if summary.tokens - section.spare() <= cost < summary.tokens:
             summary.write((message,), (cost,), "", "")
@@ -204,7 +204,7 @@ def _stand(
     if not section.text:
         return False
     covered = units[: section.covers]
-    message = _standing(strategy, shortened(section.text, strategy.tokens, codec.counter, Keep.START))
+    message = _summary_message(strategy, shortened(section.text, strategy.tokens, codec.counter, Keep.START))
     cost = codec.cost(message)
     old = section.summary.tokens if section.summary is not None else 0
     saved = sum([leaf.tokens for leaf in covered]) + old - cost
@@ -227,7 +227,7 @@ def _floored(leaf: Leaf, section: Section) -> bool:
     return False
 
 
-def _standing(strategy: Summarise, text: str) -> PromptMessage:
+def _summary_message(strategy: Summarise, text: str) -> PromptMessage:
     return PromptMessage(role=strategy.role, parts=(Text(wrap(text, SUMMARY)),))
 
 

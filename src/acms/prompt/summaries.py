@@ -21,14 +21,14 @@ from acms.errors import ACMSError, ProviderError, ValidationError
 from acms.jobs.requests import model_name
 from acms.log import validation
 from acms.model import Entry, Json, KVEntry, Role
-from acms.observability.logging import log, shown
+from acms.observability.logging import log, safe_error
 from acms.plan.nodes import Atom, NeedSummary, Summarise
 from acms.plan.tool_groups import joined
 from acms.ports import KVMemory, Summarizer, TokenCounter
 from acms.prompt import steps as contents
 from acms.prompt import summary_coverage
 from acms.prompt.content import steps_of
-from acms.prompt.steps import Fixed, Log, Readable, Said, Step
+from acms.prompt.steps import Fixed, Log, Readable, Step, WrittenMessage
 from acms.prompt.summary_coverage import Match, Watermark
 from acms.providers.tokens import default_counter
 from acms.recall.pipeline import Gathered, before
@@ -269,8 +269,8 @@ class SummaryRun:
         try:
             return await self.asked(need)
         except ACMSError as error:
-            log(logging.WARNING, "summary_failed", summary=self.id, error=shown(error))
-            self.warnings.append(f"there is no new summary {self.id!r}: {shown(error)}")
+            log(logging.WARNING, "summary_failed", summary=self.id, error=safe_error(error))
+            self.warnings.append(f"there is no new summary {self.id!r}: {safe_error(error)}")
             return None
 
     async def asked(self, need: NeedSummary) -> str:
@@ -319,8 +319,8 @@ class SummaryRun:
             else:
                 await self._stamp()
         except ACMSError as error:
-            log(logging.WARNING, "summary_not_stored", summary=self.id, error=shown(error))
-            self.warnings.append(f"the summary {self.id!r} could not be stored: {shown(error)}")
+            log(logging.WARNING, "summary_not_stored", summary=self.id, error=safe_error(error))
+            self.warnings.append(f"the summary {self.id!r} could not be stored: {safe_error(error)}")
 
     async def put(self, text: str, covers: int) -> None:
         """Store a text that stands for so many atoms of the scope, and pin it."""
@@ -387,7 +387,7 @@ async def _atoms(steps: Sequence[Step]) -> list[Atom]:
     """Return what is said in some steps of a prompt, every tool call with its answers."""
     found: list[Atom] = []
     for step in steps:
-        if isinstance(step, Said):
+        if isinstance(step, WrittenMessage):
             found.append(Atom((step.message,)))
         elif isinstance(step, Log):
             found += contents.atoms((await step.session.said()).units, step.session.counter.name)

@@ -166,7 +166,7 @@ def unpinned(tree: Scope, fitted: Fitted, stored: Mapping[str, str]) -> tuple[Sc
     shown = {
         scope.strategy.id: path
         for path, scope in scopes
-        if isinstance(scope.strategy, Summarise) and _is_shown(path, scope, fitted)
+        if isinstance(scope.strategy, Summarise) and _is_rendered(path, scope, fitted)
     }
     texts = {id: stored[id] for id in shown if stored.get(id)}
     left = tuple(
@@ -188,7 +188,7 @@ def _scopes(scope: Scope, path: str) -> Iterator[tuple[str, Scope]]:
             yield from _scopes(node, path)
 
 
-def _is_shown(path: str, scope: Scope, fitted: Fitted) -> bool:
+def _is_rendered(path: str, scope: Scope, fitted: Fitted) -> bool:
     """Whether a summary, or all that it stands for, is in a prompt."""
     inside = [one for one in fitted.placed if one.path == path or one.path.startswith(f"{path}/")]
     if not inside:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from acms.config import ACMSConfig
 from acms.contract.providers import KnowledgeSource
-from acms.observability.logging import log, shown
+from acms.observability.logging import log, safe_error
 from acms.ports import Embedder, Reflector, Reranker, Summarizer
 from acms.server.asgi import Receive, Scope, Send
 from acms.server.config import ServerConfig
@@ -51,8 +51,8 @@ class App(Service):
                 try:
                     await self.start()
                 except Exception as error:
-                    log(logging.ERROR, "start_failed", error=shown(error))
-                    await send({"type": "lifespan.startup.failed", "message": shown(error)})
+                    log(logging.ERROR, "start_failed", error=safe_error(error))
+                    await send({"type": "lifespan.startup.failed", "message": safe_error(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})
             else:

@@ -27,7 +27,7 @@ from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, Sess
 from acms.log import validation
 from acms.log.entry_json import dump
 from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
-from acms.observability.logging import log, shown
+from acms.observability.logging import log, safe_error
 from acms.server.deadlines import Deadlines, within
 from acms.server.operation import Call, Operation, Reply, Scope
 from acms.server.tenants import OWN, Stores, Tenant
@@ -218,7 +218,7 @@ class Audit:
         try:
             await self._append(tenant, {**told, "after": await _stand(tenant, context)})
         except ACMSError as error:
-            log(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=shown(error))
+            log(logging.ERROR, "outcome_not_noted", intent=told["intent"], error=safe_error(error))
 
     async def _append(self, tenant: Tenant, data: Mapping[str, Json], key: str | None = None) -> Receipt:
         return await self._write(tenant, await self._trail(tenant), data, key)

@@ -29,7 +29,7 @@ from acms.errors import (
     TooLargeError,
     ValidationError,
 )
-from acms.observability.logging import correlation_id, log, shown
+from acms.observability.logging import correlation_id, log, safe_error
 from acms.observability.tracing import request_span
 from acms.server import wire
 from acms.server.asgi import Receive, Scope, Send
@@ -131,7 +131,7 @@ class Door:
                 raise
             except Exception as error:
                 code = "ACMS"
-                log(logging.ERROR, "request_broke", error=shown(error))
+                log(logging.ERROR, "request_broke", error=safe_error(error))
                 await self._fail(ACMSError(), request_id, answer, operation)
             finally:
                 seconds = perf_counter() - began
@@ -247,7 +247,7 @@ class Door:
         self, error: ACMSError, request_id: str, answer: _Answer, operation: Operation | None
     ) -> None:
         if problem_details.status_of(error) == 500:
-            log(logging.ERROR, "request_failed", error=shown(error))
+            log(logging.ERROR, "request_failed", error=safe_error(error))
         if answer.started:  # a stream that breaks: the client sees that it is not whole
             raise error
         headers: dict[str, str] = {}
@@ -261,7 +261,7 @@ class Door:
             headers["Allow"] = ", ".join(error.options)
         contract = operation is not None and operation.contract
         if isinstance(error, ValidationError) and not contract:
-            error = wire.told(error)
+            error = wire.named_on_wire(error)
         written = problem_details.problem(error, request_id=request_id)
         if contract:
             written |= {"message": written["detail"], "request_id": request_id}

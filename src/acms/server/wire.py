@@ -17,7 +17,7 @@ from acms.errors import ValidationError
 from acms.model import Json, Media, Raw, Reasoning, Redaction, Text, ToolCall, ToolResult
 from acms.server.operation import Body, Operation, Query
 
-__all__ = ["body", "instant", "named", "parameters", "plain", "told", "written"]
+__all__ = ["body", "instant", "named", "named_on_wire", "parameters", "plain", "written"]
 
 _encode = pydantic.TypeAdapter(Any).dump_json  # four times as fast as json
 _OPAQUE = frozenset({"metadata", "arguments", "payload", "settings", "data", "value"})
@@ -151,7 +151,7 @@ def _refused(at: tuple[int | str, ...], kind: str, said: str, where: str) -> Val
     return ValidationError(said[:1].lower() + said[1:], field=field or where)
 
 
-def told(error: ValidationError) -> ValidationError:
+def named_on_wire(error: ValidationError) -> ValidationError:
     """Return an error whose field has its name on the wire; names that are the caller's own stay as they are."""
     steps = error.field.split(".")
     for index, step in enumerate(steps):

@@ -72,7 +72,7 @@ def open_storage(url: str) -> Handle:
     if found is not None:
         return found
     raise ConfigurationError(
-        f"{urls.shown(url)!r} does not name a store",
+        f"{urls.without_password(url)!r} does not name a store",
         options=(
             "memory://",
             "sqlite:///file.db",

@@ -28,7 +28,7 @@ class PostgresUrl(NamedTuple):
     options: dict[str, Any]
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """Return a URL as an error may show it: without its password."""
     return _PASSWORD.sub(
         lambda found: f"{found['option']}…" if found["option"] else f"{found['user']}:…@", url
@@ -53,7 +53,7 @@ def postgres(url: str) -> PostgresUrl:
             ours[name] = read(value)
         except (KeyError, ValueError):
             raise ConfigurationError(
-                f"{shown(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
+                f"{without_password(url)!r}: {name} must be {wanted}", options=(f"leave it out: {advice}",)
             ) from None
     return PostgresUrl(place + ("?" + "&".join(rest) if rest else ""), tenant, ours)
 

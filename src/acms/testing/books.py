@@ -95,7 +95,7 @@ def spans(versions: set[int]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def check_units(sequence: Sequence[Entry]) -> None:
+def check_atomic_groups(sequence: Sequence[Entry]) -> None:
     """Assert that units lose nothing, repeat nothing and never show half a tool group."""
     found = history.units(sequence, whole=True)
     shown = [entry for unit in found.units for entry in unit.entries]

@@ -50,7 +50,7 @@ from acms.model import (
     ToolResult,
 )
 from acms.ports import StorageBackend
-from acms.testing.books import Book, Cell, Tree, check_units, ids, in_force, spans
+from acms.testing.books import Book, Cell, Tree, check_atomic_groups, ids, in_force, spans
 from acms.testing.logs import WHEN, carry, drafted, noted, packed, said, sound, summed_up, taken_back
 
 __all__ = ["StorageStory", "run_story"]
@@ -513,7 +513,7 @@ class StorageStory(RuleBasedStateMachine):
         assert entries == book.entries[:at]
         cover = history.Cover(self.run(self.store.read(book.id, at=at, replacing=True)))
         sequence = history.effective(entries, cover)
-        check_units(sequence)
+        check_atomic_groups(sequence)
         return ids(sequence)
 
     @invariant()
@@ -563,7 +563,7 @@ class StorageStory(RuleBasedStateMachine):
         assert replacing == [entry for entry in entries if entry.replaces]
         sequence = history.effective(entries, history.Cover(replacing))
         assert ids(sequence) == ids(in_force(entries))
-        check_units(sequence)
+        check_atomic_groups(sequence)
 
 
 def run_story(factory: Factory, *, max_examples: int = 40, steps: int = 25, **options: Any) -> None:

@@ -238,7 +238,7 @@ class _Conversations:
         from acms_eval.report import Document
         from acms_eval.retrieval import evaluate
 
-        def told(progress: Progress) -> None:
+        def report_progress(progress: Progress) -> None:
             at = f"{progress.dataset} {progress.conversation}: {progress.system}"
             tell(at, progress.done, progress.of)
 
@@ -251,7 +251,7 @@ class _Conversations:
             left_out=line_up.left_out,
             settings=settings,
             seed=self.seed,
-            progress=told,
+            progress=report_progress,
         )
         document = Document(
             title="Recall on real conversations",
@@ -375,10 +375,10 @@ async def _judged(
         found: dict[str, Judgement] = {}
         for system, answers in suite.answers.items():
 
-            def told(done: int, of: int, system: str = system) -> None:
+            def report_progress(done: int, of: int, system: str = system) -> None:
                 tell(f"{model} rates {system}", done, of)
 
-            found[system] = await judge.judge(answers, told)
+            found[system] = await judge.judge(answers, report_progress)
         return found
 
 

@@ -239,7 +239,7 @@ def _ids(evidence: Json) -> Iterator[str]:
         yield str(evidence)
 
 
-def _said(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
+def _messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[str, int]]:
     """Return what was said, and the place of each message by its id."""
     said: list[Said] = []
     places: dict[str, int] = {}
@@ -264,7 +264,7 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
             where = f"{file.name}: record {number + 1}"
             with _Place(where):
                 name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
-                said, places = _said(read_document(record, where), "dia_id")
+                said, places = _messages(read_document(record, where), "dia_id")
                 asked = list(record["qa"])
             questions: list[Question] = []
             for place, one in enumerate(asked):
@@ -284,7 +284,7 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
 
 
 def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
-    said, places = _said(read_document(list(records), file.name), "chat_id")
+    said, places = _messages(read_document(list(records), file.name), "chat_id")
     beside = [
         file.parent / "probing_questions" / "probing_questions.json",
         file.parent / "probing_questions.json",

@@ -76,7 +76,7 @@ QUICK = Sizes(
 )
 """A few seconds: every chart, few points."""
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Takes what is being measured, how much of it is done, and of how much."""
 
 
@@ -87,7 +87,7 @@ async def deliverables(
     seed: int = 0,
     phrases: Phrases | None = None,
     settings: Mapping[str, str] | None = None,
-    progress: Told | None = None,
+    progress: OnProgress | None = None,
 ) -> Document:
     """Measure everything and return the report; the same in every run, but for its times."""
     run = _Run(line_up, sizes, seed, phrases, progress)
@@ -129,7 +129,7 @@ class _Run:
         sizes: Sizes,
         seed: int,
         phrases: Phrases | None,
-        progress: Told | None,
+        progress: OnProgress | None,
     ) -> None:
         self.systems = line_up.systems
         self.acms = line_up.acms
@@ -289,7 +289,7 @@ class _Run:
             return Chart(
                 name=name,
                 title=title,
-                text=_told("Of every system, with markers and without", series, y.unit),
+                text=_description("Of every system, with markers and without", series, y.unit),
                 kind="rows",
                 x=Axis(label="system"),
                 y=y,
@@ -373,11 +373,11 @@ def _lines(
         Series(name=one.name, points=tuple(point for point in one.points if point.x == most))
         for one in series
     )
-    told = _told(f"{y.label} against {x.label}; at {written(most, x.unit)}", last, y.unit)
+    told = _description(f"{y.label} against {x.label}; at {written(most, x.unit)}", last, y.unit)
     return Chart(name=name, title=title, text=told, x=x, y=y, series=series)
 
 
-def _told(start: str, series: Sequence[Series], unit: Unit) -> str:
+def _description(start: str, series: Sequence[Series], unit: Unit) -> str:
     """Return what a chart shows, for who hears it."""
     told = [
         f"{one.name}{f' {point.x}' if isinstance(point.x, str) else ''} {written(point.y, unit)}"
@@ -447,7 +447,7 @@ def _difficulty(suite: Suite, tables: Section) -> Section:
     chart = Chart(
         name="difficulty",
         title="Scenarios, easy to hard",
-        text=_told("Share answered, scenario by scenario; the hardest", hardest, "share"),
+        text=_description("Share answered, scenario by scenario; the hardest", hardest, "share"),
         kind="rows",
         x=Axis(label="scenario"),
         y=ANSWERED,

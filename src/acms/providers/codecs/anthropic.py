@@ -15,7 +15,7 @@ from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
 from acms.providers.codecs import anthropic_blocks as blocks
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
-from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, Said, arrange, said_by
+from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
 from acms.providers.tokens import default_counter
 from acms.text.chat_messages import NO_RESULT
@@ -171,7 +171,7 @@ class AnthropicMessages:
         return total + self._name(message) if total else 0
 
     def _name(self, message: PromptMessage) -> int:
-        who = said_by(message)
+        who = speaker_name(message)
         return self._prices.name(who) if who else 0
 
     def _part(self, part: Part, role: Role) -> int:
@@ -185,7 +185,7 @@ class AnthropicMessages:
                 written = blocks.arguments(part.arguments)[1]
                 return prices.call(part.call_id, blocks.name(part.name), written)
             case Media():
-                media = None if role in _SYSTEM or role is Role.ASSISTANT else blocks.shown(part)
+                media = None if role in _SYSTEM or role is Role.ASSISTANT else blocks.sendable(part)
                 return prices.text(blocks.mention(part)) if media is None else prices.media(media)
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
@@ -286,7 +286,7 @@ def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
 def _mark(
     tools: list[dict[str, Json]],
     written: Sequence[dict[str, Json]],
-    said: Sequence[Said],
+    said: Sequence[SentMessage],
     marks: Sequence[CacheMark],
 ) -> None:
     """Put cache marks on the last blocks of the prefixes that are to be kept."""

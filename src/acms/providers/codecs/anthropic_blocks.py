@@ -24,7 +24,7 @@ from acms.model import Json, Media, Part, Raw, Reasoning, Text, ToolCall, ToolRe
 from acms.ports import TokenCounter
 from acms.text.chat_messages import NO_RESULT, ORPHAN
 
-__all__ = ["REMINDER", "Prices", "Sizes", "arguments", "block", "dump", "name", "part", "shown", "text_of"]
+__all__ = ["REMINDER", "Prices", "Sizes", "arguments", "block", "dump", "name", "part", "sendable", "text_of"]
 
 BLOCK = 4
 CALL = 24
@@ -108,7 +108,7 @@ def redacted(raw: Raw) -> str | None:
     return item["data"] if isinstance(item["data"], str) and item["data"] else None
 
 
-def shown(media: Media) -> Media | None:
+def sendable(media: Media) -> Media | None:
     """Return media as a block can hold it; None when none can."""
     kind = media.mime.partition("/")[0]
     inline = _DATA.match(media.ref)

@@ -13,7 +13,7 @@ from acms.prompt_types import PromptMessage
 from acms.providers.codecs import anthropic_blocks as blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
-__all__ = ["BEGINNING", "Arranged", "Said", "arrange", "said_by"]
+__all__ = ["BEGINNING", "Arranged", "SentMessage", "arrange", "speaker_name"]
 
 BEGINNING = "(The beginning of the conversation is not shown.)"
 """What the user says when the first message shown is the assistant's: the first turn must be the user's."""
@@ -42,7 +42,7 @@ ENDS = "white space at the end of the last answer is left out"
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Shown(NamedTuple):
+class SentPart(NamedTuple):
     """A part as it is sent, and the number of the message that it came from."""
 
     part: Part
@@ -61,18 +61,18 @@ class _Call:
 @dataclass(slots=True)
 class _Turn:
     role: Role
-    shown: list[Shown] = field(default_factory=list)
+    shown: list[SentPart] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
     sources: dict[str, None] = field(default_factory=dict)
     #: Sources of the results of its calls.
     answered: dict[str, None] = field(default_factory=dict)
 
 
-class Said(NamedTuple):
+class SentMessage(NamedTuple):
     """One message as it is sent; results come first in one of the user."""
 
     role: Role
-    shown: tuple[Shown, ...]
+    shown: tuple[SentPart, ...]
     sources: tuple[str, ...]
     #: How many of them are results, and the sources of those.
     results: int = 0
@@ -91,7 +91,7 @@ class Said(NamedTuple):
 class Arranged(NamedTuple):
     """A prompt as it is sent, and what was changed for it."""
 
-    said: tuple[Said, ...]
+    said: tuple[SentMessage, ...]
     notes: tuple[str, ...]
 
 
@@ -117,7 +117,7 @@ class _Arranging:
         self._trim()
         self._place()
         self._name()
-        return Arranged(tuple(self._said()), tuple(self._notes))
+        return Arranged(tuple(self._sent_messages()), tuple(self._notes))
 
     # ── one message after the other ─────────────────────────────────────────────────────────────────────────────────
 
@@ -130,7 +130,7 @@ class _Arranging:
             role = Role.SYSTEM
         if role is Role.TOOL:
             role = Role.USER
-        name = said_by(message)
+        name = speaker_name(message)
         turn: _Turn | None = None
         made: list[tuple[str, _Turn, _Call]] = []
         for one in message.parts:
@@ -146,7 +146,7 @@ class _Arranging:
             turn.sources.update(dict.fromkeys(message.sources))
             if name:
                 said, name = blocks.named(name, part), ""
-                turn.shown += [Shown(one, index) for one in said]
+                turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
                 call = _Call(part, index)
                 turn.calls.append(call)
@@ -154,7 +154,7 @@ class _Arranging:
             else:
                 if turn.calls:
                     self._notes[CALLS] = None
-                turn.shown.append(Shown(part, index))
+                turn.shown.append(SentPart(part, index))
         for id_, turn, call in reversed(made):  # of two with one id in a message the first is answered first
             self._waiting.setdefault(id_, []).append((message.group, turn, call))
 
@@ -190,7 +190,7 @@ class _Arranging:
         self._notes[ORPHANS] = None
         if output and output != NO_RESULT:
             turn = self._turn(Role.USER, message)
-            turn.shown.append(Shown(Text(wrap(output, ORPHAN)), index))
+            turn.shown.append(SentPart(Text(wrap(output, ORPHAN)), index))
             turn.sources.update(dict.fromkeys(message.sources))
 
     def _open(self, id_: str, group: str | None) -> tuple[_Turn, _Call] | None:
@@ -230,7 +230,7 @@ class _Arranging:
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
-        media = blocks.shown(one) if role is Role.USER else None
+        media = blocks.sendable(one) if role is Role.USER else None
         if media is not None:
             return media
         self._notes[MEDIA] = None
@@ -264,7 +264,7 @@ class _Arranging:
             final, index = kept[-1].shown[-1]
             if isinstance(final, Text) and final.text != final.text.rstrip():
                 self._notes[ENDS] = None
-                kept[-1].shown[-1] = Shown(Text(final.text.rstrip()), index)
+                kept[-1].shown[-1] = SentPart(Text(final.text.rstrip()), index)
 
     def _trim_turn(self, turn: _Turn, *, open_: bool) -> None:
         shown = turn.shown
@@ -285,7 +285,7 @@ class _Arranging:
                 self._notes[TOLD] = None
                 turn.role = Role.USER
                 turn.shown = [
-                    Shown(Text(wrap(part.text, blocks.REMINDER)), index)
+                    SentPart(Text(wrap(part.text, blocks.REMINDER)), index)
                     for part, index in turn.shown
                     if isinstance(part, Text)
                 ]
@@ -298,7 +298,7 @@ class _Arranging:
         at = 1 if found and found[0].role is Role.SYSTEM else 0
         if len(found) > at and found[at].role is Role.ASSISTANT:
             self._notes[BEGUN] = None
-            opening = Shown(Text(BEGINNING), _first(found[at]))
+            opening = SentPart(Text(BEGINNING), _first(found[at]))
             found.insert(at, _Turn(Role.USER, [opening]))
         self._turns = found
 
@@ -324,32 +324,32 @@ class _Arranging:
                 elif call.result.call_id != id_:
                     call.result = ToolResult(id_, call.result.output, call.result.is_error)
 
-    def _said(self) -> Iterator[Said]:
-        results: list[Shown] = []
+    def _sent_messages(self) -> Iterator[SentMessage]:
+        results: list[SentPart] = []
         answered: Mapping[str, None] = {}
         for turn in self._turns:
             if turn.role is Role.USER:
-                yield Said(
+                yield SentMessage(
                     Role.USER, (*results, *turn.shown), tuple(turn.sources), len(results), tuple(answered)
                 )
                 results, answered = [], {}
                 continue
             if results:
-                yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
-            calls = [Shown(call.part, call.at) for call in turn.calls]
-            yield Said(turn.role, (*turn.shown, *calls), tuple(turn.sources))
-            results = [Shown(call.result, call.answer) for call in turn.calls if call.result is not None]
+                yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
+            calls = [SentPart(call.part, call.at) for call in turn.calls]
+            yield SentMessage(turn.role, (*turn.shown, *calls), tuple(turn.sources))
+            results = [SentPart(call.result, call.answer) for call in turn.calls if call.result is not None]
             answered = turn.answered
         if results:
-            yield Said(Role.USER, tuple(results), (), len(results), tuple(answered))
+            yield SentMessage(Role.USER, tuple(results), (), len(results), tuple(answered))
 
 
-def said_by(message: PromptMessage) -> str:
+def speaker_name(message: PromptMessage) -> str:
     """Return the name that stands before the text of a message of the user; "" for none."""
     return message.name.strip() if message.name is not None and message.role is Role.USER else ""
 
 
-def _thinks(one: Shown) -> bool:
+def _thinks(one: SentPart) -> bool:
     return isinstance(one.part, Reasoning | Raw)
 
 

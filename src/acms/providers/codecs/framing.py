@@ -173,7 +173,7 @@ class Framing:
         if not functions:
             return 0, True
         more: list[Json] = []
-        shown = [_shown(function, more) for function in functions]
+        shown = [_typescript(function, more) for function in functions]
         listed = "\n".join(["namespace functions {\n", *shown, "} // namespace functions"])
         total = TOOLS + self._count(listed) + (0 if self._model.recipe else _NAMESPACE)
         return total + sum([MORE + self._count(dump(one)) for one in more]), not more
@@ -183,7 +183,7 @@ class Framing:
         return ADOPTED + self._count(system + "\n") - self._count(system)
 
 
-def _shown(function: Function, more: list[Json]) -> str:
+def _typescript(function: Function, more: list[Json]) -> str:
     """Return a tool as TypeScript; what of it nobody has measured how it is shown is added to `more`."""
     schema = function.parameters if isinstance(function.parameters, Mapping) else {}
     if function.strict:

@@ -161,7 +161,7 @@ class OpenAICodec(ABC):
         units = joined([Atom((message,), at, at) for at, message in enumerate(messages, 1)])
         found: list[tuple[PromptMessage, int]] = []
         for unit in units:
-            told = unit.messages if len(unit.messages) < 3 else _told_apart(unit.messages, note)
+            told = unit.messages if len(unit.messages) < 3 else _with_unique_call_ids(unit.messages, note)
             for message in told:
                 clean = self._clean(message, note)
                 if clean is not None:
@@ -438,7 +438,7 @@ def ignore(_: str) -> None:
     """Take no note."""
 
 
-def _told_apart(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
+def _with_unique_call_ids(messages: Sequence[PromptMessage], note: Note) -> Sequence[PromptMessage]:
     """Return a unit in which no two calls of a message have one id; answers stand in the order of the calls."""
     told: list[PromptMessage] = []
     answers: Iterator[str] = iter(())

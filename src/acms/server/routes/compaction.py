@@ -13,7 +13,7 @@ from acms.log.policy import FIELDS, ResolvedPolicy
 from acms.model import Job, JobQuery, Json, Kind
 from acms.server.operation import Call, Operations, Reply, Scope, Shape
 from acms.server.routes.contexts import PolicyBody
-from acms.server.routes.jobs import CompactionShape, JobShape, asked, compaction_shown, job_shown
+from acms.server.routes.jobs import CompactionShape, JobShape, asked, compaction_json, job_json
 from acms.server.versions import Place, view_at
 from acms.session import ACMS
 
@@ -112,7 +112,7 @@ async def _compact_again(call: Call[None, PolicyBody], location: str) -> Reply |
     """Answer a request that was made before by the job it asked for."""
     session = await call.tenant.session(call.path["context_id"])
     found = (await call.tenant.handle.jobs(JobQuery(ids=(location.rpartition("/")[2],)))).items
-    return await _told(call, session, found[0]) if found else None
+    return await _job_reply(call, session, found[0]) if found else None
 
 
 @operations(
@@ -136,14 +136,14 @@ async def compact_context(call: Call[None, PolicyBody]) -> Reply:
     read as before, and `undo` brings back what the summary stands for. While one is under way it is returned.
     """
     session = await call.tenant.session(call.path["context_id"])
-    return await _told(call, session, await session.compact(**call.body.given()))
+    return await _job_reply(call, session, await session.compact(**call.body.given()))
 
 
-async def _told(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
+async def _job_reply(call: Call[None, PolicyBody], session: ACMS, job: Job) -> Reply:
     """Answer with a job, and with what came of it while it was waited for."""
     done = await asked(call, session, job)
     made = done.compaction
-    data = {"job": job_shown(done.job), "compaction": None if made is None else compaction_shown(made)}
+    data = {"job": job_json(done.job), "compaction": None if made is None else compaction_json(made)}
     return Reply(body={"data": data}, status=200 if done.ended else 202, headers=done.headers)
 
 
@@ -155,7 +155,7 @@ async def list_compactions(call: Call[ListCompactions, None]) -> Reply:
     found = [one for one in await session.compactions() if one.version > query.cursor]
     page = found[: query.limit]
     more = len(found) > len(page)
-    data = [compaction_shown(one) for one in page]
+    data = [compaction_json(one) for one in page]
     return Reply(body={"data": data, "nextCursor": page[-1].version if more else None, "hasMore": more})
 
 

@@ -26,12 +26,12 @@ __all__ = [
     "ListPage",
     "ManyContexts",
     "OneContext",
+    "context_json",
     "etag",
     "external",
     "listed",
     "one_context",
     "operations",
-    "shown",
 ]
 
 operations = Operations("contexts")
@@ -133,7 +133,7 @@ def etag(head: Head) -> dict[str, str]:
     return {"ETag": f'"{head.last_message or "empty"}"'}
 
 
-def shown(context: Context, head: Head) -> dict[str, Json]:
+def context_json(context: Context, head: Head) -> dict[str, Json]:
     """Write a context."""
     settings = context.settings
     policy: Mapping[str, Json] = settings.get(POLICY, {})
@@ -230,7 +230,7 @@ def external(key: str, field: str = "key") -> str:
 async def one_context(tenant: Tenant, context: Context, *, status: int = 200) -> Reply:
     """Answer with a context and where its log stands."""
     head = await tenant.handle.head(context.id)
-    return Reply(body={"data": shown(context, head)}, status=status, headers=etag(head))
+    return Reply(body={"data": context_json(context, head)}, status=status, headers=etag(head))
 
 
 @operations("GET", "/contexts/{context_id}", scope=Scope.READ, reply=OneContext)
@@ -282,7 +282,7 @@ async def listed(
 
 async def _page(tenant: Tenant, items: Sequence[Context], after: str | None) -> Reply:
     heads = await asyncio.gather(*[tenant.handle.head(one.id) for one in items])
-    data = [shown(one, head) for one, head in zip(items, heads, strict=True)]
+    data = [context_json(one, head) for one, head in zip(items, heads, strict=True)]
     return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
 
 
@@ -340,4 +340,4 @@ async def delete_context(call: Call[None, None]) -> Reply:
     tenant.forget(id)
     context = await tenant.handle.context(id)
     live = [{"id": one.context_id, "key": one.session_id} for one in forks]
-    return Reply(body={"data": {**shown(context, head), "liveForks": live}})
+    return Reply(body={"data": {**context_json(context, head), "liveForks": live}})

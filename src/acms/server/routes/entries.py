@@ -11,7 +11,7 @@ from acms.log.read import cover_at
 from acms.model import Json
 from acms.server.operation import Body, Call, Operations, Query, Reply, Scope, Shape
 from acms.server.routes.compaction import OneVersion
-from acms.server.routes.messages import WholeShape, whole_shown
+from acms.server.routes.messages import WholeShape, whole_entry_json
 from acms.server.versions import Place, placed
 from acms.server.wire import plain
 
@@ -37,14 +37,14 @@ class OneEntry(Shape):
     data: WholeEntry
 
 
-async def _shown(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
+async def _whole_entry(call: Call[Any, Any], id: str, place: Place = _NOW) -> dict[str, Json]:
     context, storage = call.path["context_id"], call.tenant.handle
     session = await call.tenant.session(context)
     at = await placed(session, context, place.at_version, place.at_message, place.at_tag)
     entry = session.stage.entry(await (session if at is None else session.at(at)).get(id))
     head = await storage.head(context)
     cover = await cover_at(storage, context, head, head.version if at is None else at)
-    return {**whole_shown(entry), "inForce": cover.by(entry.version) is None}
+    return {**whole_entry_json(entry), "inForce": cover.by(entry.version) is None}
 
 
 @operations("GET", _ENTRY, scope=Scope.READ, query=Place, reply=OneEntry)
@@ -54,7 +54,7 @@ async def get_entry(call: Call[Place, None]) -> Reply:
     What is private of it is redacted or withheld as everywhere; an export, for which a key of an administrator is
     needed, is verbatim.
     """
-    return Reply(body={"data": await _shown(call, call.path["entry_id"], call.query)})
+    return Reply(body={"data": await _whole_entry(call, call.path["entry_id"], call.query)})
 
 
 class ReplaceBody(Body):
@@ -82,7 +82,7 @@ async def replace_entry(call: Call[None, ReplaceBody]) -> Reply:
         raise TooLargeError(f"has {size} bytes, the limit is {most}", field="content")
     session = await call.tenant.session(call.path["context_id"])
     made = await session.replace(call.path["entry_id"], content)
-    return Reply(body={"data": await _shown(call, made)})
+    return Reply(body={"data": await _whole_entry(call, made)})
 
 
 class RetractBody(Body):

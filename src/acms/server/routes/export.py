@@ -281,7 +281,7 @@ async def _restored(call: Call[ImportQuery, None], lines: _Lines) -> list[dict[s
             context = await transfer.restore(storage, lines.context(), first=first[0])
         except CorruptRecordError as error:
             raise ValidationError(str(error), field="body", options=error.options) from error
-        contexts.append(await _told(storage, context, before))
+        contexts.append(await _import_json(storage, context, before))
     return contexts
 
 
@@ -293,7 +293,7 @@ async def _version(storage: StorageBackend, context: Context) -> int:
         return context.fork or 0
 
 
-async def _told(storage: StorageBackend, context: Context, before: int) -> dict[str, Json]:
+async def _import_json(storage: StorageBackend, context: Context, before: int) -> dict[str, Json]:
     head = await storage.head(context.id)
     return {
         "id": context.id,
@@ -324,7 +324,7 @@ async def _chat(call: Call[ImportQuery, None], lines: _Lines) -> dict[str, Json]
                 batch, size = [], 0
     if batch:
         new += await _stored(session, batch)
-    told = await _told(call.tenant.handle, await call.tenant.context(id), 0)
+    told = await _import_json(call.tenant.handle, await call.tenant.context(id), 0)
     return {**told, "new": new}
 
 

@@ -10,7 +10,7 @@ from acms.knowledge import Fact
 from acms.model import Json
 from acms.results import Episode
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.routes.jobs import OneJob, asked, job_shown
+from acms.server.routes.jobs import OneJob, asked, job_json
 from acms.server.versions import Place, view_at
 from acms.server.wire import instant
 
@@ -82,7 +82,7 @@ class ListFacts(Place):
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
-def fact_shown(fact: Fact) -> dict[str, Json]:
+def fact_json(fact: Fact) -> dict[str, Json]:
     """Write a fact."""
     why = fact.retired
     return {
@@ -135,7 +135,7 @@ async def list_facts(call: Call[ListFacts, None]) -> Reply:
     found = sorted([one for one in found if one.version > query.cursor], key=lambda one: one.version)
     page = found[: query.limit]
     more = len(found) > len(page)
-    data = [fact_shown(one) for one in page]
+    data = [fact_json(one) for one in page]
     return Reply(body={"data": data, "nextCursor": page[-1].version if more else None, "hasMore": more})
 
 
@@ -255,4 +255,4 @@ async def reflect_context(call: Call[None, None]) -> Reply:
     """
     session = await call.tenant.session(call.path["context_id"])
     done = await asked(call, session, await session.reflect())
-    return Reply(body={"data": job_shown(done.job)}, status=200 if done.ended else 202, headers=done.headers)
+    return Reply(body={"data": job_json(done.job)}, status=200 if done.ended else 202, headers=done.headers)

@@ -12,7 +12,7 @@ from acms.model import Context, Json
 from acms.results import Branch, Delta, Diff
 from acms.server.operation import BASE, Body, Call, Operations, Reply, Scope, Shape
 from acms.server.routes.contexts import ListPage, ManyContexts, OneContext, external, listed, one_context
-from acms.server.routes.messages import WholeShape, whole_shown
+from acms.server.routes.messages import WholeShape, whole_entry_json
 from acms.server.versions import Name, Place, Version, placed
 from acms.server.wire import instant
 from acms.session import ACMS
@@ -293,10 +293,11 @@ def _diff(found: Diff) -> dict[str, Json]:
 
 def _delta(delta: Delta) -> dict[str, Json]:
     return {
-        "added": [whole_shown(one) for one in delta.added],
-        "removed": [whole_shown(one) for one in delta.removed],
+        "added": [whole_entry_json(one) for one in delta.added],
+        "removed": [whole_entry_json(one) for one in delta.removed],
         "changed": [
-            {"before": whole_shown(one.before), "after": whole_shown(one.after)} for one in delta.changed
+            {"before": whole_entry_json(one.before), "after": whole_entry_json(one.after)}
+            for one in delta.changed
         ],
     }
 

@@ -15,8 +15,8 @@ from acms.model import Entry, Json, Kind
 from acms.ports import StorageBackend
 from acms.server.operation import Call, Operations, Query, Reply, Scope, Shape
 from acms.server.routes.contexts import etag
-from acms.server.routes.messages import EntryShape, RoleName, entry_shown
-from acms.server.routes.recall import ItemShape, VerdictShape, item_shown, verdicts_shown
+from acms.server.routes.messages import EntryShape, RoleName, entry_json
+from acms.server.routes.recall import ItemShape, VerdictShape, item_json, verdicts_json
 from acms.server.versions import Place, Version, view_at
 from acms.server.wire import instant, plain
 
@@ -142,7 +142,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
     head = await view.storage.head(call.path["context_id"])
     window = await view.window(query.budget, keep=[one.strip() for one in query.keep.split(",") if one])
     body: dict[str, Json] = {
-        "data": [item_shown(item) for item in window],
+        "data": [item_json(item) for item in window],
         "tokens": window.tokens,
         "budget": window.budget,
         "version": window.version,
@@ -150,7 +150,7 @@ async def show_window(call: Call[WindowQuery, None]) -> Reply:
         "warnings": list(window.ledger.warnings),
     }
     if query.why:
-        body["verdicts"] = verdicts_shown(window)
+        body["verdicts"] = verdicts_json(window)
     return Reply(body=body, headers=etag(head))
 
 
@@ -198,14 +198,14 @@ async def show_state(call: Call[StateQuery, None]) -> Reply:
             f"the log ends at version {head.version}, {version} does not exist yet", field="version"
         )
     cover = await cover_at(storage, context, head, version)
-    found = await _standing(storage, context, cover, version, query.cursor, query.limit + 1)
+    found = await _read_in_force(storage, context, cover, version, query.cursor, query.limit + 1)
     page = found[: query.limit]
     shown = session.stage.entries(page)
-    body = _page([entry_shown(one) for one in shown], anchor(page[-1]) if len(found) > query.limit else None)
+    body = _page([entry_json(one) for one in shown], anchor(page[-1]) if len(found) > query.limit else None)
     return Reply(body={"version": version, **body})
 
 
-async def _standing(
+async def _read_in_force(
     storage: StorageBackend, context: str, cover: Cover, version: int, after: int, limit: int
 ) -> list[Entry]:
     """Return the first entries in force whose place is above `after`; reads no more of the log than it must."""

@@ -21,7 +21,7 @@ from acms.server.tenants import OWN, Tenant
 from acms.server.wire import instant
 from acms.session import ACMS
 
-__all__ = ["CompactionShape", "JobShape", "OneJob", "asked", "compaction_shown", "job_shown", "operations"]
+__all__ = ["CompactionShape", "JobShape", "OneJob", "asked", "compaction_json", "job_json", "operations"]
 
 operations = Operations("jobs")
 
@@ -107,7 +107,7 @@ class ListJobs(Query):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
-def job_shown(job: Job) -> dict[str, Json]:
+def job_json(job: Job) -> dict[str, Json]:
     """Write a job; what it is about stays inside."""
     return {
         "id": job.id,
@@ -122,7 +122,7 @@ def job_shown(job: Job) -> dict[str, Json]:
     }
 
 
-def compaction_shown(found: Compaction) -> dict[str, Json]:
+def compaction_json(found: Compaction) -> dict[str, Json]:
     """Write a compaction."""
     return {
         "version": found.version,
@@ -216,7 +216,7 @@ async def list_jobs(call: Call[ListJobs, None]) -> Reply:
             limit=query.limit,
         )
     )
-    data = [job_shown(job) for job in await visible(tenant, page.items)]
+    data = [job_json(job) for job in await visible(tenant, page.items)]
     after = page.next_after
     return Reply(body={"data": data, "nextCursor": after, "hasMore": after is not None})
 
@@ -237,7 +237,7 @@ async def get_job(call: Call[None, None]) -> Reply:
         except SessionNotFoundError:  # deleted since
             found = []
         made = found[-1] if found else None
-    shown = job_shown(job) | {"compaction": None if made is None else compaction_shown(made)}
+    shown = job_json(job) | {"compaction": None if made is None else compaction_json(made)}
     return Reply(body={"data": shown})
 
 
@@ -248,7 +248,7 @@ async def cancel_job(call: Call[None, None]) -> Reply:
     An attempt that runs will have no effect. Refused with 409 when the job is done.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_shown(await operators.cancel(call.tenant.handle, job.id))})
+    return Reply(body={"data": job_json(await operators.cancel(call.tenant.handle, job.id))})
 
 
 @operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=OneJob)
@@ -258,4 +258,4 @@ async def retry_job(call: Call[None, None]) -> Reply:
     Refused with 409 when it runs or is done, or when another job is to do its work by now.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_shown(await operators.retry(call.tenant.handle, job.id))})
+    return Reply(body={"data": job_json(await operators.retry(call.tenant.handle, job.id))})

@@ -37,7 +37,7 @@ from acms.server.routes.contexts import etag
 from acms.server.tenants import Tenant
 from acms.server.wire import instant, named, plain
 
-__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_shown", "operations", "whole_shown"]
+__all__ = ["EntryShape", "StoredShape", "WholeShape", "entry_json", "operations", "whole_entry_json"]
 
 operations = Operations("messages")
 
@@ -283,7 +283,7 @@ class ListMessages(Query):
     order: Literal["asc", "desc"] = "asc"
 
 
-def entry_shown(entry: Entry) -> dict[str, Json]:
+def entry_json(entry: Entry) -> dict[str, Json]:
     """Write an entry of the log."""
     metadata = entry.metadata
     return {
@@ -311,10 +311,10 @@ def entry_shown(entry: Entry) -> dict[str, Json]:
     }
 
 
-def whole_shown(entry: Entry) -> dict[str, Json]:
+def whole_entry_json(entry: Entry) -> dict[str, Json]:
     """Write an entry of the log with all that it says."""
     return {
-        **entry_shown(entry),
+        **entry_json(entry),
         "key": entry.key,
         "detected": entry.detected,
         "closes": entry.closes,
@@ -481,7 +481,7 @@ async def _repeated(tenant: Tenant, receipts: Sequence[MessageReceipt]) -> Reply
     entries = await tenant.handle.get([one.message_id for one in receipts])
     data = [
         {
-            **entry_shown(entry),
+            **entry_json(entry),
             "durability": one.durability,
             "embedded": one.embedded,
             "repeated": True,
@@ -518,7 +518,7 @@ async def list_messages(call: Call[ListMessages, None]) -> Reply:
         entries.reverse()
     page, cover = entries[: query.limit], await cover_at(storage, head.context, head, head.version)
     shown = session.stage.entries(page)
-    data = [{**entry_shown(one), "inForce": cover.by(one.version) is None} for one in shown]
+    data = [{**entry_json(one), "inForce": cover.by(one.version) is None} for one in shown]
     more_follow = len(entries) > query.limit
     return Reply(
         body={

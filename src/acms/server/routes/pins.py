@@ -94,7 +94,7 @@ class OneUnpinned(Shape):
     data: Unpinned
 
 
-def _shown(pin: Pin, entry: KVEntry | None) -> dict[str, Json]:
+def _pin_json(pin: Pin, entry: KVEntry | None) -> dict[str, Json]:
     known = pin.metadata
     return {
         "key": pin.key,
@@ -130,7 +130,7 @@ async def list_pins(call: Call[ListPins, None]) -> Reply:
     page = pins[start : start + query.limit]
     entries = await asyncio.gather(*(store.get(pin.key) for pin in page))
     more = len(pins) > start + len(page)
-    data = [_shown(pin, entry) for pin, entry in zip(page, entries, strict=True)]
+    data = [_pin_json(pin, entry) for pin, entry in zip(page, entries, strict=True)]
     return Reply(body={"data": data, "nextCursor": page[-1].key if more else None, "hasMore": more})
 
 
@@ -162,7 +162,7 @@ async def put_pin(call: Call[None, PinBody]) -> Reply:
         body.key, label=body.label, role=body.role, priority=body.priority, tags=body.tags
     )
     entry = await (store.set(body.key, body.value) if given else store.get(body.key))
-    return Reply(body={"data": _shown(pin, entry)})
+    return Reply(body={"data": _pin_json(pin, entry)})
 
 
 @operations("DELETE", _PATH, scope=Scope.MEMORY_WRITE, query=Unpin, reply=OneUnpinned)

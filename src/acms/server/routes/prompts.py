@@ -13,7 +13,7 @@ from acms.prompt.builder import Prompt, Rendered
 from acms.prompt.manifest import Manifest
 from acms.providers import codecs
 from acms.server.operation import Body, Call, Operations, Reply, Scope, Shape
-from acms.server.routes.recall import Budget, Excluded, VerdictShape, verdict_shown, within
+from acms.server.routes.recall import Budget, Excluded, VerdictShape, verdict_json, within
 from acms.server.versions import Version, view_at
 from acms.server.wire import plain
 
@@ -202,10 +202,10 @@ async def render_prompt(call: Call[None, PromptBody]) -> Reply:
     if body.tools:
         made = made.tools(body.tools)
     rendered = await made.render(budget=body.budget, after=after, on_event=call.app.metrics.event)
-    return Reply(body={"data": _shown(rendered, ledger=body.ledger)})
+    return Reply(body={"data": _prompt_json(rendered, ledger=body.ledger)})
 
 
-def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
+def _prompt_json(found: Rendered, *, ledger: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
         "payload": found.payload,
         "codec": found.codec.name,
@@ -227,5 +227,5 @@ def _shown(found: Rendered, *, ledger: bool) -> dict[str, Json]:
         "manifest": (found.manifest if ledger else found.outline).to_json(),
     }
     if ledger:
-        shown["verdicts"] = [verdict_shown(one) for one in found.ledger.candidates.values()]
+        shown["verdicts"] = [verdict_json(one) for one in found.ledger.candidates.values()]
     return shown

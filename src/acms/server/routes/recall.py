@@ -19,10 +19,10 @@ from acms.text import chat_messages as chat
 __all__ = [
     "ItemShape",
     "VerdictShape",
-    "item_shown",
+    "item_json",
     "operations",
-    "verdict_shown",
-    "verdicts_shown",
+    "verdict_json",
+    "verdicts_json",
     "within",
 ]
 
@@ -160,7 +160,7 @@ def within(budget: int | None, limits: Limits, field: str) -> None:
         raise ValidationError(f"must be at most {limits.tokens}", field=field)
 
 
-def item_shown(item: ContextItem) -> dict[str, Json]:
+def item_json(item: ContextItem) -> dict[str, Json]:
     """Write a recalled or windowed item."""
     found = item.redaction
     return {
@@ -185,7 +185,7 @@ def item_shown(item: ContextItem) -> dict[str, Json]:
     }
 
 
-def verdict_shown(one: Verdict) -> dict[str, Json]:
+def verdict_json(one: Verdict) -> dict[str, Json]:
     """Write a verdict."""
     return {
         "id": one.id,
@@ -202,17 +202,17 @@ def verdict_shown(one: Verdict) -> dict[str, Json]:
     }
 
 
-def verdicts_shown(found: ContextItems) -> list[Json]:
+def verdicts_json(found: ContextItems) -> list[Json]:
     """Write why each candidate is shown or not, best first."""
     verdicts = sorted(
         found.ledger.candidates.values(), key=lambda one: (not one.included, -one.score, one.version)
     )
-    return [verdict_shown(one) for one in verdicts]
+    return [verdict_json(one) for one in verdicts]
 
 
 def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {
-        "items": [item_shown(item) for item in found],
+        "items": [item_json(item) for item in found],
         "tokens": found.tokens,
         "budget": found.budget,
         "version": found.version,
@@ -223,7 +223,7 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
         "omitted": found.ledger.omitted,
     }
     if why:
-        shown["verdicts"] = verdicts_shown(found)
+        shown["verdicts"] = verdicts_json(found)
         shown["certainty"] = found.ledger.certainty._asdict()
     return shown
 

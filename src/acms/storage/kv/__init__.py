@@ -155,9 +155,11 @@ def open_kv(url: str) -> KVHome:
                 ttl_seconds=None if ttl is None else int(ttl),
             )
     except (ValidationError, ValueError) as error:
-        raise ConfigurationError(f"{_shown(url)} does not name a key-value memory: {error}") from error
+        raise ConfigurationError(
+            f"{_without_password(url)} does not name a key-value memory: {error}"
+        ) from error
     raise ConfigurationError(
-        f"{_shown(url)} does not name a key-value memory",
+        f"{_without_password(url)} does not name a key-value memory",
         options=("memory://", "sqlite:///file.db", "postgresql://host/database", "redis://host:6379/0"),
     )
 
@@ -176,7 +178,7 @@ def _options(rest: str, *names: str) -> tuple[str, dict[str, str]]:
     return (f"{where}?{'&'.join(left)}" if left else where), found
 
 
-def _shown(url: str) -> str:
+def _without_password(url: str) -> str:
     """Return a URL without the password that may be in it."""
     scheme, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")

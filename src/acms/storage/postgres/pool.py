@@ -40,7 +40,7 @@ from acms.errors import (
 )
 from acms.model import Durability
 from acms.observability.logging import log as tell
-from acms.storage.urls import shown
+from acms.storage.urls import without_password
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -447,7 +447,7 @@ def translate(error: psycopg.Error, *, known: bool = True) -> ACMSError:
 
 def _without_secrets(error: psycopg.Error, dsn: str) -> str:
     """Return a message of the parser, which may quote any part of the address, without what may not be shown of it."""
-    visible = shown(dsn)
+    visible = without_password(dsn)
     return re.sub(
         r'"([^"]*)"', lambda quoted: quoted[0] if quoted[1] in visible else '"…"', _clean(str(error))
     )

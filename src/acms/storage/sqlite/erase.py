@@ -171,12 +171,12 @@ class Eraser:
                 start += len(data)
                 overlap = (overlap + data)[1 - traces.longest :]
         if places:
-            for said in self._said(connection):
+            for said in self._stored_texts(connection):
                 for piece in traces.find(said):
                     places.pop(piece, None)
         return list(places.values())
 
-    def _said(self, connection: apsw.Connection) -> Iterator[bytes]:
+    def _stored_texts(self, connection: apsw.Connection) -> Iterator[bytes]:
         """Yield what the file says, many rows at once."""
         waiting: list[bytes] = []
         size = 0

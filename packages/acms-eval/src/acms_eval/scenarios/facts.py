@@ -28,7 +28,7 @@ ASIDE = 0.2
 """Share of remarks about other topics in the small talk of the original five."""
 
 
-def _room(turns: int, most: int) -> int:
+def _fact_count(turns: int, most: int) -> int:
     """Return how many facts a short conversation holds: half of its exchanges are for something else."""
     return max(1, min(most, turns // 4))
 
@@ -52,7 +52,7 @@ def _others(writer: Writer, decided: Sequence[Decided]) -> list[Decided]:
 def _original(
     name: str, topics: Sequence[Topic], count: int, writer: Writer, *, turns: int, seed: int
 ) -> Scenario:
-    decided = writer.decide(writer.random.sample(topics, min(len(topics), _room(turns, count))))
+    decided = writer.decide(writer.random.sample(topics, min(len(topics), _fact_count(turns, count))))
     return writer.write(
         f"{name}-{turns}-{seed}",
         turns=turns,
@@ -97,7 +97,7 @@ def multi_fact_tracking(*, turns: int = 200, seed: int = 0, phrases: Phrases | N
     chosen = random.sample(found.topics, 4)
     for topics in (found.constraints, found.failures, found.goals):
         chosen += random.sample(topics, 2)
-    decided = writer.decide(random.sample(chosen, _room(turns, len(chosen))))
+    decided = writer.decide(random.sample(chosen, _fact_count(turns, len(chosen))))
     marks = [place % 2 == 0 for place in range(len(decided))]
     random.shuffle(marks)
     statements = [one.state(random, marked=marked) for one, marked in zip(decided, marks, strict=True)]
@@ -127,7 +127,7 @@ def semantic_distractors(*, turns: int = 200, seed: int = 0, phrases: Phrases | 
     writer = Writer.named("semantic_distractors", turns, seed, phrases or _phrases())
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.fact_type == "decision" and topic.related]
-    decided = writer.decide(random.sample(topics, min(len(topics), _room(turns, 5))))
+    decided = writer.decide(random.sample(topics, min(len(topics), _fact_count(turns, 5))))
     return writer.write(
         f"semantic_distractors-{turns}-{seed}",
         turns=turns,
@@ -210,7 +210,7 @@ def unmarked_facts(*, turns: int = 200, seed: int = 0, phrases: Phrases | None =
     writer = Writer.named("unmarked_facts", turns, seed, phrases or _phrases())
     random = writer.random
     topics = [topic for topic in writer.phrases.topics if topic.indirect]
-    decided = writer.decide(random.sample(topics, min(len(topics), _room(turns, 8))))
+    decided = writer.decide(random.sample(topics, min(len(topics), _fact_count(turns, 8))))
     return writer.write(
         f"unmarked_facts-{turns}-{seed}",
         turns=turns,
