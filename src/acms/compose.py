@@ -49,7 +49,7 @@ def handlers(
     `counters` are token counters by name, beside those that come along; `handle` is what the sessions of this process
     write to, which reflections keep out of the way of.
     """
-    from acms.compaction import job as compaction
+    from acms.compaction import job
     from acms.erasure import erase  # a worker alone needs them
     from acms.facts import adopt
 
@@ -58,7 +58,7 @@ def handlers(
         "adopt": adopt.adopt,
         "collect": erase.collect,
         "expire": erase.expire,
-        **{compaction_kind(one): compaction.handler(config, one, known) for one in (None, *summarizers)},
+        **{compaction_kind(one): job.handler(config, one, known) for one in (None, *summarizers)},
         REFLECT: _offline(config, known, handle),
         **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
@@ -70,9 +70,9 @@ def _reflecting(
     counters: Mapping[str, TokenCounter],
     handle: StorageBackend | None,
 ) -> Handler:
-    from acms.facts import job as reflection
+    from acms.facts import job
 
-    return reflection.handler(config, reflector, counters, handle=handle)
+    return job.handler(config, reflector, counters, handle=handle)
 
 
 def _offline(

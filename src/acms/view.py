@@ -7,8 +7,7 @@ from functools import partial
 
 from acms.errors import ValidationError
 from acms.knowledge import Fact
-from acms.log import policy as policy_levels
-from acms.log import read, validation
+from acms.log import policy, read, validation
 from acms.log.hash_chain import episode_id
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy
@@ -335,44 +334,41 @@ class View:
 
     async def forks(self) -> list[Branch]:
         """List what was forked from this session directly, oldest first."""
-        from acms.branches import forks as branches
+        from acms.branches import forks
 
         context = await self._shared.find()
-        return [] if context is None else await branches.forks(self._shared.storage, context, self._at)
+        return [] if context is None else await forks.forks(self._shared.storage, context, self._at)
 
     async def ancestry(self) -> list[Branch]:
         """List the line of forks that leads to this session, the first one first, itself last."""
-        from acms.branches import forks as branches
+        from acms.branches import forks
 
         context = await self._shared.find()
-        return [] if context is None else await branches.ancestry(self._shared.storage, context)
+        return [] if context is None else await forks.ancestry(self._shared.storage, context)
 
     async def tree(self) -> Tree | None:
         """Return the whole fork tree this session belongs to; None when nothing was ever written."""
-        from acms.branches import forks as branches
+        from acms.branches import forks
 
         context = await self._shared.find()
-        return None if context is None else await branches.tree(self._shared.storage, context)
+        return None if context is None else await forks.tree(self._shared.storage, context)
 
     async def tags(self) -> dict[str, int]:
         """Return the named versions, inherited ones too, oldest first."""
-        from acms.branches import forks as branches
+        from acms.branches import forks
 
         context = await self._shared.find()
-        return {} if context is None else await branches.tags(self._shared.storage, context, self._at)
+        return {} if context is None else await forks.tags(self._shared.storage, context, self._at)
 
     async def diff(self, other: View | int | str) -> Diff:
         """Return how what is in force differs on another side: another session, or a version or tag of this one.
 
         From this side to the other: what is added is there and not here.
         """
-        from acms.branches import forks as branches
+        from acms.branches import forks
 
-        if isinstance(other, View):
-            right = branches.Side(other._shared, other._at)
-        else:
-            right = branches.Side(self._shared, other)
-        return await branches.diff(branches.Side(self._shared, self._at), right)
+        of, at = (other._shared, other._at) if isinstance(other, View) else (self._shared, other)
+        return await forks.diff(forks.Side(self._shared, self._at), forks.Side(of, at))
 
     async def compactions(self) -> list[Compaction]:
         """List every compaction so far, oldest first, also those that were undone."""
@@ -399,7 +395,7 @@ class View:
     async def policy(self) -> ResolvedPolicy:
         """Return the policy in force, and which level each field comes from."""
         shared = self._shared
-        return await policy_levels.resolve(
+        return await policy.resolve(
             shared.storage, await shared.find(), namespace=shared.namespace, service=shared.config.compaction
         )
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from acms.branches import export, forks
 from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log import policy as policy_levels
-from acms.log import validation
+from acms.log import policy, validation
 from acms.log.hash_chain import genesis, token
 from acms.log.reissue import COPIED, COPIES, COPYING, Run, copied, copy_of
 from acms.model import (
@@ -471,14 +470,12 @@ async def _flat(storage: StorageBackend, original: Context, version: int, key: s
     await _owe(storage, runs, made.id)
     await _vectors(storage, original.id, version, made.id, runs)
     log(logging.DEBUG, "copy", context=made.id, original=original.id, version=version)
-    return await policy_levels.update(storage, made.id, lambda _: {COPYING: None})
+    return await policy.update(storage, made.id, lambda _: {COPYING: None})
 
 
 async def _whole(storage: StorageBackend, original: Context, version: int, made: Context) -> Context:
     """Fill a hidden copy and show it."""
-    await policy_levels.update(
-        storage, original.id, lambda now: _knows(now, made.id)
-    )  # before it has any content
+    await policy.update(storage, original.id, lambda now: _knows(now, made.id))  # before it has any content
     runs = segments(original.id, original.lineage, 1, version)
     chains: dict[int, str] = {}
     await storage.restore(made, _rewritten(storage, original.id, version, made.id, runs, chains))
@@ -506,7 +503,7 @@ async def _hidden(storage: StorageBackend, original: Context, version: int, key:
             return begun
         attempt += 1  # one that was made before and deleted since
     now = datetime.now(UTC)
-    kept = {name: original.settings[name] for name in (policy_levels.POLICY,) if name in original.settings}
+    kept = {name: original.settings[name] for name in (policy.POLICY,) if name in original.settings}
     return Context(
         id=id,
         namespace=original.namespace,

@@ -17,8 +17,7 @@ from acms.branches import diff as differing
 from acms.branches.diff import LogState
 from acms.errors import ACMSError, ConflictError, NotFoundError, SessionNotFoundError, ValidationError
 from acms.facts import adopt
-from acms.log import policy as policy_levels
-from acms.log import read, validation
+from acms.log import policy, read, validation
 from acms.model import (
     Append,
     Context,
@@ -81,7 +80,7 @@ async def fork(shared: SharedSession, at: int | str | None, session_id: str | No
             created_at=datetime.now(UTC),
             parent=parent,
             fork=version,
-            inherit=(policy_levels.POLICY,),
+            inherit=(policy.POLICY,),
         )
     )
     if child.parent != parent or version not in (None, child.fork):
@@ -254,7 +253,7 @@ async def tag(storage: StorageBackend, context: str, name: str, version: int | N
             raise ValidationError(f"the session has {MAX_TAGS} tags, which is the limit", field="name")
         return {TAGS: {**own, name: value}}
 
-    await policy_levels.update(storage, context, decide)
+    await policy.update(storage, context, decide)
     return number
 
 
@@ -268,7 +267,7 @@ async def untag(storage: StorageBackend, context: str, name: str) -> None:
         del own[name]
         return {TAGS: own or None}
 
-    await policy_levels.update(storage, context, decide)
+    await policy.update(storage, context, decide)
 
 
 async def tags(storage: StorageBackend, context: str, at: int | None) -> dict[str, int]:

@@ -18,7 +18,7 @@ from acms.errors import ConfigurationError, StorageError
 from acms.log.in_force import preview
 from acms.model import Json
 from acms.ports import TokenCounter
-from acms.prompt import pin_index as blocks
+from acms.prompt import pin_index
 from acms.prompt.pins import KVPinRegistry, Pin, Pinned, create_pin_registry
 from acms.providers.tokens import default_counter
 from acms.storage import open_storage
@@ -195,7 +195,7 @@ def pins(namespace: Of, kv: Kv = None, db: Db = None, as_json: AsJson = False) -
             for place, (one, entry) in enumerate(zip(found, entries, strict=True), 1)
         ]
         shown = [_text(one, entry) for one, entry in zip(found, entries, strict=True) if entry is not None]
-        total = counter.count(blocks.OPENING + "\n".join(shown)) if shown else 0
+        total = counter.count(pin_index.OPENING + "\n".join(shown)) if shown else 0
         screen = Screen(as_json)
 
         def draw() -> None:
@@ -204,8 +204,8 @@ def pins(namespace: Of, kv: Kv = None, db: Db = None, as_json: AsJson = False) -
                 return
             screen.table(PINS, [_cells(row) for row in rows])
             screen.line(
-                f"{len(shown)} shown, {total} tokens together; a prompt takes the first {blocks.MAX_PINS} and "
-                f"{blocks.TRUNCATE_TOKENS} tokens unless it is told otherwise",
+                f"{len(shown)} shown, {total} tokens together; a prompt takes the first {pin_index.MAX_PINS} and "
+                f"{pin_index.TRUNCATE_TOKENS} tokens unless it is told otherwise",
                 "dim",
             )
 
@@ -215,7 +215,7 @@ def pins(namespace: Of, kv: Kv = None, db: Db = None, as_json: AsJson = False) -
 
 
 def _text(one: Pin, entry: KVEntry) -> str:
-    return blocks.text(Pinned(one.key, entry.data, one.metadata))
+    return pin_index.text(Pinned(one.key, entry.data, one.metadata))
 
 
 def _json(one: Pin) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _preview(value: Json) -> str:
-    return preview(value if isinstance(value, str) else blocks.compact(value), 120)
+    return preview(value if isinstance(value, str) else pin_index.compact(value), 120)
 
 
 def _time(milliseconds: int) -> str:

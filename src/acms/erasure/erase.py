@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from acms.branches.forks import COLLECT_AFTER
 from acms.erasure import proof
 from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNotFoundError, ValidationError
-from acms.log import policy as policy_levels
-from acms.log import validation
+from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy
 from acms.log.provenance import Link, Reached, Run, spans
@@ -281,7 +280,7 @@ class _Erasing:
             context = await self._storage.context(owner)
             if context.deleted_at is not None:
                 continue
-            found = await policy_levels.resolve(
+            found = await policy.resolve(
                 self._storage, owner, namespace=context.namespace, service=self._service
             )
             if not found.policy.enabled or found.policy.budget is None:
@@ -380,11 +379,11 @@ async def _held(storage: StorageBackend, contexts: Iterable[Context]) -> str | N
     """Return what of some contexts is under legal hold, in words; None when nothing is."""
     namespaces: set[str] = set()
     for context in contexts:
-        if context.settings.get(policy_levels.HOLD):
+        if context.settings.get(policy.HOLD):
             return f"the context {context.id}"
         namespaces.add(context.namespace)
     for namespace in sorted(namespaces):
-        if (await policy_levels.namespace_settings(storage, namespace)).get(policy_levels.HOLD):
+        if (await policy.namespace_settings(storage, namespace)).get(policy.HOLD):
             return f"the namespace {namespace!r}"
     return None
 

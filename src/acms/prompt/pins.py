@@ -18,7 +18,7 @@ from acms.model import Json, KVEntry, Role
 from acms.observability.events import Event, PinsLoaded, PinsSkipped
 from acms.plan.nodes import PINS, Omit, Scope
 from acms.ports import KVMemory
-from acms.prompt import pin_index as _core
+from acms.prompt import pin_index
 from acms.prompt.pin_index import INDEX_KEY, MAX_PINS, TRUNCATE_TOKENS, Pin, PinMetadata, Pinned
 from acms.storage.kv import change_entry, update_entry
 from acms.storage.kv_home import Clock, utc_now
@@ -60,7 +60,7 @@ class KVPinRegistry:
     def __init__(self, store: KVMemory, *, namespace: str, index_key: str, clock: Clock) -> None:
         self.namespace = namespace
         #: Key of the entry in which the pins lie.
-        self.index_key = _core.index_key(namespace, index_key)
+        self.index_key = pin_index.index_key(namespace, index_key)
         self._reserved = f"{index_key}:"
         self._store = _usable(store)
         self._clock = clock
@@ -89,13 +89,13 @@ class KVPinRegistry:
             metadata = PinMetadata(label=label, role=given[0], priority=priority, tags=given[1])
         elif label is not None or role is not None or priority is not None or tags:
             raise ValidationError("give it, or label, role, priority and tags, not both", field="metadata")
-        pin = Pin(key, _core.checked(metadata))
+        pin = Pin(key, pin_index.checked(metadata))
 
         def change(entry: KVEntry | None) -> Json:
-            return _core.pinned(_data(entry), self.index_key, pin, now=self._now())
+            return pin_index.pinned(_data(entry), self.index_key, pin, now=self._now())
 
         stored = await update_entry(self._store, self.index_key, change)
-        return _core.one(stored.data, self.index_key, key)
+        return pin_index.one(stored.data, self.index_key, key)
 
     async def unpin(self, key: str) -> bool:
         """Let go of a key, whose value stays; return whether it was pinned."""
@@ -104,17 +104,17 @@ class KVPinRegistry:
 
         def change(entry: KVEntry | None) -> tuple[Json, Mapping[str, Json]] | None:
             nonlocal found
-            found = entry is not None and _core.has(entry.data, self.index_key, key)
+            found = entry is not None and pin_index.has(entry.data, self.index_key, key)
             if entry is None or not found:
                 return None
-            return _core.unpinned(entry.data, self.index_key, key, now=self._now()), entry.metadata
+            return pin_index.unpinned(entry.data, self.index_key, key, now=self._now()), entry.metadata
 
         await change_entry(self._store, self.index_key, change)
         return found
 
     async def list(self) -> tuple[Pin, ...]:
         """Return the pins: higher priority first, then the newest, then by key; none where there is no index."""
-        return _core.listed(_data(await self._store.get(self.index_key)), self.index_key)
+        return pin_index.listed(_data(await self._store.get(self.index_key)), self.index_key)
 
     def _now(self) -> int:
         return micros(self._clock()) // 1000
@@ -195,13 +195,13 @@ class PinnedKV:
         self.namespace = validation.name(namespace or named or "default", "namespace")
         self._registry = registry
         self._store = _usable(store)
-        self._max_pins = validation.whole(max_pins, "max_pins", least=1, most=_core.MOST_PINS)
-        self._strategy = _core.strategy(strategy)
-        self._role = _core.block_role(role)
+        self._max_pins = validation.whole(max_pins, "max_pins", least=1, most=pin_index.MOST_PINS)
+        self._strategy = pin_index.strategy(strategy)
+        self._role = pin_index.block_role(role)
         self._priority = validation.whole(priority, "priority")
         if format is not None and not callable(format):
             raise ValidationError(f"must be a function, not {type(format).__name__}", field="format")
-        self._format = format or _core.text
+        self._format = format or pin_index.text
         self._reserve = self._floor(reserve)
 
     def _floor(self, reserve: int) -> int:
@@ -231,13 +231,13 @@ class PinnedKV:
             if entry is not None
         ]
         missing = tuple(pin.key for pin, entry in zip(shown, found, strict=True) if entry is None)
-        texts = [(entry.key, _core.written(entry, self.namespace, self._format)) for entry in entries]
+        texts = [(entry.key, pin_index.written(entry, self.namespace, self._format)) for entry in entries]
         if isinstance(request, _Listens):
             request.tell(PinsLoaded(namespace=self.namespace, keys=tuple(key for key, _ in texts)))
             if missing or beyond:
                 left = tuple(pin.key for pin in beyond)
                 request.tell(PinsSkipped(namespace=self.namespace, missing=missing, beyond=left))
-        return _core.block(
+        return pin_index.block(
             self.namespace,
             texts,
             role=self._role,

@@ -13,7 +13,7 @@ from acms.log import validation
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.ports import TokenCounter
 from acms.prompt_types import CacheMark, Count, Exactness, PromptMessage, Tool, Usage
-from acms.providers.codecs import anthropic_blocks as blocks
+from acms.providers.codecs import anthropic_blocks
 from acms.providers.codecs.anthropic_rules import BREAKPOINTS, check, claude
 from acms.providers.codecs.anthropic_turns import BEGINNING, Arranged, SentMessage, arrange, speaker_name
 from acms.providers.codecs.calibration import Calibration
@@ -76,13 +76,15 @@ class AnthropicMessages:
         self.max_tokens = max_tokens
         #: What was learnt of this model's counts; keep its `state` to go on with it.
         self.calibration = calibration or Calibration(family.ratio, margin=margin)
-        self.counter: TokenCounter = blocks.BytesCounter() if bound == "bytes" else default_counter()
+        self.counter: TokenCounter = (
+            anthropic_blocks.BytesCounter() if bound == "bytes" else default_counter()
+        )
         self._family = family
         self._exactness = Exactness.BYTES if bound == "bytes" else Exactness.CALIBRATED
-        self._sizes = blocks.Sizes()
-        self._prices = blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
+        self._sizes = anthropic_blocks.Sizes()
+        self._prices = anthropic_blocks.Prices(self.counter, image=family.image, sizes=self._sizes)
         self._beginning = self._prices.text(BEGINNING)
-        self._told = blocks.BLOCK + self._prices.reminder
+        self._told = anthropic_blocks.BLOCK + self._prices.reminder
 
     # ── what is sent ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,7 +149,7 @@ class AnthropicMessages:
     def _block(self, part: Part) -> dict[str, Json]:
         if isinstance(part, Media):
             self._sizes.state(part)
-        return blocks.block(part)
+        return anthropic_blocks.block(part)
 
     def _arrange(self, messages: Sequence[PromptMessage]) -> Arranged:
         return arrange(messages, system=self._family.system, reasoning=self._family.reasoning)
@@ -161,7 +163,7 @@ class AnthropicMessages:
             # A history of thousands of messages is costed in one fit: what was counted is not counted again.
             only = parts[0]
             if isinstance(only, Text):
-                tokens = message.tokens + (self._told if message.role in _SYSTEM else blocks.BLOCK)
+                tokens = message.tokens + (self._told if message.role in _SYSTEM else anthropic_blocks.BLOCK)
                 return tokens if message.name is None else tokens + self._name(message)
             if isinstance(only, ToolResult) and only.output != NO_RESULT:
                 return message.tokens + self._prices.result("")
@@ -182,15 +184,15 @@ class AnthropicMessages:
             case ToolResult():
                 return prices.result(part.output)
             case ToolCall():
-                written = blocks.arguments(part.arguments)[1]
-                return prices.call(part.call_id, blocks.name(part.name), written)
+                written = anthropic_blocks.arguments(part.arguments)[1]
+                return prices.call(part.call_id, anthropic_blocks.name(part.name), written)
             case Media():
-                media = None if role in _SYSTEM or role is Role.ASSISTANT else blocks.sendable(part)
-                return prices.text(blocks.mention(part)) if media is None else prices.media(media)
+                media = None if role in _SYSTEM or role is Role.ASSISTANT else anthropic_blocks.sendable(part)
+                return prices.text(anthropic_blocks.mention(part)) if media is None else prices.media(media)
             case Reasoning():
                 return prices.signed(part.text, part.signature) if self._sent(role) and part.signature else 0
             case Raw():
-                data = blocks.redacted(part) if self._sent(role) else None
+                data = anthropic_blocks.redacted(part) if self._sent(role) else None
                 return prices.signed("", data) if data else 0
 
     def _sent(self, role: Role) -> bool:
@@ -275,7 +277,7 @@ def _read(role: str, content: Json, field: str) -> list[PromptMessage]:
     results: list[Part] = []
     others: list[Part] = []
     for at, block in enumerate(content):
-        part = blocks.part(block) if isinstance(block, Mapping) else None
+        part = anthropic_blocks.part(block) if isinstance(block, Mapping) else None
         if part is None:
             raise PayloadError("is no block that a message of ACMS has", field=f"{field}[{at}]")
         (results if isinstance(part, ToolResult) else others).append(part)

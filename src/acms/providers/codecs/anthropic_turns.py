@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from acms.model import Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import PromptMessage
-from acms.providers.codecs import anthropic_blocks as blocks
+from acms.providers.codecs import anthropic_blocks
 from acms.text.chat_messages import NO_RESULT, ORPHAN, wrap
 
 __all__ = ["BEGINNING", "Arranged", "SentMessage", "arrange", "speaker_name"]
@@ -145,7 +145,7 @@ class _Arranging:
                 turn = self._turn(role, message)
             turn.sources.update(dict.fromkeys(message.sources))
             if name:
-                said, name = blocks.named(name, part), ""
+                said, name = anthropic_blocks.named(name, part), ""
                 turn.shown += [SentPart(one, index) for one in said]
             elif isinstance(part, ToolCall):
                 call = _Call(part, index)
@@ -211,7 +211,7 @@ class _Arranging:
             case Media():
                 return self._media(one, role)
             case Raw():
-                if blocks.redacted(one) is None:
+                if anthropic_blocks.redacted(one) is None:
                     return self._without(FOREIGN)
             case Reasoning():
                 if not one.signature:
@@ -225,20 +225,20 @@ class _Arranging:
         if not self._reasoning:
             return self._without(BOUND)
         if isinstance(one, Raw):
-            return blocks.part(blocks.block(one))
+            return anthropic_blocks.part(anthropic_blocks.block(one))
         return one
 
     def _media(self, one: Media, role: Role) -> Part:
         """Return media as a user can show it, else a mention of it."""
-        media = blocks.sendable(one) if role is Role.USER else None
+        media = anthropic_blocks.sendable(one) if role is Role.USER else None
         if media is not None:
             return media
         self._notes[MEDIA] = None
-        return Text(blocks.mention(one))
+        return Text(anthropic_blocks.mention(one))
 
     def _call(self, one: ToolCall) -> ToolCall:
         """Return a call with arguments that are an object."""
-        _, written, valid = blocks.arguments(one.arguments)
+        _, written, valid = anthropic_blocks.arguments(one.arguments)
         if not valid:
             self._notes[ARGUMENTS] = None
         return ToolCall(one.call_id, one.name, written)
@@ -285,7 +285,7 @@ class _Arranging:
                 self._notes[TOLD] = None
                 turn.role = Role.USER
                 turn.shown = [
-                    SentPart(Text(wrap(part.text, blocks.REMINDER)), index)
+                    SentPart(Text(wrap(part.text, anthropic_blocks.REMINDER)), index)
                     for part, index in turn.shown
                     if isinstance(part, Text)
                 ]
@@ -315,7 +315,7 @@ class _Arranging:
             for call in turn.calls:
                 part = call.part
                 id_ = _unused(part.call_id, taken)
-                call.part = ToolCall(id_, blocks.name(part.name), part.arguments)
+                call.part = ToolCall(id_, anthropic_blocks.name(part.name), part.arguments)
                 if call.part != part:
                     self._notes[IDS] = None
                 if call.result is None:
@@ -359,12 +359,12 @@ def _unused(id_: str, taken: dict[str, int]) -> str:
     `taken` holds how often each was asked for, so that an id used a thousand times takes no thousand tries each time.
     """
     fit = _UNFIT.sub("_", id_) or "call"
-    longest = blocks.ID[1]
+    longest = anthropic_blocks.ID[1]
     if len(fit) > longest:
         digest = hashlib.sha256(id_.encode("utf-8", "surrogatepass")).hexdigest()[:11]
         fit = f"{fit[: longest - 12]}_{digest}"
     found, number = fit, taken.get(fit, 0)
-    room = max(len(fit), blocks.ID[0])
+    room = max(len(fit), anthropic_blocks.ID[0])
     while found in taken:
         number += 1
         ending = f"_{number}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_base as base
+from acms.providers.codecs import openai_base
 from acms.providers.codecs.framing import dump, thawed
 from acms.providers.codecs.openai_base import (
     BREAKPOINT,
@@ -59,19 +59,19 @@ class OpenAIChat(OpenAICodec):
         name = message.name
         return name is None or (message.role is not Role.TOOL and NAME.match(name) is not None)
 
-    def _medium(self, media: Media, role: Role, note: base.Note) -> Part:
+    def _medium(self, media: Media, role: Role, note: openai_base.Note) -> Part:
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
-            return base.mention(media)
+            return openai_base.mention(media)
         # Images are fetched, other files are not: they are uploaded before, or come along.
-        fits = base.is_url if base.is_image(media) else base.is_file_id
+        fits = openai_base.is_url if openai_base.is_image(media) else openai_base.is_file_id
         if media.ref.startswith("data:") or fits(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
-        return base.mention(media)
+        return openai_base.mention(media)
 
-    def _raw(self, raw: Raw, message: PromptMessage, note: base.Note) -> Iterable[Part]:
-        item = base.canonical(raw) if raw.vendor in self.vendors else None
+    def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
+        item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or item.get("type") not in _CONTENTS[message.role]:
             note("items of other vendors are left out")
             return ()
@@ -86,7 +86,7 @@ class OpenAIChat(OpenAICodec):
         marks: Sequence[CacheMark] = (),
     ) -> dict[str, Json]:
         """Return `messages`, `tools` and cache hints; see `Codec.render`."""
-        laid = self._laid(messages, base.ignore)
+        laid = self._laid(messages, openai_base.ignore)
         written = [self._written(message) for message, _ in laid]
         payload: dict[str, Json] = {"messages": written}
         if tools:
@@ -95,7 +95,7 @@ class OpenAIChat(OpenAICodec):
             ends = self._prefixes(marks, len(messages), laid)
             self._hints(payload, marks[0], written[: ends[0]])
             if self.known.breakpoints:
-                for end in sorted(set(ends))[-base.WRITES :]:
+                for end in sorted(set(ends))[-openai_base.WRITES :]:
                     _break(written[:end])
         self.check(payload)
         return payload
@@ -113,7 +113,7 @@ class OpenAIChat(OpenAICodec):
                     self._stated(part)
                     contents.append(_medium(part))
                 case Raw():
-                    contents.append(base.canonical(part) or {})
+                    contents.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
                     function = {"name": name, "arguments": arguments}
                     calls.append({"id": call_id, "type": "function", "function": function})
@@ -140,7 +140,7 @@ class OpenAIChat(OpenAICodec):
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch."""
         count, framing = self.counter.count, self.framing
-        offered = [base.function(tool["function"]) for tool in payload.get("tools", ())]
+        offered = [openai_base.function(tool["function"]) for tool in payload.get("tools", ())]
         total, covered = self._start(offered)
         for message in payload["messages"]:
             role = _ROLES[message["role"]]
@@ -157,7 +157,7 @@ class OpenAIChat(OpenAICodec):
             else:
                 covered = covered and content is not None and len(content) == 1
                 for item in content or ():
-                    part = _content(base.unmarked(item))
+                    part = _content(openai_base.unmarked(item))
                     covered = covered and isinstance(part, Text)
                     total += self.referred(part.ref) if isinstance(part, Media) else self._part_cost(part)
             for call in message.get("tool_calls", ()):
@@ -183,7 +183,7 @@ class OpenAIChat(OpenAICodec):
 
     def usage(self, usage: object) -> Usage:
         """Read `response.usage`."""
-        return base.read_usage(usage, "prompt_tokens", "prompt_tokens_details")
+        return openai_base.read_usage(usage, "prompt_tokens", "prompt_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` for what the API would refuse: shapes, roles, and tool calls without their answers."""
@@ -218,7 +218,7 @@ class OpenAIChat(OpenAICodec):
 
 
 def _medium(media: Media) -> dict[str, Json]:
-    if base.is_image(media):
+    if openai_base.is_image(media):
         return {"type": "image_url", "image_url": {"url": media.ref}}
     if media.ref.startswith("data:"):
         return {"type": "file", "file": {"filename": "file", "file_data": media.ref}}
@@ -277,7 +277,7 @@ def _read(message: Mapping[str, Json]) -> PromptMessage:
     if isinstance(content, str):
         parts.append(Text(content))
     else:
-        parts.extend(_content(base.unmarked(item)) for item in content or ())
+        parts.extend(_content(openai_base.unmarked(item)) for item in content or ())
     if message.get("refusal"):
         parts.append(Raw("openai-chat", dump({"type": "refusal", "refusal": message["refusal"]})))
     for call in message.get("tool_calls", ()):

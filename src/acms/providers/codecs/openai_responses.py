@@ -12,7 +12,7 @@ from typing import Any
 
 from acms.model import Json, Media, Part, Raw, Reasoning, Role, Text, ToolCall, ToolResult
 from acms.prompt_types import CacheMark, Count, PromptMessage, Tool, Usage
-from acms.providers.codecs import openai_base as base
+from acms.providers.codecs import openai_base
 from acms.providers.codecs.framing import Function, dump, thawed
 from acms.providers.codecs.openai_base import BREAKPOINT, NAME, OpenAICodec, check_key, check_tools, fault
 
@@ -50,27 +50,29 @@ class OpenAIResponses(OpenAICodec):
     def _named(self, message: PromptMessage) -> bool:
         return message.name is None
 
-    def _medium(self, media: Media, role: Role, note: base.Note) -> Part:
+    def _medium(self, media: Media, role: Role, note: openai_base.Note) -> Part:
         if role is not Role.USER:
             note("media outside a message of the user are mentioned in its text")
-            return base.mention(media)
-        if base.is_url(media.ref) or base.is_file_id(media.ref):
+            return openai_base.mention(media)
+        if openai_base.is_url(media.ref) or openai_base.is_file_id(media.ref):
             return media
         note("media that the API cannot fetch are mentioned in the text")
-        return base.mention(media)
+        return openai_base.mention(media)
 
-    def _raw(self, raw: Raw, message: PromptMessage, note: base.Note) -> Iterable[Part]:
-        item = base.canonical(raw) if raw.vendor in self.vendors else None
+    def _raw(self, raw: Raw, message: PromptMessage, note: openai_base.Note) -> Iterable[Part]:
+        item = openai_base.canonical(raw) if raw.vendor in self.vendors else None
         if item is None or not isinstance(item.get("type"), str) or message.role is Role.TOOL:
             note("items of other vendors are left out")
             return ()
         return (Raw(_VENDOR, dump(item)),)
 
-    def _laid(self, messages: Sequence[PromptMessage], note: base.Note) -> list[tuple[PromptMessage, int]]:
+    def _laid(
+        self, messages: Sequence[PromptMessage], note: openai_base.Note
+    ) -> list[tuple[PromptMessage, int]]:
         return _grouped(super()._laid([_understood(message, note) for message in messages], note), note)
 
     def _cost(self, message: PromptMessage) -> int:
-        return super()._cost(_understood(message, base.ignore))
+        return super()._cost(_understood(message, openai_base.ignore))
 
     def _start(self, offered: Sequence[Function]) -> tuple[int, bool]:
         tokens, _ = super()._start(offered)
@@ -90,7 +92,7 @@ class OpenAIResponses(OpenAICodec):
         marks: Sequence[CacheMark] = (),
     ) -> dict[str, Json]:
         """Return `input`, `tools` and cache hints; see `Codec.render`."""
-        laid = self._laid(messages, base.ignore)
+        laid = self._laid(messages, openai_base.ignore)
         written = [self._written(message) for message, _ in laid]
         payload: dict[str, Json] = {"input": [item for items in written for item in items]}
         if tools:
@@ -99,7 +101,7 @@ class OpenAIResponses(OpenAICodec):
             ends = self._prefixes(marks, len(messages), laid)
             self._hints(payload, marks[0], [item for items in written[: ends[0]] for item in items])
             if self.known.breakpoints:
-                for end in sorted(set(ends))[-base.WRITES :]:
+                for end in sorted(set(ends))[-openai_base.WRITES :]:
                     _break([item for items in written[:end] for item in items])
                 if max(mark.ttl or 0 for mark in marks) > HALF_AN_HOUR:
                     payload["prompt_cache_options"] = {"ttl": "12h"}
@@ -117,7 +119,7 @@ class OpenAIResponses(OpenAICodec):
                     self._stated(part)
                     contents.append(_medium(part))
                 case Raw():
-                    items.append(base.canonical(part) or {})
+                    items.append(openai_base.canonical(part) or {})
                 case ToolCall(call_id, name, arguments):
                     call = {"call_id": call_id, "name": name, "arguments": arguments}
                     items.append({"type": "function_call", **call})
@@ -139,12 +141,12 @@ class OpenAIResponses(OpenAICodec):
         if isinstance(given, str):
             return self.normal([PromptMessage(role=Role.USER, parts=(Text(given),))])
         read = [(_read(item), 0) for item in given]
-        return self.normal([message for message, _ in _grouped(read, base.ignore)])
+        return self.normal([message for message, _ in _grouped(read, openai_base.ignore)])
 
     def count(self, payload: Mapping[str, Json]) -> Count:
         """Count a payload from scratch."""
         framing = self.framing
-        total, _ = self._start([base.function(tool) for tool in payload.get("tools", ())])
+        total, _ = self._start([openai_base.function(tool) for tool in payload.get("tools", ())])
         given = payload["input"]
         if isinstance(given, str):
             given = [{"role": "user", "content": given}]
@@ -164,7 +166,7 @@ class OpenAIResponses(OpenAICodec):
 
     def usage(self, usage: object) -> Usage:
         """Read `response.usage`."""
-        return base.read_usage(usage, "input_tokens", "input_tokens_details")
+        return openai_base.read_usage(usage, "input_tokens", "input_tokens_details")
 
     def check(self, payload: Mapping[str, Json]) -> None:
         """Raise `PayloadError` for what the API would refuse: shapes, roles, and calls without their outputs."""
@@ -199,7 +201,7 @@ class OpenAIResponses(OpenAICodec):
         check_key(payload)
 
 
-def _understood(message: PromptMessage, note: base.Note) -> PromptMessage:
+def _understood(message: PromptMessage, note: openai_base.Note) -> PromptMessage:
     """Return a message with its verbatim items read where they say no more than a part does."""
     if not any(isinstance(part, Raw) for part in message.parts):
         return message
@@ -207,7 +209,9 @@ def _understood(message: PromptMessage, note: base.Note) -> PromptMessage:
     parts: list[Part] = []
     for part in message.parts:
         item = (
-            base.canonical(part) if isinstance(part, Raw) and part.vendor in OpenAIResponses.vendors else None
+            openai_base.canonical(part)
+            if isinstance(part, Raw) and part.vendor in OpenAIResponses.vendors
+            else None
         )
         if item is None:
             parts.append(part)
@@ -237,7 +241,9 @@ def _faulty(item: Mapping[str, Json]) -> bool:
             return True
 
 
-def _grouped(laid: Iterable[tuple[PromptMessage, int]], note: base.Note) -> list[tuple[PromptMessage, int]]:
+def _grouped(
+    laid: Iterable[tuple[PromptMessage, int]], note: openai_base.Note
+) -> list[tuple[PromptMessage, int]]:
     """Return messages in the groups that can be read back from the items: what the model did in one go is one message.
 
     Verbatim items lead, at most one text follows, calls end it. Reasoning that nothing follows is refused: left out.
@@ -302,22 +308,22 @@ def _join(before: PromptMessage, message: PromptMessage) -> PromptMessage:
 
 
 def _is_reasoning(raw: Raw) -> bool:
-    return (base.canonical(raw) or {}).get("type") == "reasoning"
+    return (openai_base.canonical(raw) or {}).get("type") == "reasoning"
 
 
 def _medium(media: Media) -> dict[str, Json]:
     ref = media.ref
-    if base.is_image(media):
-        key = "image_url" if base.is_url(ref) else "file_id"
+    if openai_base.is_image(media):
+        key = "image_url" if openai_base.is_url(ref) else "file_id"
         return {"type": "input_image", "detail": "auto", key: ref}
     if ref.startswith("data:"):
         return {"type": "input_file", "filename": "file", "file_data": ref}
-    return {"type": "input_file", "file_url" if base.is_url(ref) else "file_id": ref}
+    return {"type": "input_file", "file_url" if openai_base.is_url(ref) else "file_id": ref}
 
 
 def _content(item: Json) -> Part | None:
     """Read one part of a content list; None when it says more than a part can hold."""
-    match base.unmarked(item) if isinstance(item, Mapping) else item:
+    match openai_base.unmarked(item) if isinstance(item, Mapping) else item:
         case {"type": "input_text" | "output_text", "text": str(text), **more} if not more:
             return Text(text)
         case {"type": "input_image", "image_url": str(ref), **more} if more in ({}, {"detail": "auto"}):
@@ -359,7 +365,7 @@ def _output(output: Json) -> str:
     read = [_content(part) for part in output]
     return "\n".join(
         [
-            part.text if isinstance(part, Text) else base.mention(part).text
+            part.text if isinstance(part, Text) else openai_base.mention(part).text
             for part in read
             if isinstance(part, Text | Media)
         ]

@@ -33,7 +33,7 @@ from acms.log.validation import name
 from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
 from acms.observability.logging import log
 from acms.ports import StorageBackend
-from acms.storage import append_rules as lineages
+from acms.storage import append_rules
 from acms.storage.chroma import client as chroma_client
 from acms.storage.chroma.client import READ, Chroma, Record, code
 from acms.storage.search import cosines
@@ -220,7 +220,7 @@ class ChromaVectors(WrapperStorage):
     ) -> dict[tuple[int, int], bytes]:
         """Return the vectors of those of the marked rows that Chroma has as they were written, by version and part."""
         known = await self._context(context)
-        runs = lineages.segments(
+        runs = append_rules.segments(
             context, known.lineage, min(row.version for row in marked), max(row.version for row in marked)
         )
         found: dict[tuple[int, int], bytes] = {}
@@ -473,7 +473,7 @@ class ChromaVectors(WrapperStorage):
         if not wanted:
             return []
         known = await self._context(context)
-        runs = lineages.segments(context, known.lineage, wanted[0], wanted[-1])
+        runs = append_rules.segments(context, known.lineage, wanted[0], wanted[-1])
         return [(owner, [n for n in wanted if low <= n <= high]) for owner, low, high in runs]
 
     def _id(self, owner: str, row: Derived) -> str:

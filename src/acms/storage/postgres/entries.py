@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from acms.errors import ACMSError, ValidationError
 from acms.log.hash_chain import locate
 from acms.model import Derived, Entry, Kind, Page
-from acms.observability.logging import log as tell
+from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.sql import VERSION_MASK, read_derived, read_entry
@@ -178,7 +178,7 @@ class DerivedRows:
             try:
                 await self._put(context, rows)
             except ACMSError as error:
-                tell(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
+                log(logging.WARNING, "derived_rows_lost", error=type(error).__name__, rows=len(rows))
 
     async def arrived(self) -> None:
         """Let what rides arrive first: whoever waits for a row asks next which ones are missing."""

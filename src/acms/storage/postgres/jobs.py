@@ -14,7 +14,7 @@ import psycopg
 from acms.errors import ACMSError, ConflictError, LeaseLostError
 from acms.log.hash_chain import micros
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
-from acms.observability.logging import log as tell
+from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database
 from acms.storage.postgres.pool import Connection
@@ -163,5 +163,5 @@ class JobQueue:
                         if told.payload == self._db.tenant:
                             wake()
             except psycopg.Error as error:
-                tell(logging.WARNING, "hints_interrupted", error=type(error).__name__)
+                log(logging.WARNING, "hints_interrupted", error=type(error).__name__)
             await asyncio.sleep(AGAIN)

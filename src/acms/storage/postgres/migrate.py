@@ -13,7 +13,7 @@ from psycopg import sql
 
 from acms.errors import ConfigurationError, SchemaVersionError, StorageError
 from acms.model import Migration
-from acms.observability.logging import log as tell
+from acms.observability.logging import log
 from acms.storage.postgres.pool import ROLE, Connection, Pool, translate
 from acms.storage.sql import migrations
 
@@ -206,7 +206,7 @@ async def migrate(
                     await _apply(connection, step, partitions)
             except _ForbiddenError:
                 pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
-                tell(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
+                log(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
                 break
             done.append(step)
             if progress is not None:

@@ -39,7 +39,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.model import Durability
-from acms.observability.logging import log as tell
+from acms.observability.logging import log
 from acms.storage.urls import without_password
 
 T = TypeVar("T")
@@ -340,7 +340,7 @@ class Pool:
                 if not known or error.sqlstate in _LOST:
                     self._drop()
                 name, state = type(error).__name__, error.sqlstate or ""
-                tell(logging.WARNING, "storage_retry", error=name, sqlstate=state)
+                log(logging.WARNING, "storage_retry", error=name, sqlstate=state)
             await asyncio.sleep(min(left, wait * random.uniform(0.5, 1.0)))
             wait = min(MOST_WAIT, wait * 2)
 

@@ -19,7 +19,7 @@ import apsw
 from acms.log.entry_json import dump
 from acms.log.hash_chain import micros
 from acms.model import Json, State
-from acms.observability.logging import log as tell
+from acms.observability.logging import log
 from acms.storage import append_rules
 from acms.storage.sql import VERSION_BITS, read_entry
 from acms.storage.sqlite.file import SQLiteFile
@@ -100,7 +100,7 @@ class Eraser:
             try:
                 writer.execute("VACUUM").fetchall()
             except apsw.Error as error:
-                tell(logging.WARNING, "vacuum_failed", error=type(error).__name__)
+                log(logging.WARNING, "vacuum_failed", error=type(error).__name__)
         if self._stale and time.monotonic() >= self._again:
             self._empty_wal(writer)
 
@@ -119,7 +119,7 @@ class Eraser:
             return
         self._again = time.monotonic() + AGAIN
         if first:
-            tell(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
+            log(logging.WARNING, "wal_not_emptied", file=self._file.path.name)
 
     # ── proving it ──────────────────────────────────────────────────────────────────────────────────────────────────
 
