@@ -2,7 +2,7 @@
 
 Written after the rules and apart from the generator in `privacy.py`, from what such places are known to hold. Parts
 `second` to `tenth`: each was measured once before any rule was changed because of it, and the next was written after those
-changes (the ninth beside the eighth). The figures at first sight stand in decision 0047. Nothing here is real: every key,
+changes (the ninth beside the eighth). The figures at first sight stand in docs/figures.md. Nothing here is real: every key,
 number and name is drawn at random.
 """
 
