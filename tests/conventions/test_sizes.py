@@ -35,8 +35,6 @@ COMPLEX_FUNCTIONS = {
     "privacy.plausibility.plausible": 27,
     "recall.candidates.offer": 20,
     "recall.time_ranges._days": 15,
-    "storage.sqlite.append._append_at": 15,
-    "storage.sqlite.append.together": 13,
     "text.details._look": 19,
     "text.details.details": 23,
 }

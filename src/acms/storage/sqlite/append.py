@@ -172,8 +172,29 @@ class Appender:
 
     def together(self, writer: apsw.Connection, functions: Sequence[Function], start: int) -> list[Any]:
         """Write the simple appends that come next, at most one to each log, in two statements."""
-        taken: dict[str, _Prepared] = {}
-        plans: list[_Plan] = []
+        found = self._simple(functions, start)
+        if len(found) < 2:
+            return []
+        plans = [plan for _, plan in found]
+        writer.execute("SAVEPOINT op")
+        written = self._write_all(writer, plans)
+        if not written:  # which one it was is found out one by one
+            writer.execute("ROLLBACK TO op").fetchall()
+            for prepared, _ in found:
+                prepared.simple = False
+        writer.execute("RELEASE op").fetchall()
+        if not written:
+            return []
+        heads = self._heads
+        if len(heads) + len(plans) > HEADS:
+            heads.clear()
+        heads.update({plan.head.context: (plan.known[0], plan.head) for plan in plans})
+        return [plan.receipt for plan in plans]
+
+    def _simple(self, functions: Sequence[Function], start: int) -> list[tuple[_Prepared, _Plan]]:
+        """Return the appends from `start` on that are no more than their plans, up to the second to one log."""
+        found: list[tuple[_Prepared, _Plan]] = []
+        taken: set[str] = set()
         heads = self._heads
         for function in functions[start:]:
             if not isinstance(function, _Prepared) or not function.simple:
@@ -181,35 +202,25 @@ class Appender:
             plan, context = function.plan, function.op.context
             if plan is None or context in taken or heads.get(context) is not plan.known:
                 break
-            taken[context] = function
-            plans.append(plan)
-        if len(plans) < 2:
-            return []
-        writer.execute("SAVEPOINT op")
+            taken.add(context)
+            found.append((function, plan))
+        return found
+
+    def _write_all(self, writer: apsw.Connection, plans: Sequence[_Plan]) -> bool:
+        """Write plans for different logs; False when one of them could not be, and all are to be rolled back."""
         before = writer.total_changes()
-        written = False
         try:
             writer.executemany(self._sql["advance"], [plan.advance for plan in plans])
-            if writer.total_changes() - before == len(plans):
-                writer.executemany(self._sql["insert_entry"], [row for plan in plans for row in plan.rows])
-                written = True
+            if writer.total_changes() - before != len(plans):
+                return False
+            writer.executemany(self._sql["insert_entry"], [row for plan in plans for row in plan.rows])
         except apsw.ConstraintError:
-            pass
+            return False
         except apsw.Error:  # of the medium: it spoils the whole commit
             raise
         except Exception:  # of what one caller gave
-            pass
-        if not written:  # which one it was is found out one by one
-            writer.execute("ROLLBACK TO op").fetchall()
-            for prepared in taken.values():
-                prepared.simple = False
-        writer.execute("RELEASE op").fetchall()
-        if not written:
-            return []
-        if len(heads) + len(plans) > HEADS:
-            heads.clear()
-        heads.update({plan.head.context: (plan.known[0], plan.head) for plan in plans})
-        return [plan.receipt for plan in plans]
+            return False
+        return True
 
     def write(self, connection: apsw.Connection, prepared: _Prepared) -> Receipt:
         """Append from the head this writer left, if nobody wrote since; else from the head as it is now."""
@@ -234,47 +245,65 @@ class Appender:
         self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
     ) -> Receipt | None:
         """Append behind a head; None when the log is not there any more."""
-        ref, head = known
-        keys = prepared.keys
-        if keys:
-            if len(set(keys)) != len(keys):
-                raise ValidationError("is used twice in one append", field="key")
-            stored = [
-                self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
-                for draft in op.drafts
-            ]
-            if append_rules.repeats(op, stored):
-                head = self._tables.log(connection, op.context)[1]
-                return append_rules.repeated(
-                    head, [entry for entry in stored if entry is not None], self._durability
-                )
+        if prepared.keys:
+            repeated = self._repeated(connection, op, prepared.keys, known[0])
+            if repeated is not None:
+                return repeated
         plan = prepared.plan
         if plan is None or plan.known is not known or not prepared.simple:
-            append_rules.check(op, head)
-            if prepared.cited:
-                append_rules.check_cited(self._tables.found(connection, prepared.cited))
-            if plan is None or plan.known is not known:
-                plan = self._plan(op, prepared, known)
-            if plan.head.version > VERSION_MASK:
-                raise ValidationError("the log is full", field="drafts")
+            plan = self._checked(connection, op, prepared, known)
         connection.execute(self._sql["advance"], plan.advance)
         if not connection.changes():
             return None
         self._heads.pop(op.context, None)
+        self._write_rows(connection, op, prepared, plan)
+        if len(self._heads) >= HEADS:
+            self._heads.clear()
+        self._heads[op.context] = (known[0], plan.head)
+        return plan.receipt
+
+    def _repeated(
+        self, connection: apsw.Connection, op: Append, keys: Sequence[str], ref: int
+    ) -> Receipt | None:
+        """Return the receipt of an append that was made before under the same keys; None for a new one."""
+        if len(set(keys)) != len(keys):
+            raise ValidationError("is used twice in one append", field="key")
+        stored = [
+            self._keyed(connection, op.context, ref, draft.key) if draft.key is not None else None
+            for draft in op.drafts
+        ]
+        if not append_rules.repeats(op, stored):
+            return None
+        head = self._tables.log(connection, op.context)[1]
+        return append_rules.repeated(head, [entry for entry in stored if entry is not None], self._durability)
+
+    def _checked(
+        self, connection: apsw.Connection, op: Append, prepared: _Prepared, known: tuple[int, Head]
+    ) -> _Plan:
+        """Return how an append is written behind a head, when it is allowed there."""
+        append_rules.check(op, known[1])
+        if prepared.cited:
+            append_rules.check_cited(self._tables.found(connection, prepared.cited))
+        plan = prepared.plan
+        if plan is None or plan.known is not known:
+            plan = self._plan(op, prepared, known)
+        if plan.head.version > VERSION_MASK:
+            raise ValidationError("the log is full", field="drafts")
+        return plan
+
+    def _write_rows(self, connection: apsw.Connection, op: Append, prepared: _Prepared, plan: _Plan) -> None:
+        """Write what stands behind a head that has been advanced: entries, their keys, jobs."""
         if len(plan.rows) == 1:
             connection.execute(self._sql["insert_entry"], plan.rows[0])
         else:
             connection.executemany(self._sql["insert_entry"], plan.rows)
-        if keys:
-            for offset, draft in enumerate(op.drafts, head.version + 1):
+        if prepared.keys:
+            ref, head = plan.known
+            for version, draft in enumerate(op.drafts, head.version + 1):
                 if draft.key is not None:
-                    connection.execute(self._sql["insert_key"], (ref, draft.key, offset)).fetchall()
+                    connection.execute(self._sql["insert_key"], (ref, draft.key, version)).fetchall()
         if op.jobs or op.finish is not None:
             self._jobs.enqueue(connection, op)
-        if len(self._heads) >= HEADS:
-            self._heads.clear()
-        self._heads[op.context] = (ref, plan.head)
-        return plan.receipt
 
     def _keyed(self, connection: apsw.Connection, context: str, ref: int, key: str) -> Entry | None:
         row = self._tables.row(connection, "key_version", (ref, key))
