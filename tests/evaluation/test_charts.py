@@ -53,30 +53,32 @@ def drawn(one: Chart, *, alone: bool = True) -> ElementTree.Element:
 
 def marks(root: ElementTree.Element) -> list[ElementTree.Element]:
     """Return the marks that carry figures: those of the legend say nothing."""
-    return [
-        element
-        for element in root.iter(f"{SVG}path")
-        if element.attrib["class"].startswith("mark") and element.find(f"{SVG}title") is not None
-    ]
+    return [element for element in root.iter(f"{SVG}g") if element.attrib.get("class") == "mark"]
 
 
 def place(mark: ElementTree.Element) -> tuple[float, float]:
-    x, y = re.findall(r"-?[\d.]+", mark.attrib["transform"])
-    return float(x), float(y)
+    (use,) = mark.iter(f"{SVG}use")
+    return float(use.attrib["x"]), float(use.attrib["y"])
+
+
+def look(mark: ElementTree.Element) -> str:
+    """Return how a mark is coloured."""
+    (use,) = mark.iter(f"{SVG}use")
+    return use.attrib["style"]
 
 
 def told(root: ElementTree.Element) -> list[str]:
     return [str(mark.findtext(f"{SVG}title")) for mark in marks(root)]
 
 
-def paths(root: ElementTree.Element, series: int) -> list[str]:
-    """Return the lines of a series without its sample in the legend."""
-    found = [
-        element.attrib["d"]
-        for element in root.iter(f"{SVG}path")
-        if re.search(rf"\bl{series}\b", element.attrib["class"])
+def ends(root: ElementTree.Element, kind: str) -> list[list[tuple[float, float]]]:
+    """Return where each line of a kind goes; samples in the legend are of none."""
+    return [
+        [(float(x), float(y)) for x, y in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path.attrib["d"])]
+        for group in root.iter(f"{SVG}g")
+        if group.attrib.get("class") == kind
+        for path in group.iter(f"{SVG}path")
     ]
-    return found[1:]
 
 
 # ── lines ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,13 +104,14 @@ def test_a_gap_breaks_the_line() -> None:
         )
     )
     assert len(marks(root)) == 5
-    assert [path.count("L") for path in paths(root, 0)] == [1]
+    (*_, path) = (path for one in root.iter(f"{SVG}g") if one.get("class") == "line" for path in one)
+    assert path.attrib["d"].count("L") == 1
 
 
 def test_points_are_joined_in_the_order_of_x() -> None:
     root = drawn(chart(line("acms", (100, 0.5), (10, 0.1), (50, 0.3)), line("b", (10, 0))))
-    (path,) = paths(root, 0)
-    across = [float(pair.split()[0]) for pair in path[1:].split("L")]
+    across = [x for x, _ in ends(root, "line")[-1]]
+    assert len(across) == 3
     assert across == sorted(across)
 
 
@@ -134,6 +137,7 @@ def test_a_log_axis_leaves_out_what_is_not_above_zero() -> None:
 def test_marks_of_the_axis_do_not_overlap() -> None:
     root = drawn(chart(line("acms", *((n, 0.5) for n in range(1000, 1100))), x=Axis(label="n")))
     ticks = [float(text.attrib["x"]) for text in root.iter(f"{SVG}text") if text.text and "1,0" in text.text]
+    assert len(ticks) > 4
     assert all(after - before > 30 for before, after in pairwise(ticks))
 
 
@@ -145,8 +149,7 @@ def test_rows_stand_under_each_other_and_long_names_are_cut_but_told() -> None:
     one = chart(rows("acms", ("easy", 1.0), (long, 0.5)), rows("BM25", ("easy", 0.4)), kind="rows")
     root = drawn(one)
     assert len(marks(root)) == 3
-    cut = next(text for text in root.iter(f"{SVG}text") if "…" in "".join(text.itertext()))
-    assert cut.findtext(f"{SVG}title") == long
+    assert any("…" in (text.text or "") for text in root.iter(f"{SVG}text"))
     acms = {mark_told: place(mark) for mark, mark_told in zip(marks(root), told(root), strict=True)}
     assert acms["acms, easy: 100.0 %"][1] < acms[f"acms, {long}: 50.0 %"][1]
     assert acms["acms, easy: 100.0 %"][0] > acms[f"acms, {long}: 50.0 %"][0]
@@ -155,18 +158,17 @@ def test_rows_stand_under_each_other_and_long_names_are_cut_but_told() -> None:
 def test_an_interval_is_a_whisker_through_its_mark() -> None:
     series = Series(name="acms", points=(Point(x="LoCoMo", y=0.7, low=0.6, high=0.8),))
     root = drawn(chart(series, kind="rows"))
-    (whisker,) = [one for one in root.iter(f"{SVG}line") if one.attrib["class"].startswith("line")]
+    ((low, high),) = ends(root, "whisker")
     x, y = place(marks(root)[0])
-    assert float(whisker.attrib["x1"]) < x < float(whisker.attrib["x2"])
-    assert float(whisker.attrib["y1"]) == y
+    assert low[0] < x < high[0]
+    assert low[1] == high[1] == y
     assert told(root) == ["acms, LoCoMo: 70.0 % (60.0 % to 80.0 %)"]
     assert cells(chart(series, kind="rows"))[1] == [["LoCoMo", "70.0 % (60.0 % to 80.0 %)"]]
 
 
 def test_two_series_of_rows_are_joined_row_by_row() -> None:
     one = chart(rows("marked", ("acms", 1.0), ("gleanr", 0.9)), rows("plain", ("acms", 0.9)), kind="rows")
-    spans = [line for line in drawn(one).iter(f"{SVG}line") if line.attrib["class"] == "span"]
-    assert len(spans) == 1
+    assert len(ends(drawn(one), "span")) == 1
 
 
 def test_the_strong_point_of_a_series_stands_out() -> None:
@@ -175,7 +177,7 @@ def test_the_strong_point_of_a_series_stands_out() -> None:
         points=(Point(x=0.5, y=0.9, label="mean", strong=True), Point(x=0.4, y=1.0, label="easy")),
     )
     one = chart(series, kind="points", x=Axis(label="precision", unit="share"))
-    faint = ["faint" in mark.attrib["class"] for mark in marks(drawn(one))]
+    faint = ["opacity" in look(mark) for mark in marks(drawn(one))]
     assert faint == [False, True]
     assert cells(one) == (
         ["of", "what", "precision", "hit rate"],
@@ -191,7 +193,7 @@ _AXES = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(data=st.data(), kind=st.sampled_from(["lines", "points", "rows"]), x=_AXES, y=_AXES, title=_WORDS)
 def test_whatever_is_drawn_is_well_formed(
     data: st.DataObject, kind: Any, x: Axis, y: Axis, title: str
@@ -225,23 +227,28 @@ def test_a_chart_alone_carries_its_look_and_one_on_a_page_does_not() -> None:
     one = chart(line("acms", (1, 0.5)))
     assert STYLE in svg(one)
     assert "prefers-color-scheme:dark" in STYLE
-    assert "<style>" not in svg(one, alone=False)
+    assert "<style" not in svg(one, alone=False)
+    light = set(re.findall(r"(?:fill|stroke): (#\w+)", svg(one, alone=False)))
+    assert light
+    assert all(f'"fill: {colour}"' in STYLE for colour in light), "each has a colour for the dark"
 
 
 def test_series_differ_by_shape_and_not_by_colour_alone() -> None:
     root = drawn(chart(*(line(str(place), (1, place / 10)) for place in range(8))))
-    assert len({mark.attrib["d"] for mark in marks(root)}) == 8
+    shapes = {use.attrib["href"] for mark in marks(root) for use in mark.iter(f"{SVG}use")}
+    assert len(shapes) == 8
 
 
 def test_two_series_of_one_style_differ_by_their_dashes() -> None:
     one = Series(name="acms", points=(Point(x=1, y=0.5), Point(x=2, y=0.5)))
     other = Series(name="acms, with facts", points=one.points, style=0, dashed=True)
-    lines = [
-        element.attrib.get("stroke-dasharray")
-        for element in drawn(chart(one, other)).iter(f"{SVG}path")
-        if "l0" in element.attrib["class"].split()
+    styles = [
+        path.attrib["style"]
+        for group in drawn(chart(one, other)).iter(f"{SVG}g")
+        if group.attrib.get("class") == "line"
+        for path in group.iter(f"{SVG}path")
     ]
-    assert sorted(map(str, lines)) == ["3 3", "3 3", "None", "None"]
+    assert ["stroke-dasharray" in style for style in styles] == [True, False]
 
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────

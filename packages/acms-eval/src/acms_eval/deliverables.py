@@ -13,7 +13,7 @@ from functools import partial
 from acms.ports import Embedder
 from acms.providers import OfflineReflector
 from acms_eval import sections, sweeps
-from acms_eval.charts import Axis, Chart, Point, Series, Unit, written
+from acms_eval.chart_nouns import Axis, Chart, Point, Series, Unit, written
 from acms_eval.peers import open_acms
 from acms_eval.report import Document, Section
 from acms_eval.scenarios import DISTANCES, SCENARIOS

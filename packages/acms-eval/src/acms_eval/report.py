@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 
 from acms.errors import ValidationError
-from acms_eval.charts import STYLE, Chart, Point, cells, svg
+from acms_eval.chart_nouns import Chart, Point, cells
 
 __all__ = ["Document", "Section", "Table"]
 
@@ -65,6 +65,8 @@ class Document:
 
         A folder that is missing is made; what an earlier report left there under these names is replaced.
         """
+        from acms_eval.charts import svg  # it brings matplotlib
+
         place = Path(folder)
         written = {
             "report.json": self.to_json(),
@@ -121,6 +123,8 @@ class Document:
 
     def to_html(self) -> str:
         """Return one page that needs nothing else: no script, no network; light or dark as its reader prefers."""
+        from acms_eval.charts import STYLE
+
         everything = (*self.sections, *self.times)
         template = Template((files("acms_eval") / "data" / "report.html").read_text(encoding="utf-8"))
         settings = "".join(
@@ -200,6 +204,8 @@ def _paragraphs(text: Sequence[str]) -> str:
 
 
 def _html(section: Section) -> str:
+    from acms_eval.charts import svg
+
     parts = [
         f'<section id="{escape(section.name)}">',
         f"<h2>{escape(section.title)}</h2>",

@@ -8,7 +8,7 @@ from statistics import fmean
 from acms.results import POSSIBLE_FROM
 from acms_eval import bootstrap
 from acms_eval.bootstrap import Interval
-from acms_eval.charts import Axis, Chart, Point, Series
+from acms_eval.chart_nouns import Axis, Chart, Point, Series
 from acms_eval.composite import WEIGHTS, composite
 from acms_eval.judge import Judgement
 from acms_eval.nouns import Report, Score

@@ -1,0 +1,121 @@
+"""The nouns of a chart: what it shows, in which form figures are written, and the same figures as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+__all__ = ["Axis", "Chart", "Point", "Series", "Unit", "cells", "number", "spanned", "written"]
+
+Unit = Literal["share", "ms", "count", "number"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What an axis shows."""
+
+    label: str
+    #: "share" is drawn as percent, from 0 to 100.
+    unit: Unit = "count"
+    #: Leaves out what is not above 0.
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One figure, or two."""
+
+    #: A number; in a chart of rows the name of the row.
+    x: float | str
+    #: None, or what is not finite, leaves a gap.
+    y: float | None
+    #: What it is, where x does not say so.
+    label: str = ""
+    #: The ends of its interval, drawn as a whisker in a chart of rows.
+    low: float | None = None
+    high: float | None = None
+    #: Stands for the others of its series, and is drawn larger.
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points that belong together."""
+
+    name: str
+    points: tuple[Point, ...]
+    #: Of shape and colour, counted from 0; by default the place of the series.
+    style: int | None = None
+    #: Tells it apart from one of the same style.
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart: what is drawn, and how it is read to who cannot see it."""
+
+    #: Of a file, and unique on a page.
+    name: str
+    title: str
+    #: One sentence: what is shown, and against what.
+    text: str
+    #: "lines" joins points, "points" does not, "rows" has a name at the left of each row and y along its axis.
+    kind: Literal["lines", "points", "rows"] = "lines"
+    x: Axis
+    y: Axis
+    #: The first one is drawn on top.
+    series: tuple[Series, ...]
+
+
+# ── numbers and words ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(value: float | None, unit: Unit) -> str:
+    """Return a figure as it is read: percent with one place, milliseconds with three digits, counts whole."""
+    if value is None or not isfinite(value):
+        return "–"
+    if unit == "share":
+        return f"{100 * value:.1f} %"
+    if unit == "ms":
+        return f"{value:,.0f} ms" if abs(value) >= 100 else f"{value:.3g} ms"
+    return f"{value:,.0f}" if unit == "count" else f"{value:.3g}"
+
+
+def cells(chart: Chart) -> tuple[list[str], list[list[str]]]:
+    """Return the figures of a chart as a table: its heads and its rows, numbers written as `written` does."""
+    if chart.kind == "points":
+        return ["of", "what", chart.x.label, chart.y.label], [
+            [
+                series.name,
+                point.label,
+                written(number(point.x), chart.x.unit),
+                written(point.y, chart.y.unit),
+            ]
+            for series in chart.series
+            for point in series.points
+        ]
+    places = list(dict.fromkeys(point.x for series in chart.series for point in series.points))
+    if chart.kind == "lines":
+        places.sort(key=number)
+    rows: list[list[str]] = []
+    for place in places:
+        row = [place if isinstance(place, str) else written(place, chart.x.unit)]
+        for series in chart.series:
+            found = next((point for point in series.points if point.x == place), None)
+            row.append("–" if found is None else spanned(found, chart.y.unit))
+        rows.append(row)
+    return [chart.x.label, *(series.name for series in chart.series)], rows
+
+
+def spanned(point: Point, unit: Unit) -> str:
+    """Return a figure with its interval, where it has one."""
+    value = written(point.y, unit)
+    if point.low is None or point.high is None:
+        return value
+    return f"{value} ({written(point.low, unit)} to {written(point.high, unit)})"
+
+
+def number(value: float | str) -> float:
+    """Return a place along an axis; the name of a row is none."""
+    return value if not isinstance(value, str) else float("nan")
