@@ -93,7 +93,7 @@ class Segment:
         self._frozen = np.zeros(0, np.uint32)
         self._open: dict[int, array[int]] = {}
         #: What each document says, document by document: term << 8 | occurrences, and where those of each end.
-        self._said = array("I")
+        self._terms_by_document = array("I")
         self._ends = array("Q")
         self.spaces: dict[str, Vectors] = {}
         #: Documents whose content was found to be gone.
@@ -110,7 +110,7 @@ class Segment:
             + self._terms.nbytes
             + self._starts.nbytes
             + self._frozen.nbytes
-            + 4 * len(self._said)
+            + 4 * len(self._terms_by_document)
             + 8 * len(self._ends)
         )
         arrays += DOC_BYTES * len(self.docs)
@@ -141,7 +141,7 @@ class Segment:
         if card is None:
             columns["flags"][document], columns["group"][document] = EMPTY, -1
             self.odd.append(document)
-            self._ends.append(len(self._said))
+            self._ends.append(len(self._terms_by_document))
             self.count += 1
             return
         minute, tokens, episode, nonce, flags, exact, label, group, size, repeated = HEADER.unpack_from(card)
@@ -155,8 +155,8 @@ class Segment:
         counts = dict.fromkeys(numbers, 1)
         said = card[at + 3 * size : at + 3 * size + repeated]
         counts.update((number, count or 1) for number, count in zip(numbers[:repeated], said, strict=True))
-        self._said.extend([number << 8 | min(count, 255) for number, count in counts.items()])
-        self._ends.append(len(self._said))
+        self._terms_by_document.extend([number << 8 | min(count, 255) for number, count in counts.items()])
+        self._ends.append(len(self._terms_by_document))
         for number in (*day_terms(minute // DAY), *self._spoken[code]):
             counts[number] = counts.get(number, 0) + 1
         length = -said.count(0)  # what is found by a name does not make a text longer
@@ -250,7 +250,7 @@ class Segment:
             found = self._keys(buffer, starts[part], sizes[part], head["repeated"][part], low)
             keys[done : done + len(found)] = found
             done += len(found)
-        self._said = array(
+        self._terms_by_document = array(
             "I",
             (keys[:total] >> np.uint64(24) & ~np.uint64(255) | keys[:total] & np.uint64(255))
             .astype(np.uint32)
@@ -315,10 +315,10 @@ class Segment:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def said(self, place: int) -> NDArray[np.uint32]:
+    def terms_of(self, place: int) -> NDArray[np.uint32]:
         """Return what a document says, without its date and speaker: term << 8 | occurrences."""
         start = self._ends[place - 1] if place else 0
-        return np.array(self._said[start : self._ends[place]], np.uint32)
+        return np.array(self._terms_by_document[start : self._ends[place]], np.uint32)
 
     def postings(self, number: int, count: int) -> NDArray[np.uint32]:
         """Return the postings of a term among the first `count` documents, ascending."""
@@ -477,10 +477,10 @@ class Snapshot:
             return np.zeros(0, np.uint32)
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def said(self, document: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def terms_of(self, document: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the terms of a document, without those of its date and speaker, and how often it holds each."""
         _, segment, place = self.where(document)
-        found = segment.said(place)
+        found = segment.terms_of(place)
         return found >> np.uint32(8), found & np.uint32(255)
 
     def often(self, numbers: NDArray[np.uint32]) -> Ints:

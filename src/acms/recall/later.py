@@ -96,7 +96,7 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
     if not len(places):
         return None
     places = places[field.column("length")[places] <= STATEMENT]
-    numbers, _ = field.snapshot.said(document)
+    numbers, _ = field.snapshot.terms_of(document)
     rare = field.rarities(numbers)
     shared = np.zeros(len(field), np.float32)
     for number, weight in zip(numbers.tolist(), (rare * rare).tolist(), strict=True):
@@ -116,7 +116,7 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
 def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:
     """Return how alike one entry and some others are, in words and, where they have vectors, in meaning."""
     documents = field.documents(places)
-    said = [field.snapshot.said(other)[0] for other in (document, *documents.tolist())]
+    said = [field.snapshot.terms_of(other)[0] for other in (document, *documents.tolist())]
     squares = field.rarities(np.concatenate(said)) ** 2
     norms = np.bincount(np.repeat(np.arange(len(said)), list(map(len, said))), squares, len(said))
     alike = shared[places] / np.sqrt(np.maximum(norms[1:] * norms[0], 1e-6))

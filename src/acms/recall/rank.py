@@ -186,7 +186,7 @@ def _lent(field: Field, scores: Floats, asked: frozenset[int]) -> list[int]:
         return []
     best = largest(scores, count)
     best = best[scores[best] > 0]
-    said = [field.snapshot.said(field.document(place)) for place in np.sort(best).tolist()]
+    said = [field.snapshot.terms_of(field.document(place)) for place in np.sort(best).tolist()]
     numbers, which = np.unique(np.concatenate([numbers for numbers, _ in said]), return_inverse=True)
     often = np.concatenate([counts for _, counts in said]).astype(np.float32)
     worth = np.repeat(scores[np.sort(best)], [len(counts) for _, counts in said])
