@@ -52,7 +52,7 @@ import privacy_tenth
 import privacy_third
 
 from acms.model import Privacy
-from acms.privacy import token_rules
+from acms.privacy import secret_patterns
 from acms.privacy.detect import redact, spans
 
 UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -713,7 +713,7 @@ def hostile(count: int, size: int, seed: int) -> Iterator[tuple[str, str]]:
     chance = random.Random(seed)
     heads = [
         row.split(" | ")[1].split()[0]
-        for row in (*token_rules.TOKENS.strip().splitlines(), *token_rules.OURS.strip().splitlines())
+        for row in (*secret_patterns.TOKENS.strip().splitlines(), *secret_patterns.OURS.strip().splitlines())
     ]
     shapes: list[tuple[str, ...]] = [(piece,) for piece in (*PIECES, *heads)]
     while len(shapes) < count:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.model import Privacy
-from acms.privacy import token_rules
+from acms.privacy import secret_patterns
 from acms.privacy.assigned import _lower
 from acms.privacy.detect import KINDS, effective, mark, redact, safe_key, spans
 
@@ -247,7 +247,7 @@ def test_lower_case_keeps_offsets_for_every_character() -> None:
 
 
 def _rules() -> list[list[str]]:
-    tables = (token_rules.TOKENS, token_rules.OURS, token_rules.NEAR)
+    tables = (secret_patterns.TOKENS, secret_patterns.OURS, secret_patterns.NEAR)
     return [row.split(" | ") for table in tables for row in table.strip().splitlines()]
 
 
@@ -261,7 +261,7 @@ def test_each_rule_has_a_limit_of_length(rule: list[str]) -> None:
 #: Runs by itself, so that a rule that never ends is ended by the test and not by whoever waits for it.
 _HOSTILE = """
 import sys
-from acms.privacy import token_rules as detectors_rules
+from acms.privacy import secret_patterns as detectors_rules
 from acms.privacy.detect import redact
 from acms.model import Privacy
 size, every = int(sys.argv[1]), int(sys.argv[2])

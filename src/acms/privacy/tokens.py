@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from acms.privacy import token_rules
+from acms.privacy import secret_patterns
 from acms.privacy.plausibility import entropy, names_itself, opaque
 
 
@@ -190,7 +190,7 @@ def _one_of(words: list[str]) -> str:
 @cache
 def _known() -> _Known:
     shapes: dict[str, list[tuple[str, float]]] = {}
-    for row in (*token_rules.TOKENS.strip().splitlines(), *token_rules.OURS.strip().splitlines()):
+    for row in (*secret_patterns.TOKENS.strip().splitlines(), *secret_patterns.OURS.strip().splitlines()):
         _, heads, shape, *least = row.split(" | ")
         for head in heads.split():
             shapes.setdefault(head, []).append((shape, float(least[0]) if least else 0.0))
@@ -264,7 +264,7 @@ def _tokens(text: str, start: int, stop: int, known: _Known) -> Iterator[Found]:
 @cache
 def _services() -> tuple[re.Pattern[str], list[tuple[str, str, float]]]:
     """Return what finds the name of a service in a key, and the shapes of the values of each."""
-    rows = [row.split(" | ") for row in token_rules.NEAR.strip().splitlines()]
+    rows = [row.split(" | ") for row in secret_patterns.NEAR.strip().splitlines()]
     names = {name for row in rows for name in re.split(r"\|(?![^(]*\))", row[1].lower())}
     return re.compile(_one_of(sorted(names))), [
         (row[1].lower(), row[2], float(row[3]) if row[3:] else 2.5) for row in rows
