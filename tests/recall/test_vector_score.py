@@ -396,12 +396,12 @@ def families(*said: tuple[str, NDArray[np.float32]]) -> int:
 def test_entries_whose_vectors_coincide_say_the_same() -> None:
     one, other = drawn(12, 2, 64)
     near = one + 0.05 * other
-    assert families(("orders are late", one), ("x", other), ("delayed purchases", near)) == 2
-    assert families(("orders are late", one), ("x", other), ("purchases", one + 2 * other)) == 3
-    assert families(("orders late", one), ("x", other), ("delayed", near), ("delayed", one)) == 2
+    assert families(("orders, orders are late", one), ("x", other), ("late are orders", near)) == 2
+    assert families(("orders are late", one), ("x", other), ("late", one + 2 * other)) == 3
+    assert families(("orders late", one), ("x", other), ("delayed", near), ("delayed", one)) == 3
 
 
-@pytest.mark.parametrize("text", ["delayed 5 purchases", "purchases not delayed"])
-def test_but_not_when_a_number_or_a_negation_differs(text: str) -> None:
+@pytest.mark.parametrize("text", ["delayed 5 purchases", "purchases not delayed", "delayed purchases"])
+def test_but_not_when_a_word_differs(text: str) -> None:
     one, other = drawn(13, 2, 64)
     assert families(("orders are late", one), ("x", other), (text, one)) == 3

@@ -28,10 +28,10 @@ from acms.log.hash_chain import micros
 from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 from acms.text.tokenizer import CHANGES_BY, OURS_BY, TOLD_BY, changes, found_by, names, tally, terms, words
 
-SPACE = "cards2"
+SPACE = "cards3"
 """Derived space of the records; another recipe is another space."""
 
-#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the numbers said, and the lengths of
+#: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
 REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED, OURS, TOLD = 1, 2, 4, 8, 16, 32, 64, 128
@@ -45,17 +45,14 @@ _MOST = 65_535
 _MINUTE = 60_000_000
 #: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
 _LISTING = 12
-#: Words that turn a statement around; with numbers and names that hold digits they tell near duplicates apart. Of two
-#: opposites that are no terms one is enough.
-_EXACT = frozenset("no not never without cannot t nothing none off before out under".split())
 _SPEAKER = frozenset("i me my mine myself we us our ours ourselves".split())
 _HEARER = frozenset("you your yours yourself yourselves u ur".split())
 _TIMES = frozenset(
     """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
     weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
 )
-#: All words that one of the flags or the signature asks for: few words of a text, so they are looked for at once.
-_TELLING = _EXACT | _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
+#: All words that one of the flags asks for: few words of a text, so they are looked for at once.
+_TELLING = _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
 
 
 class Label(NamedTuple):
@@ -92,9 +89,6 @@ def write(draft: Draft, nonce: str) -> bytes:
     single = sorted([number for number, count in counts.items() if count == 1])
     once = set(said)
     telling = once & _TELLING
-    exact = telling & _EXACT
-    if not "".join(once).isalpha():
-        exact.update([word for word in once if not word.isalpha()])
     flags = (
         (REPLACES if draft.replaces else 0)
         | (QUESTION if content.rstrip().endswith("?") else 0)
@@ -111,7 +105,7 @@ def write(draft: Draft, nonce: str) -> bytes:
         draft.episode,
         nonce.encode(),
         flags,
-        crc32(" ".join(sorted(exact)).encode()) & 0xFFFF if exact else 0,
+        crc32(" ".join(sorted(once)).encode()) & 0xFFFF if once else 0,
         len(label),
         len(group),
         len(counts),

@@ -1,59 +1,49 @@
 """Terms: the words of a text as the index counts them, stemmed, without stop words, each a number.
 
+Stems and stop words are those of the language that a text is written in: the one whose function words cover most of it
+(Grefenstette 1995), of all that both libraries know. A text too short to tell is read as English. In scripts that are
+written without spaces, and in Korean, every two adjacent characters are a word.
+
 A term is the lower 24 bits of the CRC-32 of a stemmed word, so nothing has to be looked up, stored or shared to know
 it. Two of 30,000 words share a number about once in 600 words; they then count as one, which moves no result that
 matters and is the same everywhere.
 
-A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a word with
-accents, a run of a script that is written without spaces. It is found whole and by its parts, beside the words it is
-made of, so a text that was indexed by words alone is still found by them (decision 0031).
+A name is what holds more than a word or less than one: a path, an identifier, a version, an amount, a single Chinese
+character. It is found whole and by its parts, beside the words it is made of (decision 0031). So is a word of
+another language than English by its plain form, without accents and stemmed as English: one word by itself tells no
+language, and finds it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import log
-from typing import Any, NamedTuple
-from unicodedata import combining, normalize
+from typing import NamedTuple
+from unicodedata import normalize
 from zlib import crc32
 
-_WORD = re.compile(r"\w+")
+from acms.text import languages
+from acms.text.languages import ENGLISH, LANGUAGES, MONTHS, UNKNOWN, detect
+
+#: Scripts in which words are not told apart by spaces, or are made of many parts.
+_JOINED_SIGNS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_RUN = re.compile(f"([{_JOINED_SIGNS}]+)")
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+#: Words, with the signs above and below their letters.
+_WORD = re.compile(
+    f"[\\w{_JOINED_SIGNS}\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]+"
+)
 #: ASCII letters in lower case, digits and "_" as they are, a space for everything else.
 _ASCII = bytes(byte if _WORD.match(chr(byte)) else 32 for byte in bytes(range(128)).lower()) + bytes(128)
-_STOP = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does doing
-    done for from get got had has have having he her here hers him his how i if in into is it its just let like me more
-    most my no not now of off on once only or other our out over own really said same she should so some such than that
-    the their them then there these they this those through to too under until up us very was we were what when where
-    which while who whom why will with would you your yours d ll m re s t ve""".split()
-)
-_MONTHS = (
-    "january february march april may june july august september october november december".split()
-)  # fmt: skip
-#: Forms that a stemmer does not bring together with their word.
-_FORMS = {
-    form: base
-    for base, *forms in map(
-        str.split,
-        """become became|begin began begun|bite bit bitten|blow blew blown|break broke broken|bring brought|build built|
-        burn burnt|buy bought|catch caught|choose chose chosen|come came|deal dealt|dig dug|draw drew drawn|
-        dream dreamt|drink drank drunk|drive drove driven|eat ate eaten|fall fell fallen|feed fed|feel felt|
-        fight fought|find found|fly flew flown|forget forgot forgotten|forgive forgave forgiven|freeze froze frozen|
-        give gave given|go goes went gone|grow grew grown|hang hung|hear heard|hide hid hidden|hold held|keep kept|
-        know knew known|lead led|learn learnt|leave left|lend lent|lose lost|make made|mean meant|meet met|pay paid|
-        ride rode ridden|ring rang rung|rise rose risen|run ran|see saw seen|seek sought|sell sold|send sent|
-        shake shook shaken|shine shone|shoot shot|sing sang sung|sit sat|sleep slept|speak spoke spoken|spend spent|
-        stand stood|steal stole stolen|stick stuck|strike struck|sweep swept|swim swam swum|swing swung|
-        take took taken|teach taught|tear tore torn|tell told|think thought|throw threw thrown|
-        understand understood|wake woke woken|wear wore worn|weep wept|win won|write wrote written|
-        child children|foot feet|half halves|knife knives|man men|mouse mice|person people|shelf shelves|tooth teeth|
-        wife wives|woman women|bad worse worst|good better best""".split("|"),
-    )
-    for form in forms
-}
+#: "5月" and "五月", which are found as May, too.
+_MONTH = re.compile("(?<!\\d)(?:(1[0-2]|0?[1-9])|(十[一二]?|[一二三四五六七八九]))[月월]")
+_NUMERALS = {word: month for month, word in enumerate("一 二 三 四 五 六 七 八 九 十 十一 十二".split())}
 
 CHANGES_BY = frozenset(
     """abandon abandoned abandoning actually adjust adjusted after altered amend amended anymore as back
@@ -89,32 +79,28 @@ BITS = 24
 """Bits of a term."""
 
 
-@lru_cache(maxsize=1)
-def _stemmer() -> Callable[[], Any]:
-    from snowballstemmer import EnglishStemmer
-
-    return EnglishStemmer
-
-
 class Terms(dict[str, int]):
-    """Terms of the words seen; a dict answers in half the time of a cache that remembers an order."""
+    """Terms of the words of a language; a dict answers in half the time of a cache that remembers an order."""
+
+    def __init__(self, language: str = UNKNOWN) -> None:
+        super().__init__()
+        self.language = language
 
     def __missing__(self, word: str) -> int:
         if len(self) >= _KNOWN:
             self.clear()
-        # One stemmer a word: it keeps the word in hand, and recalls in threads stem beside the event loop.
-        number = 0 if word in _STOP else _number(_stemmer()().stemWord(_FORMS.get(word, word)))
-        self[word] = number
+        stem = languages.stem(word, self.language)
+        number = self[word] = _number(stem) if stem else 0
         return number
 
 
-_KNOWN = 131_072
-_terms = Terms()
+_KNOWN = 65_536
+_terms = {language: Terms(language) for language in (UNKNOWN, *LANGUAGES)}
 
 
 def term(word: str) -> int:
-    """Return the term of a word in lower case; 0 for a stop word."""
-    return _terms[word]
+    """Return the term of a word in lower case by itself; 0 for a stop word."""
+    return _terms[UNKNOWN][word]
 
 
 def _number(word: str) -> int:
@@ -125,18 +111,53 @@ def words(text: str) -> list[str]:
     """Return the words of a text in lower case, in order."""
     if text.isascii():  # the same words in a third of the time
         return text.encode().translate(_ASCII).decode().split()
-    return _WORD.findall(text.lower())
+    text = normalize("NFKC", text).lower()
+    if not _RUN.search(text):
+        return _WORD.findall(text)
+    text = _MONTH.sub(_with_month, text)
+    return [piece for word in _WORD.findall(text) for piece in _pieces(word)]
+
+
+def _with_month(match: re.Match[str]) -> str:
+    month = int(match[1]) - 1 if match[1] else _NUMERALS[match[2]]
+    return f" {MONTHS[month]} {match[0]}"
+
+
+def _pieces(word: str) -> Iterator[str]:
+    """Return every two adjacent characters of a run without spaces, and what stands between such runs."""
+    for index, part in enumerate(_RUN.split(word)):
+        if index % 2:
+            yield from (part[at : at + 2] for at in range(max(1, len(part) - 1)))
+        elif part:
+            yield part
 
 
 def terms(said: Sequence[str]) -> list[int]:
-    """Return the terms of some words in order, without stop words; of all words when there are no others."""
-    return list(filter(None, map(_terms.__getitem__, said))) or [_number(word) for word in said]
+    """Return the terms of the words of a text in order, without stop words; of all words when there are no others."""
+    known = _terms[detect(said)]
+    return list(filter(None, map(known.__getitem__, said))) or _all(said)
+
+
+def _all(said: Sequence[str]) -> list[int]:
+    return [_number(languages.plain(word)) for word in said]
 
 
 def tally(said: Sequence[str]) -> dict[int, int]:
-    """Return how often some words hold each of their terms, in the order in which they come."""
-    found = Counter(map(_terms.__getitem__, said))
-    return found if not found.pop(0, 0) or found else Counter(map(_number, said))
+    """Return how often the words of a text hold each of their terms, in order; 0 for its plain forms."""
+    language = detect(said)
+    found = Counter(map(_terms[language].__getitem__, said))
+    if found.pop(0, 0) and not found:
+        return Counter(_all(said))
+    if language not in (UNKNOWN, ENGLISH):
+        for number in plain_forms(said, language):
+            found.setdefault(number, 0)
+    return found
+
+
+def plain_forms(said: Sequence[str], language: str) -> list[int]:
+    """Return the terms that words in a language have by themselves, where they are others."""
+    own = _terms[language]
+    return [term(word) for word in dict.fromkeys(said) if term(word) not in (0, own[word])]
 
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,21 +184,6 @@ _CASED = bytes(
     97 if chr(byte).islower() else 65 if chr(byte).isupper() else 48 if chr(byte).isdigit() else 32
     for byte in range(128)
 ) * 2  # fmt: skip
-#: Letters with accents, signs that are no letters to `re`, and scripts in which words are not told apart by spaces.
-_ODD = re.compile(
-    "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u0900-\u0fff\u1000-\u109f"
-    "\u1780-\u17ff\u1e00-\u1fff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\ufb00-\ufb06\uff01-\uffef\U00020000-\U0003ffff]"
-)
-_RUN = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003ffff]+)"
-)
-_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-#: Words with the signs above and below their letters.
-_SIGNED = re.compile(
-    "[\\w\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]+"
-)
-_PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
 _NAME = re.compile(
     r"(?<![\w.,])(?P<grouped>\d{1,3}(?:,\d{3})+(?:\.\d+)?)(?![\w,])"
     r"|(?<![\w.,])(?P<short>\d{1,6}(?:\.\d{1,3})?)(?P<unit>[kKmM])\b"
@@ -189,16 +195,15 @@ _ISO = re.compile(r"(?:19|20)\d\d-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d
 _DOTTED = re.compile(r"(?P<day>0?[1-9]|[12]\d|3[01])\.(?P<month>0?[1-9]|1[0-2])\.(?:19|20)\d\d")
 _CASE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _APART = re.compile(r"[/\\:@?&=#]+")
-_ACCENTS = re.compile(
-    "[\u00c0-\u024f\u0300-\u036f\u0386-\u03ce\u0401\u0451\u0591-\u05c7\u0610-\u065f\u0670\u1e00-\u1fff]"
-)
 LONGEST = 256
 """Characters between two spaces that are looked at for names; what is longer is data."""
 
 
 def found_by(text: str) -> list[int]:
-    """Return all terms under which a text is found."""
-    found = terms(words(text))
+    """Return all terms under which a text is found: of its words in order, then its plain forms and names."""
+    said = words(text)
+    found = terms(said)
+    found += [number for number, count in tally(said).items() if not count]
     for name in names(text):
         found.extend(name.also)
     return found
@@ -227,8 +232,10 @@ def names(text: str) -> list[Name]:
     found: list[Name] = []
     for first in sorted(pieces):
         found += _compounds(text[first : pieces[first]])
-    if not text.isascii() and _ODD.search(text):
-        found += _foreign(text)
+    if not text.isascii() and _HAN.search(text):
+        said = words(text)
+        signs = (sign for sign in dict.fromkeys(_HAN.findall(text)) if sign not in said)
+        found += [Name(sign, (_number(sign),)) for sign in signs]
     return found
 
 
@@ -255,17 +262,18 @@ def _compound(said: str) -> Name:
     small = said.lower()
     wholes = [small, *(part for part in _APART.split(small) if "." in part or "-" in part)]
     numbers = [_number(one) for one in wholes if not _WORD.fullmatch(one)]
+    own = list(map(term, words(said)))
     parts: list[str] = []
     if small != said or "_" in said:
         for word in _WORD.findall(said):
             if "_" in word or not (word.islower() or word.isupper() or word.istitle()):
                 parts += _CASE.findall(word)
     if date := _ISO.fullmatch(said) or _DOTTED.fullmatch(said):
-        parts += [_MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
+        parts += [MONTHS[int(date["month"]) - 1], str(int(date["day"]))]
     if not parts:
         return Name(said, tuple(dict.fromkeys(numbers)))
-    of_words = _beside([term(part.lower()) for part in parts], [*numbers, *terms(words(said))])
-    return Name(said, (*_beside(numbers, terms(words(said))), *of_words), of_words)
+    of_words = _beside([term(part.lower()) for part in parts], [*numbers, *own])
+    return Name(said, (*_beside(numbers, own), *of_words), of_words)
 
 
 def _value(match: re.Match[str]) -> str:
@@ -275,28 +283,6 @@ def _value(match: re.Match[str]) -> str:
     whole, _, rest = match["short"].partition(".")
     zeros = 3 if match["unit"] in "kK" else 6
     return (whole + rest.ljust(zeros, "0")).lstrip("0") or "0"
-
-
-def _foreign(text: str) -> Iterator[Name]:
-    said = set(words(text))
-    for match in _SIGNED.finditer(normalize("NFKC", text).lower()):
-        word = match.group()
-        if word in said and not _ODD.search(word):
-            continue
-        numbers = [term(word)]
-        first, *pieces = _RUN.split(word)
-        for run in pieces[::2]:
-            numbers += [_number(run[at : at + 2]) for at in range(max(1, len(run) - 1))]
-            numbers += map(_number, _HAN.findall(run))
-        if pieces:
-            numbers += [term(piece) for piece in (first, *pieces[1::2]) if piece]
-        elif _ACCENTS.search(word):
-            plain = word.translate(_PLAIN)
-            if "й" not in plain:  # a letter of its own
-                plain = "".join(sign for sign in normalize("NFD", plain) if not combining(sign))
-            numbers.append(term(plain))
-        if also := _beside(numbers, [term(word)] if word in said else ()):
-            yield Name(word, also)
 
 
 def _beside(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
@@ -311,7 +297,7 @@ def _beside(numbers: Sequence[int], own: Sequence[int]) -> tuple[int, ...]:
 def day_terms(day: int) -> tuple[int, ...]:
     """Return the terms of a date, given in days since 1970: day of the month, month, year."""
     year, month, date = _civil(day)
-    return tuple(terms([str(date), _MONTHS[month - 1], str(year)]))
+    return tuple(map(term, (str(date), MONTHS[month - 1], str(year))))
 
 
 def _civil(day: int) -> tuple[int, int, int]:

@@ -1,0 +1,154 @@
+"""Languages: a text is found in its own words' other forms, and beside texts of other languages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acms.text.languages import LANGUAGES, UNKNOWN, detect, function_words, stem
+from acms.text.tokenizer import day_terms, found_by, names, tally, term, terms, words
+
+#: A language, a text in it, and questions that say the same in other forms of its words.
+SAID = [
+    ("english", "We have moved the databases to another region", "which database did you move?"),
+    ("german", "Wir haben die Datenbanken auf einen anderen Rechner verschoben", "Wo ist die Datenbank?"),
+    ("spanish", "Nosotros decidimos usar otra base de datos para los pedidos", "¿Qué se decidió?"),
+    ("french", "Nous avons choisi les serveurs pour les commandes", "Quel est le serveur que vous avez ?"),
+    ("italian", "Abbiamo spostato gli ordini nella nuova banca dati", "Dove sono finiti con il nuovo ordine?"),
+    ("portuguese", "Nós mudamos os servidores para uma outra região", "Onde está o servidor que você tem?"),
+    ("dutch", "We hebben de bestellingen naar een andere server verplaatst", "Waar is mijn bestelling gebleven?"),
+    ("swedish", "Vi har flyttat alla beställningar till en annan server", "Vad är det för beställning som jag har?"),
+    ("russian", "Мы решили перенести базы данных на новый сервер", "Где находится база на этом сервере?"),
+    ("turkish", "Bu siparişler için daha hızlı bir sunucu gerekiyor", "Bu sipariş ne için?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
+def test_a_text_is_found_by_other_forms_of_its_words(language: str, text: str, asked: str) -> None:
+    said, wanted = words(text), words(asked)
+    assert detect(said) == detect(wanted) == language
+    forms = {
+        one
+        for one in said
+        for other in wanted
+        if one != other and stem(one, language) == stem(other, language) != ""
+    }
+    assert forms
+    assert set(terms(said)) & set(terms(wanted))
+
+
+@pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
+def test_a_text_is_found_by_a_word_that_does_not_tell_its_language(
+    language: str, text: str, asked: str
+) -> None:
+    for word in words(text):
+        if stem(word, language) and term(word):
+            assert term(word) in found_by(text), word
+
+
+@pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
+def test_a_text_is_found_between_texts_of_other_languages(language: str, text: str, asked: str) -> None:
+    wanted = set(terms(words(asked)))
+    score = {other: len(wanted & set(terms(words(said)))) for other, said, _ in SAID}
+    assert max(score, key=lambda one: score[one]) == language
+
+
+@pytest.mark.parametrize(("language", "text", "asked"), SAID, ids=[language for language, *_ in SAID])
+def test_function_words_do_not_count(language: str, text: str, asked: str) -> None:
+    assert len(terms(words(text))) < len(words(text))
+
+
+@given(st.sampled_from([text for _, text, _ in SAID]) | st.text(max_size=60))
+def test_terms_are_the_same_each_time_and_in_capitals(text: str) -> None:
+    assert terms(words(text)) == terms(words(text))
+    if text.upper().lower() == text.lower():
+        assert found_by(text.upper().lower()) == found_by(text.lower())
+
+
+@pytest.mark.parametrize("text", ["", "PostgreSQL 18", "42", "🙂", "src/core/rank.py"])
+def test_a_text_without_function_words_is_in_no_language(text: str) -> None:
+    assert detect(words(text)) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [("сервер", "russian"), ("διακομιστής", "greek"), ("सर्वर", "hindi"), ("خادوم", "arabic")],
+)
+def test_a_script_of_few_languages_tells_one(text: str, language: str) -> None:
+    assert detect(words(text)) == language
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_has_function_words_and_stems(language: str) -> None:
+    assert len(function_words(language)) > 40
+    assert not any(stem(word, language) for word in function_words(language) if word not in ("mai", "mars"))
+    assert stem("postgres", language)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Müller", "Muller"),
+        ("résumé", "resume"),
+        ("ещё", "еще"),
+        ("Größe", "GRÖSSE"),
+        ("Ørsted", "orsted"),
+        ("re\u0301sume\u0301", "résumé"),
+        ("ＡＢＣ１２３", "abc123"),
+    ],
+)
+def test_accents_and_widths_make_no_difference(one: str, other: str) -> None:
+    assert set(found_by(one)) & set(found_by(other))
+    assert set(found_by(f"wir haben die {one} und das ist nicht der")) & set(found_by(other))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "我养了一只猫名字叫小白",
+        "データベースを使う",
+        "แมวของฉันชื่อ",
+        "고양이가",
+        "ຂ້ອຍມີແມວ",
+        "ខ្ញុំមានឆ្មា",
+        "ငါ့မှာကြောင်",
+    ],
+)
+def test_unspaced_scripts_are_found_by_any_two_adjacent_characters(text: str) -> None:
+    counted = tally(words(f"{text} 42"))
+    assert sum(counted.values()) >= len(text) - 1
+    for at in range(len(text) - 1):
+        (number,) = set(terms(words(text[at : at + 2])))
+        assert counted[number] >= 1
+
+
+def test_a_chinese_character_is_found_alone() -> None:
+    assert set(terms(words("猫"))) <= set(found_by("我养了一只猫名字叫小白"))
+    assert [name.said for name in names("小白")] == ["小", "白"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["May", "Mai", "im Mai", "mayo", "en mai", "maggio", "5月", "2024年5月3日", "五月", "5월", "in May"],
+)
+def test_a_month_is_one_term_in_every_language(text: str) -> None:
+    assert set(terms(words(text))) & set(day_terms(19_849))  # 2024-05-06
+    assert not set(terms(words(text))) & set(day_terms(19_519))  # 2023-06-11
+
+
+@pytest.mark.parametrize("text", ["März", "marzo", "le 3 mars", "3月", "三月", "March"])
+def test_march_is_another(text: str) -> None:
+    assert set(terms(words(text))) & set(day_terms(19_785))  # 2024-03-03
+
+
+@pytest.mark.parametrize("text", ["August", "août", "aout", "agosto", "8月", "八月"])
+def test_accents_of_a_month_may_be_left_out(text: str) -> None:
+    assert set(terms(words(text))) & set(day_terms(19_940))  # 2024-08-05
+
+
+def test_november_is_not_january_in_chinese() -> None:
+    november, january = day_terms(20_028)[1], day_terms(19_723)[1]
+    assert november in terms(words("十一月的会议"))
+    assert january not in terms(words("十一月的会议"))
+    assert november in terms(words("11月"))
