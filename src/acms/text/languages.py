@@ -1,8 +1,8 @@
 """Languages: which one a text is written in, its function words, its stems and its months.
 
 A text is in the language whose function words make up most of it (Grefenstette 1995); a word that many languages share
-says less. That takes two microseconds and no model, and is right for nine sentences in ten; a few words without a
-function word are in no language that is known.
+says less. That takes two microseconds and no model, and is right for eight or nine sentences of prose in ten; a few
+words without a function word are in no language that is known.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ _ACCENTS = re.compile(
 _PLAIN = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "œ": "oe", "đ": "d", "ı": "i", "ё": "е"})
 #: Words of a text that are looked at, and what one says for its language, shared by all that have it: a byte holds all.
 _READ, _VOTE = 36, 7
+#: What a word of English says at least: whoever mistakes English loses more than whoever takes another language for it.
+_LEAST = 4
 
 
 def detect(said: Sequence[str]) -> str:
@@ -90,8 +92,10 @@ def _votes() -> Mapping[str, int]:
     for place, language in enumerate(LANGUAGES):
         for word in function_words(language):
             holders.setdefault(word, []).append(place)
+    english = LANGUAGES.index(ENGLISH)
     return {
-        word: sum(_VOTE // len(places) << 8 * place for place in places) for word, places in holders.items()
+        word: sum(max(_VOTE // len(places), _LEAST * (place == english)) << 8 * place for place in places)
+        for word, places in holders.items()
     }
 
 
