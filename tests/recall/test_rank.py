@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from acms.recall.weights import WEIGHTS, Weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from acms.model import Entry, Role
 from acms.recall.corpus import AFTER, BEFORE, Field
 from acms.recall.index import DAY
 from acms.recall.rank import TERMS, Question, Ranking, alike, by_words, largest, rank, unnamed
-from acms.recall.weights import WEIGHTS, Weights
 from acms.text.markers import boost
 from acms.text.tokenizer import day_terms, found_by, tally, terms, words
 from tests.support.indexes import field_of
