@@ -178,7 +178,7 @@ async def forks(folder: Path, options: argparse.Namespace, peer: Peer | None) ->
     samples: Samples = {}
     path = folder / "forks.db"
     async with open_storage(f"sqlite:///{path}") as storage:
-        short, long = ACMS("short", storage, config=QUIET), ACMS("long", storage, config=QUIET)
+        short, long = ACMS("short", storage, None, config=QUIET), ACMS("long", storage, None, config=QUIET)
         await filled(short, 100, rng)
         await filled(long, options.messages, rng)
         deep = short
@@ -220,11 +220,11 @@ async def windows(folder: Path, options: argparse.Namespace, peer: Peer | None) 
     path = folder / "windows.db"
     depths = (1, 8, 64)
     async with open_storage(f"sqlite:///{path}") as storage:
-        plain = ACMS("plain", storage, config=QUIET)
+        plain = ACMS("plain", storage, None, config=QUIET)
         await filled(plain, count, rng)
         sessions = {0: plain}
         for depth in depths:
-            session = ACMS(f"fork-{depth}", storage, config=QUIET)
+            session = ACMS(f"fork-{depth}", storage, None, config=QUIET)
             for n in range(depth + 1):
                 await filled(session, count // (depth + 1), rng)
                 if n < depth:
@@ -249,7 +249,7 @@ async def sizes(folder: Path, peer: Peer | None) -> dict[str, float]:
     found: dict[str, float] = {}
     path = folder / "sizes.db"
     async with open_storage(f"sqlite:///{path}") as storage:
-        session = ACMS("one", storage, config=QUIET)
+        session = ACMS("one", storage, None, config=QUIET)
         await filled(session, PEER, rng)
         before = size_of(path)
         for _ in range(1000):
@@ -271,7 +271,7 @@ async def compacting(folder: Path) -> dict[str, float]:
     for style in STYLES:
         turns, _ = agent_log(random.Random(f"{style} speed"), style=style, turns=PEER, tokens=60)
         path = folder / f"compact-{style}.db"
-        async with ACMS("long", open_storage(f"sqlite:///{path}"), config=config) as session:
+        async with ACMS("long", open_storage(f"sqlite:///{path}"), None, config=config) as session:
             for start in range(0, PEER, 1000):
                 part = turns[start : start + 1000]
                 await session.ingest_many([{"role": "user", "content": turn.text} for turn in part])

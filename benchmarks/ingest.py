@@ -76,7 +76,7 @@ async def one_by_one(folder: Path, rounds: int, history: int) -> dict[str, dict[
     raw, threaded = Raw(folder / "raw.db"), Raw(folder / "thread.db")
     peer = peer_session(folder / "peer.db", "peer")
     samples: dict[str, list[float]] = {}
-    async with ACMS("bench", open_storage(f"sqlite:///{folder}/acms.db")) as session:
+    async with ACMS("bench", open_storage(f"sqlite:///{folder}/acms.db"), None) as session:
 
         async def ours(content: str) -> None:
             await session.ingest("user", content)
@@ -124,7 +124,7 @@ async def many_tasks(folder: Path, total: int, contexts: int, tasks: int = 64) -
     rng = random.Random(9)
     contents = [text(rng) for _ in range(total)]
     async with open_storage(f"sqlite:///{folder}/many-{contexts}.db") as storage:
-        sessions = [ACMS(f"s{number}", storage) for number in range(contexts)]
+        sessions = [ACMS(f"s{number}", storage, None) for number in range(contexts)]
         for session in sessions:
             await session.ingest("user", "start")
 
@@ -169,7 +169,9 @@ async def growth(folder: Path, rounds: int, sizes: tuple[int, ...]) -> dict[str,
     found: dict[str, list[float]] = {}
     sessions: dict[int, ACMS] = {}
     for size in sizes:
-        session = sessions[size] = ACMS(f"s{size}", open_storage(f"sqlite:///{folder}/growth-{size}.db"))
+        session = sessions[size] = ACMS(
+            f"s{size}", open_storage(f"sqlite:///{folder}/growth-{size}.db"), None
+        )
         for batch in range(0, size, 1000):
             await session.ingest_many(
                 [{"role": "user", "content": text(rng)} for _ in range(min(1000, size - batch))]
@@ -201,7 +203,7 @@ async def disk(folder: Path, messages: int) -> dict[str, float]:
     )
     db.execute("COMMIT")
     db.close()
-    async with ACMS("bytes", open_storage(f"sqlite:///{folder}/bytes-acms.db")) as session:
+    async with ACMS("bytes", open_storage(f"sqlite:///{folder}/bytes-acms.db"), None) as session:
         for batch in range(0, messages, 1000):
             await session.ingest_many(
                 [{"role": "user", "content": c} for c in contents[batch : batch + 1000]]

@@ -120,7 +120,7 @@ async def appends(url: str, options: argparse.Namespace, programs: Path | None) 
         for count in (1, 1000):
             ids = await contexts(storage, count)
             choose = spread(ids, rng)
-            sessions = [ACMS(f"{count}-{n}", storage, config=QUIET) for n in range(min(count, CLIENTS))]
+            sessions = [ACMS(f"{count}-{n}", storage, None, config=QUIET) for n in range(min(count, CLIENTS))]
 
             def parameters(choose: Callable[[int], str] = choose) -> dict[str, Any]:
                 one = Waiting(operation(choose(0), rng), storage._db.entropy, loop.create_future())
@@ -232,8 +232,8 @@ async def forks(url: str, options: argparse.Namespace) -> dict[str, Any]:
     samples: Rates = {}
     peer = Peer.of(url, options.messages, rng)
     async with PostgresStorage(url) as storage:
-        short = ACMS("short", storage, config=QUIET)
-        long = ACMS("long", storage, config=QUIET)
+        short = ACMS("short", storage, None, config=QUIET)
+        long = ACMS("long", storage, None, config=QUIET)
         await short.ingest_many([{"role": "user", "content": text(rng)} for _ in range(100)])
         for _ in range(options.messages // 1000):
             await long.ingest_many([{"role": "user", "content": text(rng)} for _ in range(1000)])
@@ -323,7 +323,7 @@ async def recalls(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """64 clients on 1000 sessions of 300 messages: ingest, recall, ingest, as an API would."""
     rng = random.Random(7)
     async with PostgresStorage(url) as storage:
-        sessions = [ACMS(f"user-{n}", storage, config=QUIET) for n in range(options.contexts)]
+        sessions = [ACMS(f"user-{n}", storage, None, config=QUIET) for n in range(options.contexts)]
         for start in range(0, len(sessions), 50):
             await asyncio.gather(
                 *[
@@ -377,7 +377,7 @@ async def sizes(url: str, options: argparse.Namespace) -> dict[str, Any]:
     async with PostgresStorage(url) as storage:
         said = 0
         for n in range(50):
-            async with ACMS(f"user-{n}", storage, config=QUIET) as session:
+            async with ACMS(f"user-{n}", storage, None, config=QUIET) as session:
                 rows = [text(rng) for _ in range(1000)]
                 said += sum(map(len, rows))
                 await session.ingest_many([{"role": "user", "content": row} for row in rows])

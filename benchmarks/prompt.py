@@ -177,7 +177,7 @@ async def renders(messages: int, rounds: int) -> dict[str, dict[str, float]]:
     report: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         url = f"sqlite:///{Path(name) / 'prompt.db'}"
-        async with ACMS("long", open_storage(url)) as session:
+        async with ACMS("long", open_storage(url), None) as session:
             for _ in range(0, messages, 1_000):
                 await session.ingest_many([{"role": "user", "content": text(rng)} for _ in range(1_000)])
             prompt = (

@@ -442,7 +442,7 @@ async def crowd(path: Path, talk: Talk, options: argparse.Namespace) -> dict[str
         handle = await stack.enter_async_context(open_storage(f"sqlite:///{path}"))
         turns = list(talk.messages(CROWD * EACH, sentences=False))
         for number in range(CROWD):
-            session = ACMS(f"session {number}", handle, config=CONFIG)
+            session = ACMS(f"session {number}", handle, None, config=CONFIG)
             await stack.enter_async_context(session)
             await fill(session, iter(turns[number * EACH : (number + 1) * EACH]), EACH)
             await session.recall(questions[0], token_budget=BUDGET)

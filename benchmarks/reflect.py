@@ -141,8 +141,8 @@ async def compare(folder: Path, reflector: Any, blocks: int, size: int, pause: f
     took: dict[str, list[Interval]] = {"on": [], "off": []}
     medians: dict[str, list[float]] = {"on": [], "off": []}
     async with (
-        ACMS("on", timed, reflector=reflector, config=config) as on,
-        ACMS("off", plain, config=config) as off,
+        ACMS("on", timed, None, reflector=reflector, config=config) as on,
+        ACMS("off", plain, None, config=config) as off,
     ):
         for session in (on, off):
             await block(session, rng, 60, 0)

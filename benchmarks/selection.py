@@ -315,7 +315,7 @@ async def asked(
 ) -> list[tuple[list[Candidate], tuple[str, ...], frozenset[int]]]:
     """Tell a session a conversation; return for each question its candidates, its gaze and its evidence."""
     found: list[tuple[list[Candidate], tuple[str, ...], frozenset[int]]] = []
-    async with ACMS("evaluation", open_storage("memory://")) as session:
+    async with ACMS("evaluation", open_storage("memory://"), None) as session:
         told: dict[str, int] = {}
         for said in conversation.said:
             id = await session.ingest(said.role, said.text, actor_id=said.speaker, created_at=said.created_at)

@@ -42,7 +42,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "window.db"
         url = f"sqlite:///{path}"
-        async with ACMS("long", open_storage(url)) as session:
+        async with ACMS("long", open_storage(url), None) as session:
             for start in range(0, options.messages, 1000):
                 size = min(1000, options.messages - start)
                 await session.ingest_many([{"role": "user", "content": text(rng)} for _ in range(size)])
@@ -56,8 +56,8 @@ async def main() -> None:
         }
         off = ACMSConfig(cache=CacheConfig(enabled=False))
         async with (
-            ACMS("long", open_storage(url), config=off) as cold,
-            ACMS("long", open_storage(url)) as warm,
+            ACMS("long", open_storage(url), None, config=off) as cold,
+            ACMS("long", open_storage(url), None) as warm,
         ):
             for _ in range(options.rounds):
                 version = rng.randint(100, options.messages)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from acms import compose
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,6 +25,18 @@ settings.register_profile(
 )
 settings.register_profile("dev", deadline=None, max_examples=EXAMPLES, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# A test that ranks by meaning names its embedder; all others rank by words, also in processes they start.
+os.environ["ACMS_EMBEDDER"] = "none"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_model() -> Iterator[None]:
+    """Let `embedder="auto"` be no model, whatever is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "default_embedder", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

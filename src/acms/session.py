@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from acms import compose
 from acms.config import ACMSConfig
@@ -65,8 +65,9 @@ class ACMS(View):
     """Session-scoped context manager for agents (seed 004).
 
     `session_id` names the conversation within its namespace; the log is created by the first write. One object is one
-    session; many objects and processes may share a session and a storage. Without an `embedder` recall ranks by words
-    alone; with one also by meaning. With a `reflector` closed episodes are distilled into facts in the background.
+    session; many objects and processes may share a session and a storage. With an `embedder` recall ranks by words and
+    by meaning, with None by words alone; "auto" is the local embedder where the extra `local` is installed, else None.
+    With a `reflector` closed episodes are distilled into facts in the background.
     A `reranker` scores the best candidates of a recall again, before what is shown is chosen. Whoever made these closes
     them: the session does not.
     """
@@ -75,7 +76,7 @@ class ACMS(View):
         self,
         session_id: str,
         storage: StorageBackend,
-        embedder: Embedder | None = None,
+        embedder: Embedder | Literal["auto"] | None = "auto",
         *,
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,
@@ -115,7 +116,10 @@ class ACMS(View):
         await self.close()
 
     async def close(self) -> None:
-        """Finish what is being written and let go of the storage, which closes with its last user; idempotent."""
+        """Finish what is being written and let go of the storage, which closes with its last user; idempotent.
+
+        The last user waits two seconds at most for vectors that are being made; the next session makes the others.
+        """
         await self._writer.idle()
         if self._shared.retained:
             self._shared.retained = False
@@ -146,8 +150,7 @@ class ACMS(View):
         shared = self._shared
         context = await shared.find()
         if shared.embedding is not None and context is not None:
-            shared.embedding.heal(context)
-            await shared.embedding.settle()
+            await shared.embedding.settle(context)
         with handles.waiting(shared.handle):
             await shared.rest(context)
 
@@ -168,6 +171,8 @@ class ACMS(View):
         idempotency_key: str | None = None,
     ) -> str:
         """Append one message and return its id once it is durable; `last_receipt` says what it became.
+
+        Its vectors are made afterwards, in the background.
 
         Explicit `markers` replace those found in the text; `[]` means none. `tool_calls` are `{"id", "name",
         "arguments"}` or the nested form of chat completions; `tool_call_id` answers one. With an `idempotency_key` a

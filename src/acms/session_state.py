@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from copy import copy
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, EntryNotFoundError, SessionNotFoundError
@@ -56,6 +56,10 @@ class Composition(Protocol):
         """See to it that a reflection which another process asked for and did not finish is worked off."""
         ...
 
+    def default_embedder(self) -> Embedder | None:
+        """Return the embedder of sessions that name none; None when they rank by words."""
+        ...
+
 
 class SharedSession:
     """What a session and its views have in common."""
@@ -67,7 +71,7 @@ class SharedSession:
         token_counter: TokenCounter | None,
         config: ACMSConfig | None,
         namespace: str,
-        embedder: Embedder | None = None,
+        embedder: Embedder | Literal["auto"] | None = "auto",
         summarizer: Summarizer | None = None,
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,
@@ -89,7 +93,8 @@ class SharedSession:
         #: What may leave of what it reads.
         self.stage: Stage = stage(storage, self.config.privacy.mode, self.counter)
         self.patterns = freeze(self.config.marker_patterns)
-        self.embedder = None if embedder is None else _usable(embedder)
+        self._embedder = None if embedder is None or embedder == "auto" else _usable(embedder)
+        self._undecided = embedder == "auto"
         if summarizer is not None and not callable(getattr(summarizer, "summarize", None)):
             raise ConfigurationError("summarizer must be an object with an async method summarize(request)")
         self.summarizer = summarizer
@@ -134,12 +139,19 @@ class SharedSession:
     @property
     def embedding(self) -> Embedding | None:
         """Return the session's embedder at work on its storage handle; None without one, or where nothing may leave."""
+        if self._undecided:
+            self._undecided, self._embedder = False, self._composition.default_embedder()
         blocks = self.stage.mode is Privacy.BLOCK  # not even a question may leave
-        if self._embedding is None and self.embedder is not None and not blocks:
-            from acms.recall.embeddings import Embedding
+        if self._embedding is None and self._embedder is not None and not blocks:
+            from acms.recall.embeddings import embedding
 
-            self._embedding = Embedding(self.handle, self.embedder, self.stage.mode)
+            self._embedding = embedding(self.handle, self._embedder, self.stage.mode)
         return self._embedding
+
+    @property
+    def tier(self) -> str:
+        """Return what ranks its recalls: "words", or the name of the embedder's model."""
+        return "words" if self.embedding is None else self.embedding.model
 
     @property
     def background(self) -> Background:
@@ -149,12 +161,10 @@ class SharedSession:
         return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
 
     async def settle(self) -> None:
-        """Hand over what waits to be stored, and give up what is done in the background."""
+        """Hand over what waits to be stored."""
         indexes = handles.shared(self.handle).indexes
         if indexes is not None:
             await indexes.flush()
-        if self._embedding is not None:
-            await self._embedding.stop()
 
     def reader(self) -> request.Reader:
         """Return what reads need."""
@@ -333,6 +343,8 @@ def _a_store(storage: Any) -> StorageBackend:
 
 
 def _usable(embedder: Any) -> Embedder:
+    if isinstance(embedder, str):
+        raise ConfigurationError(f'embedder must be "auto", None or an embedder, not {embedder!r}')
     dimension = getattr(embedder, "dimension", None)
     if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
         raise ConfigurationError("embedder.dimension must be a positive whole number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import partial
 
-from acms.errors import ValidationError
+from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
 from acms.log.hash_chain import episode_id
@@ -419,6 +419,7 @@ class View:
                 facts=0,
                 summaries=0,
                 counter=shared.counter.name,
+                tier=shared.tier,
             )
         head = await shared.storage.head(context)
         version = read.version_of(head, self._at)
@@ -441,7 +442,20 @@ class View:
             facts=len(in_force(made, cover)),
             summaries=sum(1 for one in standing if one.kind is Kind.SUMMARY and one.replaces),
             counter=shared.counter.name,
+            tier=shared.tier,
+            coverage=await self._coverage(context, version),
         )
+
+    async def _coverage(self, context: str, version: int) -> float:
+        """Return the share of the entries up to a version that lack no vectors."""
+        embedding = self._shared.embedding
+        if embedding is None or not version:
+            return 1.0
+        try:
+            missing = await self._shared.handle.missing(embedding.space, context=context, limit=version)
+        except VectorsUnavailableError:
+            return 0.0
+        return 1 - sum(1 for _, one in missing if one <= version) / version
 
     async def _newest_episode(self, context: str, version: int) -> int:
         """Return the ordinal of the newest turn's episode; an edit is no turn and keeps the episode it edits."""

@@ -29,7 +29,7 @@ class Silent:
 async def main(url: str, lease: str) -> None:
     """Talk, ask for a compaction, and wait for it."""
     config = ACMSConfig(worker=WorkerConfig(lease_seconds=float(lease)))
-    session = ACMS("talk", open_storage(url), summarizer=Silent(), config=config)
+    session = ACMS("talk", open_storage(url), None, summarizer=Silent(), config=config)
     for number in range(40):
         await session.ingest("user", f"On day {number} the team looked at part {number} of the old service.")
     await session.wait(await session.compact())

@@ -36,7 +36,8 @@ def application() -> typer.Typer:
 
 async def run(*arguments: str) -> tuple[int, str]:
     """Run a command and return its exit code and what it printed."""
-    result = await asyncio.to_thread(CliRunner().invoke, application(), list(arguments))
+    runner = CliRunner(env={"ACMS_EMBEDDER": "none"})
+    result = await asyncio.to_thread(runner.invoke, application(), list(arguments))
     return result.exit_code, result.stdout
 
 
@@ -47,7 +48,7 @@ async def commands(talk: Talk) -> Records:
         path = Path(folder) / "golden.db"
         url, asking = f"sqlite:///{path}", Path(folder) / "request.json"
         asking.write_text(json.dumps(request(talk.questions[0], 1, 800)), encoding="utf-8")
-        async with ACMS("story", SQLiteStorage(path, entropy=Dice("cli").bytes)) as session:
+        async with ACMS("story", SQLiteStorage(path, entropy=Dice("cli").bytes), None) as session:
             await ingest(session, talk.messages)
             await session.replace((await session.entries())[3].id, "Corrected here.")
             await session.retract((await session.entries())[5].id)

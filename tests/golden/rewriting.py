@@ -79,7 +79,7 @@ async def reflection(talk: Talk) -> Records:
     found: Records = {}
     episodes = EpisodeBoundaryConfig(max_turns=4)
     async with ACMS(
-        talk.name, storage(), reflector=OfflineReflector(), config=ACMSConfig(episodes=episodes)
+        talk.name, storage(), None, reflector=OfflineReflector(), config=ACMSConfig(episodes=episodes)
     ) as session:
         for message in talk.messages[:40]:
             await session.ingest(**message)

@@ -91,7 +91,7 @@ async def told(
     """Open a session in a new store, with everything said, and the names of its ids."""
     store = given.pop("store", None) or storage(talk.name)
     digits = given.pop("digits", 6)
-    async with ACMS(talk.name, store, config=config, **given) as session:
+    async with ACMS(talk.name, store, given.pop("embedder", None), config=config, **given) as session:
         await ingest(session, talk.messages)
         yield session, Names(await context(session), digits)
 

@@ -63,7 +63,7 @@ async def write(name: str) -> Path:
 
 async def _fill(path: Path) -> None:
     async with SQLiteStorage(path) as store:
-        async with ACMS("project", store, reflector=OfflineReflector(), config=_QUIET) as session:
+        async with ACMS("project", store, None, reflector=OfflineReflector(), config=_QUIET) as session:
             await ingest(session, LOGS["project"]())
             await session.close_episode("stored")
             await session.wait(await session.reflect())
@@ -78,7 +78,7 @@ async def _fill(path: Path) -> None:
         async with ACMS("agent", store, HashEmbedder(), namespace="work") as session:
             await ingest(session, LOGS["agent"](4))
             await session.wait_pending()
-    async with ACMS("people", SQLiteStorage(path, tenant="other")) as session:
+    async with ACMS("people", SQLiteStorage(path, tenant="other"), None) as session:
         await ingest(session, LOGS["people"](3))
     async with open_kv(f"sqlite:///{path}") as kv:
         registry = create_pin_registry(kv, namespace="golden")
@@ -106,13 +106,13 @@ async def read(talk: Talk) -> Records:
         url = f"sqlite:///{path}"
         found |= await _commands(url)
         async with open_storage(url) as store:
-            async with ACMS("project", store, config=_QUIET) as session:
+            async with ACMS("project", store, None, config=_QUIET) as session:
                 found |= await _session(session)
             async with ACMS("agent", store, HashEmbedder(), namespace="work") as session:
                 names = Names(await context(session))
                 found |= await state(session, names, "vectors")
                 found |= await _recalled(session, names, "agent")
-        async with ACMS("people", open_storage(f"{url}?tenant=other")) as session:
+        async with ACMS("people", open_storage(f"{url}?tenant=other"), None) as session:
             found |= await state(session, Names(await context(session)), "tenant")
         found |= await _pinned(url)
         found |= await _written(url)
@@ -152,7 +152,7 @@ async def _session(session: ACMS) -> Records:
         found["compaction"] = names.plain(one)
         found["compaction behind"] = [names.entry(entry) for entry in await session.expand(one.version)]
     for key in ("forked", "copied"):
-        async with ACMS(key, session.storage, config=_QUIET) as other:
+        async with ACMS(key, session.storage, None, config=_QUIET) as other:
             found |= await state(other, names, key)
             found[f"diff {key}"] = names.digest(str(await session.diff(other)))
     half = session.at(found["tags"]["half"])
@@ -182,13 +182,13 @@ async def _pinned(url: str) -> Records:
 async def _written(url: str) -> Records:
     """Write to the copy, and read it back through another handle."""
     found: Records = {}
-    async with ACMS("project", open_storage(url), reflector=OfflineReflector()) as session:
+    async with ACMS("project", open_storage(url), None, reflector=OfflineReflector()) as session:
         names = Names(await context(session))
         await session.ingest(**_LATER["new"])
         (newest,) = await session.entries(1)
         await session.undo((await session.compactions())[-1].version)
         await session.wait_pending()
-    async with ACMS("project", open_storage(url)) as session:
+    async with ACMS("project", open_storage(url), None) as session:
         found |= await state(session, names, "written")
         found["written newest"] = names.entry(await session.get(newest.id))
         found |= await asked(session, names, [("mascot", "What is the mascot?")], "written recall", 600)

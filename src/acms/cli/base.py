@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import typer
@@ -20,7 +20,8 @@ from acms.config import ACMSConfig
 from acms.errors import ACMSError, SessionNotFoundError, StorageError
 from acms.model import Context, ContextQuery
 from acms.observability.events import Event
-from acms.ports import Handle, Reflector, StorageBackend
+from acms.ports import Embedder, Handle, Reflector, StorageBackend
+from acms.providers import registry
 from acms.providers.tokens import token_counter
 from acms.session import ACMS
 from acms.storage import open_storage
@@ -156,10 +157,18 @@ async def known(storage: StorageBackend, name: str, namespace: str) -> Context:
         ) from error
 
 
+def embedder() -> Embedder | Literal["auto"] | None:
+    """Return what sessions rank with: ACMS_EMBEDDER is auto, none, or the name of an embedder."""
+    name = os.environ.get("ACMS_EMBEDDER") or "auto"
+    if name == "auto":
+        return "auto"
+    return None if name == "none" else registry.create("embedder", name)
+
+
 def over(storage: StorageBackend, context: Context, name: str) -> ACMS:
     """Return a session on an open store, with the token counter its messages were counted with."""
     counter, config = token_counter(context.counter), ACMSConfig.from_env()
-    return ACMS(name, storage, token_counter=counter, config=config, namespace=context.namespace)
+    return ACMS(name, storage, embedder(), token_counter=counter, config=config, namespace=context.namespace)
 
 
 @asynccontextmanager
@@ -196,7 +205,13 @@ async def writing(
         context = await known(storage, name, namespace)
         counter = token_counter(context.counter)
         async with ACMS(
-            name, storage, reflector=reflector, token_counter=counter, config=config, namespace=namespace
+            name,
+            storage,
+            embedder(),
+            reflector=reflector,
+            token_counter=counter,
+            config=config,
+            namespace=namespace,
         ) as one:
             yield one
 
@@ -212,8 +227,6 @@ Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="Nam
 @asynccontextmanager
 async def reflecting(name: str, *, url: str | None, model: str | None) -> AsyncGenerator[Reflector]:
     """Open a reflector by its name; keys come from the environment, where no list of processes shows them."""
-    from acms.providers import registry
-
     given = {"base_url": url, "model": model}
     found = registry.create("reflector", name, **{key: value for key, value in given.items() if value})
     try:

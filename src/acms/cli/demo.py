@@ -15,7 +15,7 @@ import typer
 
 from acms.branches.importers import Turn, read_chat
 from acms.cli import render
-from acms.cli.base import AsJson, Namespace, app, file_url, run
+from acms.cli.base import AsJson, Namespace, app, embedder, file_url, run
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig, ReflectionConfig
 from acms.knowledge import Fact
@@ -74,7 +74,14 @@ async def tell(db: str | None, namespace: str, screen: Screen) -> None:
             reflection=ReflectionConfig(enabled=False)
         )  # the story reflects when it has been told
         session = await stack.enter_async_context(
-            ACMS(SESSION, open_storage(url), reflector=OfflineReflector(), config=later, namespace=namespace)
+            ACMS(
+                SESSION,
+                open_storage(url),
+                embedder(),
+                reflector=OfflineReflector(),
+                config=later,
+                namespace=namespace,
+            )
         )
         told = await _run_story(session)
     screen.show(_json(told), lambda: _draw(screen, told, db))
@@ -92,6 +99,9 @@ async def _run_story(session: ACMS) -> dict[str, Any]:
         new += not session.last_receipt.repeated
         moments.append(perf_counter())
     ready, seconds = moments[1] - moments[0], moments[-1] - moments[1]
+    started = perf_counter()
+    await session.wait_pending()
+    embedded = perf_counter() - started
     end = len(turns)
     window = await session.at(end).window(WINDOW)
     answers: list[tuple[str, ContextItems]] = []
@@ -115,6 +125,7 @@ async def _run_story(session: ACMS) -> dict[str, Any]:
     stats = await session.get_session_stats()
     return {
         "messages": (new, len(turns), ready, seconds),
+        "embedded": embedded,
         "recalled": median(took),
         "window": window,
         "answers": answers,
@@ -141,6 +152,7 @@ def _json(told: dict[str, Any]) -> dict[str, Any]:
             "ready_seconds": ready,
             "seconds": seconds,
             "per_second": (total - 1) / seconds,
+            "embedded_seconds": told["embedded"],
         },
         "window": {
             "budget": WINDOW,
@@ -195,7 +207,8 @@ def _draw(screen: Screen, told: dict[str, Any], db: str | None) -> None:
     screen.title("8. Stats")
     screen.line(
         f"version {stats.version}, {stats.messages} messages ({stats.tokens:,} tokens by {stats.counter}), "
-        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes"
+        f"{stats.active_messages} in force ({stats.active_tokens:,}), {stats.episodes} episodes; "
+        f"ranked by {stats.tier if stats.tier == 'words' else f'words and {stats.tier}'}"
     )
     screen.title("Go on")
     if db is None:
@@ -213,6 +226,14 @@ def _draw_messages(screen: Screen, told: dict[str, Any]) -> None:
     screen.line(
         f"the first after {ready:.2f} s, with a new file and the vocabulary; then {total - 1} more: {rate}"
     )
+
+    stats = told["stats"]
+    if stats.tier == "words":
+        screen.line("recall is by words; the extra local finds by meaning too", "dim")
+    else:
+        screen.line(
+            f"their vectors by {stats.tier}, behind the acknowledgement: {told['embedded']:.2f} s more", "dim"
+        )
 
     window: ContextItems = told["window"]
     screen.title(f"2. window({WINDOW}): the newest messages that fit")

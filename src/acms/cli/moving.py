@@ -13,7 +13,20 @@ from acms.branches import copying
 from acms.branches import export as transfer
 from acms.branches.importers import Turn, read_chat, read_lines
 from acms.cli import render
-from acms.cli.base import AsJson, Db, File, Namespace, Session, Unused, app, contexts, known, opened, run
+from acms.cli.base import (
+    AsJson,
+    Db,
+    File,
+    Namespace,
+    Session,
+    Unused,
+    app,
+    contexts,
+    embedder,
+    known,
+    opened,
+    run,
+)
 from acms.cli.render import Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError
@@ -56,7 +69,12 @@ def import_(
         async with opened(db, write=True) as storage:
             counter = await _counter(storage, name, namespace)
             async with ACMS(
-                name, storage, token_counter=counter, config=ACMSConfig.from_env(), namespace=namespace
+                name,
+                storage,
+                embedder(),
+                token_counter=counter,
+                config=ACMSConfig.from_env(),
+                namespace=namespace,
             ) as one:
                 keys = await _keys(storage, name, namespace)
                 with render.progress(f"importing {file.name}") as tell:

@@ -75,6 +75,7 @@ def recall(
             "confidence": items.confidence,
             "band": items.band,
             "coverage": items.coverage,
+            "tier": items.tier,
             "items": [render.item_json(item, ranks[item.id]) for item in items],
             "warnings": items.ledger.warnings,
         }

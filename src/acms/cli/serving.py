@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acms.cli.base import AsJson, Db, Model, ReflectorName, Url, app, data_file, file_url, reflecting, run
+from acms.cli.base import (
+    AsJson,
+    Db,
+    Model,
+    ReflectorName,
+    Url,
+    app,
+    data_file,
+    embedder,
+    file_url,
+    reflecting,
+    run,
+)
 from acms.cli.render import clean
 from acms.config import ACMSConfig
 from acms.errors import ConfigurationError, MissingExtraError
@@ -81,12 +93,17 @@ def serve(
             found = None
             if reflector is not None:
                 found = await stack.enter_async_context(reflecting(reflector, url=url, model=model))
-            made = create_app(store, config, engine=ACMSConfig.from_env(), reflector=found)
+            made = create_app(store, config, **_engine(), reflector=found)
             grace = int(config.grace_seconds)
             server = Server(Config(made, http=bounded(), timeout_graceful_shutdown=grace, **_UVICORN))
             await _serve(made, server, _listen(host, port), lambda at: _announce(at, wanted, as_json))
 
     run(as_json, work())
+
+
+def _engine() -> dict[str, Any]:
+    """Return what the environment says about sessions."""
+    return {"engine": ACMSConfig.from_env(), "embedder": embedder()}
 
 
 async def _serve(

@@ -19,7 +19,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from acms import client as _client
 from acms import session as _async
@@ -160,7 +160,7 @@ class ACMS(View):
         self,
         session_id: str,
         storage: StorageBackend,
-        embedder: Embedder | None = None,
+        embedder: Embedder | Literal["auto"] | None = "auto",
         *,
         reflector: Reflector | None = None,
         reranker: Reranker | None = None,

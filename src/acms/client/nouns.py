@@ -247,6 +247,7 @@ def items(context: str, written: Mapping[str, Any], shown: str) -> ContextItems:
         context=context,
         version=written["version"],
         coverage=written.get("coverage", 1.0),
+        tier=written.get("tier", "words"),
     )
 
 

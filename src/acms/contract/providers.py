@@ -33,6 +33,7 @@ from acms.errors import ACMSError, ConfigurationError, ProviderError, Validation
 from acms.model import Json, Privacy
 from acms.observability.logging import safe_error
 from acms.privacy.detect import redact
+from acms.recall.patience import patience
 from acms.view import View
 
 if TYPE_CHECKING:
@@ -285,6 +286,9 @@ _BY_STATUS: Mapping[object, Code] = {
 async def _answer(call: Call, memories: Mapping[int, Memory], desk: Desk) -> Answer:
     if call.provider.own:
         memory = memories[id(call.provider.source)]
+        patience.set(
+            min(patience.get(), call.slice_ms / 2000)
+        )  # of this task: the rest is for the recall itself
         found = await (memory.project() if call.provider.layer is Layer.L2 else memory.experience())
         return Answer(call=call, candidates=found.candidates, size=found.size)
     said = call.provider.source.search(call.request)

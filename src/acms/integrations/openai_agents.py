@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from acms.config import ACMSConfig
 from acms.model import Entry, Json, Part, Raw, Role, Text, ToolCall, ToolResult
-from acms.ports import StorageBackend, TokenCounter
+from acms.ports import Embedder, StorageBackend, TokenCounter
 from acms.session import ACMS
 
 __all__ = ["ACMSSession"]
@@ -38,13 +38,14 @@ class ACMSSession:
         session_id: str,
         storage: StorageBackend,
         *,
+        embedder: Embedder | Literal["auto"] | None = "auto",
         token_counter: TokenCounter | None = None,
         config: ACMSConfig | None = None,
         namespace: str = "default",
     ) -> None:
         self.session_id = session_id
         self.memory = ACMS(
-            session_id, storage, token_counter=token_counter, config=config, namespace=namespace
+            session_id, storage, embedder, token_counter=token_counter, config=config, namespace=namespace
         )
         self._lock = asyncio.Lock()
 

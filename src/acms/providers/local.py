@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,12 +31,16 @@ _SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 _LOADING = threading.Lock()
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+
 class LocalEmbedder:
     """all-MiniLM-L6-v2 on this machine: English, 384 dimensions, the first 256 word pieces of a text.
 
     Without the extra `local` it raises `MissingExtraError`. The first `embed` of a process loads the weights, once
-    for all instances; all work is done in worker threads, at most `threads` for one call. Calls may overlap: they
-    take turns batch by batch, and a cancelled call stops after the batches in hand.
+    for all instances; all work is done in worker threads, at most `threads` of them, whatever the number of calls and
+    event loops. Calls may overlap: they take turns batch by batch, and a cancelled one stops after the batches in hand.
 
     The vector of a text depends on nothing but the text, to the last bit: not on `threads`, on the other texts, on
     the threads BLAS may use; another kind of processor may differ in the sixth decimal. While a batch is computed,
@@ -51,6 +57,8 @@ class LocalEmbedder:
             raise ConfigurationError(f"threads must be a whole number above 0, not {threads!r}")
         _packages()
         self.threads = threads
+        self._starting = threading.Lock()
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     async def embed(self, texts: Sequence[str]) -> Array:
         """Return one unit vector for each text, in order: float32 of shape (len(texts), 384).
@@ -62,14 +70,20 @@ class LocalEmbedder:
         vectors = np.empty((len(texts), DIMENSION), np.float32)
         if not len(texts):
             return vectors
-        batches = iter(await asyncio.to_thread(_batches, list(texts)))
+        batches = iter(await self._in_thread(_batches, list(texts)))
 
         async def work() -> None:
             for members, ids in batches:
-                vectors[members] = await asyncio.to_thread(_forward, ids)
+                vectors[members] = await self._in_thread(_forward, ids)
 
         await asyncio.gather(*(work() for _ in range(self.threads)))
         return vectors
+
+    async def _in_thread(self, work: Callable[[A], B], given: A) -> B:
+        with self._starting:
+            if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along into a fork
+                self._pool = os.getpid(), ThreadPoolExecutor(self.threads, thread_name_prefix="acms-local")
+        return await asyncio.get_running_loop().run_in_executor(self._pool[1], work, given)
 
 
 def _batches(texts: list[str]) -> list[tuple[list[int], list[list[int]]]]:

@@ -1,8 +1,9 @@
 """Vectors for entries and queries: asked from an embedder in batches, stored beside the log, healed when missing.
 
-A message is committed first and embedded second, so an embedder that is down costs a vector and never a message
-(rule 2.4). Which entries lack a vector is asked of the store, not remembered: that covers a provider that failed, a
-crash in between, and a model that is new (rule 2.3).
+A message is committed and acknowledged first and embedded in the background: an embedder that is slow or down costs a
+vector, never a message, and its writer no time (rule 2.4). What was acknowledged waits here in a bounded queue, and the
+next recall of its log waits for it, bounded too. Everything else that lacks a vector is asked of the store, not
+remembered: that covers a full queue, a provider that failed, a process that was killed, and a new model (rule 2.3).
 """
 
 from __future__ import annotations
@@ -10,27 +11,65 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.errors import ACMSError, ProviderError
+from acms.errors import ACMSError, ProviderError, SessionNotFoundError
 from acms.model import Derived, Draft, Embedded, Privacy, State
 from acms.observability.logging import log
 from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
+from acms.recall.patience import PATIENCE, patience
+from acms.storage import handles
 from acms.text.chunks import RECIPE, Passage, passages
 
 BATCH = 64
 """Texts of one call to an embedder."""
+PASSAGE = 60
+"""Characters of a passage, about: so many passages a queued entry counts for before it is read."""
+QUEUED = 4_000_000
+"""Characters of entries that may wait in the queue, some thousand messages; the store knows the others."""
+LULL = 0.05
+"""Seconds without an append after which the queue is worked off: writers go first, and their texts go together."""
+POSTPONED = 1.0
+"""Seconds for which appends may hold that up, at most."""
 QUERIES = 64
 """Queries whose vectors are remembered."""
 SECONDS = 30.0
 """How long a call to an embedder may take, and a query wait for its vector before words alone must do."""
 BACKOFF = 5.0
-"""Seconds after a failure before missing vectors are asked for again."""
+"""Seconds after a failure before missing vectors are asked for again, and after a wait in vain before the next wait."""
+
+Learn: TypeAlias = Callable[[str, int, Sequence[Derived]], None]
+"""Takes (context, erasure generation, vectors) as soon as there are any."""
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """An entry that waits for its vectors."""
+
+    context: str
+    #: Erasure generation it was appended in.
+    epoch: int
+    version: int
+    draft: Draft
+    learn: Learn
+    #: Done when nobody need wait for it any more; made by the first who waits.
+    ended: asyncio.Future[None] | None = None
+
+
+def embedding(storage: StorageBackend, embedder: Embedder, mode: Privacy | None) -> Embedding:
+    """Return an embedder at work on a storage handle, the same for all sessions of this process on it."""
+    known = handles.shared(storage).embeddings
+    found: Embedding | None = known.get((id(embedder), mode))
+    if found is None:
+        found = known[id(embedder), mode] = Embedding(storage, embedder, mode)
+    return found
 
 
 class Embedding:
@@ -41,54 +80,45 @@ class Embedding:
         self._mode = mode
         self._embedder = embedder
         self.dimension = embedder.dimension
-        model = getattr(embedder, "model", None) or type(embedder).__name__
+        #: Names it where it is told who ranked.
+        self.model: str = getattr(embedder, "model", None) or type(embedder).__name__
         #: Names everything that makes two vectors comparable.
-        self.space = f"{model}/{self.dimension}/f16/{RECIPE}"
+        self.space = f"{self.model}/{self.dimension}/f16/{RECIPE}"
         self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
-        self._waiting: list[tuple[Sequence[str], asyncio.Future[NDArray[np.float32]]]] = []
+        #: What was appended in this process and has no vectors yet, by log, and how many characters it has.
+        self._queue: OrderedDict[str, deque[_Queued]] = OrderedDict()
+        self._size = 0
+        #: The newest entry of a log that waits or is being embedded.
+        self._newest: dict[str, _Queued] = {}
+        #: Logs of which some entries found no room: the store is asked for them when the queue is empty.
+        self._overflowed: set[str] = set()
+        #: Logs that somebody waits for: they come first.
+        self._wanted: set[str] = set()
+        self._hurry = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._healing: dict[str, asyncio.Task[None]] = {}
-        #: Version of each log up to which no vector is missing, and what is being embedded after it was stored.
+        #: By log that is healed for the first time: done when that has ended, or is known to take long.
+        self._first: dict[str, asyncio.Future[None]] = {}
+        #: Version of each log up to which no vector is missing, and what is queued or being embedded.
         self._whole: dict[str, int] = {}
         self._under_way: set[tuple[str, int]] = set()
-        self._not_before = -math.inf
+        self._not_before = self._patient_from = -math.inf
 
     async def query(self, text: str) -> NDArray[np.float32] | None:
         """Return the unit vector of a query; None when the embedder fails, which is logged."""
         found = self._queries.get(text)
         if found is None:
             try:
-                async with asyncio.timeout(SECONDS):
-                    (found,) = await self._embed([text])
+                (found,) = await self._call([text])
             except Exception as error:
                 self._failed("query", error)
                 return None
-            norm = float(np.sqrt(found @ found))
-            found = found / np.float32(norm) if norm else found
             self._queries[text] = found
             if len(self._queries) > QUERIES:
                 self._queries.popitem(last=False)
         else:
             self._queries.move_to_end(text)
         return found
-
-    async def entries(
-        self, context: str, drafts: Sequence[tuple[int, Draft]]
-    ) -> tuple[Embedded, list[Derived]]:
-        """Embed entries that were just committed; their vectors, which are returned, ride on the next commit."""
-        under_way = {(context, version) for version, _ in drafts}
-        self._under_way |= under_way
-        try:
-            rows = await self._rows(drafts)
-            await self.storage.put_derived(context, rows, wait=False)
-        except Exception as error:
-            self._failed("entries", error)
-            return "pending", []
-        finally:
-            self._under_way -= under_way
-        if self._whole.get(context, 0) == drafts[0][0] - 1:
-            self._whole[context] = drafts[-1][0]
-        return "queued", rows
 
     def passages(self, draft: Draft) -> list[Passage]:
         """Return the texts of an entry that may be sent to the embedder; none of a blocked one."""
@@ -100,41 +130,183 @@ class Embedding:
         shown = embedded(draft, mode)
         return [] if shown is None else passages(shown)
 
-    async def _rows(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
-        found = [(version, self.passages(draft)) for version, draft in drafts]
-        texts = [passage.text for _, some in found for passage in some]
-        vectors = iter(await self._embed(texts)) if texts else iter(())
-        rows: list[Derived] = []
-        for version, some in found:
-            if not some:  # nothing to embed: said once, so that it is not asked for again
-                rows.append(Derived(version=version, space=self.space, data=b""))
-            for part, passage in enumerate(some):
-                data = next(vectors).astype("<f2").tobytes()
-                rows.append(
-                    Derived(
-                        version=version,
-                        space=self.space,
-                        part=part,
-                        start=passage.start,
-                        end=passage.end,
-                        data=data,
-                    )
-                )
-        return rows
+    # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, context: str, epoch: int, drafts: Sequence[tuple[int, Draft]], learn: Learn) -> Embedded:
+        """Queue entries that were just committed, in order.
+
+        "pending" when the store will be asked for them instead: the embedder has just failed, or too much waits.
+        """
+        loop = asyncio.get_running_loop()
+        size = sum([len(draft.content) for _, draft in drafts])
+        if loop.time() < self._not_before:
+            return "pending"
+        if context in self._overflowed or (self._size and self._size + size > QUEUED):
+            self._overflowed.add(context)
+            return "pending"
+        items = [_Queued(context, epoch, version, draft, learn) for version, draft in drafts]
+        self._queue.setdefault(context, deque()).extend(items)
+        self._size += size
+        self._newest[context] = items[-1]
+        self._under_way.update([(context, version) for version, _ in drafts])
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._run())
+        return "queued"
+
+    async def ready(self, context: str, version: int) -> bool:
+        """Wait for the vectors of a log up to a version as long as the caller is patient; return whether it waited.
+
+        That is for what was appended in this process, also to the ancestors of a fork; and, the first time the log is
+        used, for what it lacks otherwise unless that is much. After a wait in vain nobody waits for a while.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience.get()
+        waited = False
+        if self._newest and loop.time() >= self._patient_from:
+            waited = await self._done_by(await self._owners(context), end)
+        self.heal(context, version)
+        first = self._first.get(context)
+        if first is not None and loop.time() >= self._patient_from:
+            await self._wait([first], end)
+            waited = True
+        return waited
+
+    async def _owners(self, context: str) -> list[str]:
+        """Return whose entries a log reads of which something waits; a log that is gone has none."""
+        if self._newest.keys() <= {context}:
+            return [*self._newest]
+        try:
+            lineage = (await self.storage.context(context)).lineage
+        except SessionNotFoundError:
+            return []
+        return [owner for owner, _ in (*lineage, (context, 0)) if owner in self._newest]
+
+    async def _done_by(self, owners: Sequence[str], end: float | None) -> bool:
+        """Wait for the newest entries of some logs; return whether there were any."""
+        waits: list[asyncio.Future[None]] = []
+        for owner in owners:
+            item = self._newest.get(owner)
+            if item is not None:
+                item.ended = item.ended or asyncio.get_running_loop().create_future()
+                waits.append(item.ended)
+        if waits:
+            self._wanted.update(owners)
+            self._hurry.set()
+            try:
+                await self._wait(waits, end)
+            finally:
+                self._wanted.difference_update(owners)
+            for owner in owners:  # what rides on the next commit is read from the store by forks
+                await self.storage.put_derived(owner, ())
+        return bool(waits)
+
+    async def _wait(self, waits: Sequence[asyncio.Future[None]], end: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        _, late = await asyncio.wait(waits, timeout=None if end is None else max(0.0, end - loop.time()))
+        if late:
+            self._patient_from = loop.time() + BACKOFF
+
+    async def _run(self) -> None:
+        """Embed what waits until nothing does."""
+        await self._lull()
+        while self._queue:
+            taken = self._take()
+            try:
+                await self._embed_entries(taken)
+            except Exception as error:
+                self._failed("entries", error)
+                taken += self._drop()  # the store knows what is missing
+            finally:
+                self._ended(taken)
+        overflowed, self._overflowed = self._overflowed, set()
+        for context in overflowed:
+            self.heal(context)
+
+    async def _lull(self) -> None:
+        """Let writers go first for a moment, unless somebody waits for vectors."""
+        self._hurry.clear()
+        loop, state = asyncio.get_running_loop(), handles.shared(self.storage)
+        end = loop.time() + POSTPONED
+        while not self._wanted and (left := min(state.appended + LULL, end) - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._hurry.wait()
+            except TimeoutError:
+                continue
+
+    def _take(self) -> list[_Queued]:
+        """Take about what one call holds: of a log that somebody waits for, else what is oldest."""
+        taken: list[_Queued] = []
+        texts = 0
+        while self._queue and texts < BATCH:
+            context = next((one for one in self._queue if one in self._wanted), next(iter(self._queue)))
+            queue = self._queue[context]
+            while queue and texts < BATCH:
+                item = queue.popleft()
+                self._size -= len(item.draft.content)
+                texts += 1 + len(item.draft.content) // PASSAGE
+                taken.append(item)
+            if not queue:
+                del self._queue[context]
+        return taken
+
+    def _drop(self) -> list[_Queued]:
+        dropped = [item for queue in self._queue.values() for item in queue]
+        self._queue.clear()
+        self._size = 0
+        return dropped
+
+    async def _embed_entries(self, taken: Sequence[_Queued]) -> None:
+        """Embed queued entries together and hand over their vectors, which ride on the next commit of their log."""
+        found = await self._possible([(item.version, item.draft) for item in taken])
+        by_log: dict[str, list[tuple[_Queued, list[Derived]]]] = {}
+        for item, rows in zip(taken, found, strict=True):
+            if rows is not None:
+                by_log.setdefault(item.context, []).append((item, rows))
+        for context, some in by_log.items():
+            try:
+                await self.storage.put_derived(context, [row for _, rows in some for row in rows], wait=False)
+            except SessionNotFoundError:  # deleted meanwhile
+                continue
+            for item, rows in some:
+                item.learn(context, item.epoch, rows)
+                if self._whole.get(context, 0) == item.version - 1:
+                    self._whole[context] = item.version
+
+    def _ended(self, items: Iterable[_Queued]) -> None:
+        """Tell those who wait that there is nothing more to wait for."""
+        for item in items:
+            self._under_way.discard((item.context, item.version))
+            if self._newest.get(item.context) is item:
+                del self._newest[item.context]
+            if item.ended is not None and not item.ended.done():
+                item.ended.set_result(None)
 
     # ── healing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def heal(self, context: str, version: int | None = None) -> None:
-        """Ask for the vectors a log lacks, in the background.
+        """Ask for the vectors a log lacks, in the background; what is queued comes without.
 
         With a version only when some may be missing up to it, and not right after a failure.
         """
         loop = asyncio.get_running_loop()
         known = version is not None and version <= self._whole.get(context, 0)
-        if context in self._healing or known or (version is not None and loop.time() < self._not_before):
+        early = version is not None and loop.time() < self._not_before
+        if context in self._healing or context in self._newest or known or early:
             return
+        if context not in self._whole:
+            self._first[context] = loop.create_future()
         task = self._healing[context] = loop.create_task(self._heal(context))
-        task.add_done_callback(lambda _: self._healing.pop(context, None))
+        task.add_done_callback(lambda _: self._healed(context))
+
+    def _healed(self, context: str) -> None:
+        self._healing.pop(context, None)
+        self._need_not_wait(context)
+
+    def _need_not_wait(self, context: str) -> None:
+        first = self._first.pop(context, None)
+        if first is not None and not first.done():
+            first.set_result(None)
 
     async def _heal(self, context: str) -> None:
         refused: set[tuple[str, int]] = set()
@@ -142,12 +314,13 @@ class Embedding:
             await self.storage.put_derived(context, ())  # what is queued is there before it is asked for
             version, after = (await self.storage.head(context)).version, self._whole.get(context, 0)
             while True:
-                missing = await self.storage.missing(
-                    self.space, context=context, after=after, limit=BATCH + len(refused)
-                )
+                limit = BATCH + len(refused)
+                missing = await self.storage.missing(self.space, context=context, after=after, limit=limit)
                 if not missing:
                     self._whole[context] = max(version, self._whole.get(context, 0))
                     return
+                if len(missing) == limit:
+                    self._need_not_wait(context)
                 drafts: list[tuple[int, Draft]] = []
                 for _, number in (one for one in missing if one not in self._under_way | refused):
                     for entry in await self.storage.read(context, after=number - 1, before=number + 1):
@@ -162,85 +335,88 @@ class Embedding:
             self._failed("heal", error)
 
     async def possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[Derived]:
-        """Embed together, or one by one when that fails: a text that is refused keeps no other from its vector."""
+        """Return the vectors of the entries that the embedder does not refuse; none when it fails."""
         try:
-            return await self._rows(drafts)
+            found = await self._possible(drafts)
         except Exception as error:
             self._failed("heal", error)
+            return []
+        return [row for rows in found if rows is not None for row in rows]
+
+    async def _possible(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived] | None]:
+        """Embed together, or one by one when that fails: a text that is refused keeps no other from its vector."""
+        try:
+            return [*await self._rows(drafts)]
+        except Exception as error:
             if len(drafts) == 1:
-                return []
-        rows: list[Derived] = []
+                raise
+            self._tell("entries", error)
+        found: list[list[Derived] | None] = [None] * len(drafts)
         for number, one in enumerate(drafts):
             try:
-                rows += await self._rows([one])
+                (found[number],) = await self._rows([one])
             except Exception:
-                if not rows and number == 2:  # it is no matter of the text
-                    break
-        return rows
+                if number >= min(2, len(drafts) - 1) and not any(found):  # it is no matter of the texts
+                    raise
+        return found
 
-    async def settle(self) -> None:
-        """Wait until the healing under way has ended."""
-        while self._healing:
-            await asyncio.gather(*self._healing.values(), return_exceptions=True)
+    async def _rows(self, drafts: Sequence[tuple[int, Draft]]) -> list[list[Derived]]:
+        """Return the vectors of each entry, as they are stored."""
+        found = [(version, self.passages(draft)) for version, draft in drafts]
+        texts = list(dict.fromkeys(passage.text for _, some in found for passage in some))
+        known: dict[str, NDArray[np.float32]] = {}
+        for start in range(0, len(texts), BATCH):
+            some = texts[start : start + BATCH]
+            known.update(zip(some, await self._call(some), strict=True))
+        return [self._stored(version, some, known) for version, some in found]
+
+    def _stored(
+        self, version: int, some: Sequence[Passage], known: dict[str, NDArray[np.float32]]
+    ) -> list[Derived]:
+        if not some:  # nothing to embed: said once, so that it is not asked for again
+            return [Derived(version=version, space=self.space, data=b"")]
+        return [
+            Derived(
+                version=version,
+                space=self.space,
+                part=part,
+                start=passage.start,
+                end=passage.end,
+                data=known[passage.text].astype("<f2").tobytes(),
+            )
+            for part, passage in enumerate(some)
+        ]
+
+    async def settle(self, context: str) -> None:
+        """Wait until the vectors that a log lacks have been asked for."""
+        while owners := await self._owners(context):
+            await self._done_by(owners, None)
+        self.heal(context)
+        while context in self._healing:
+            await asyncio.wait([self._healing[context]])
 
     async def stop(self) -> None:
-        """Give up the healing under way: what is missing is found again by the next session."""
-        tasks = [*self._healing.values()]
-        if self._pump is not None:
-            tasks.append(self._pump)
+        """Wait a moment for what is queued, and give up the rest: the next session finds out what is missing."""
+        if self._pump is not None and not self._pump.done():
+            self._wanted.update(self._queue)
+            self._hurry.set()
+            await asyncio.wait([self._pump], timeout=PATIENCE)
+        tasks = [*self._healing.values(), *([] if self._pump is None else [self._pump])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._give_up([future for _, future in self._waiting])
-        self._waiting.clear()
-
-    def _give_up(self, waiting: Sequence[asyncio.Future[NDArray[np.float32]]]) -> None:
-        """Tell those who wait that there will be no vectors: their message is stored, their query has its words."""
-        for future in waiting:
-            if not future.done():
-                future.set_exception(
-                    ProviderError("the session was closed", provider=self.space, retryable=True)
-                )
+        self._ended(self._drop())
+        self._wanted.clear()
 
     def _failed(self, what: str, error: Exception) -> None:
         self._not_before = asyncio.get_running_loop().time() + BACKOFF
+        self._tell(what, error)
+
+    def _tell(self, what: str, error: Exception) -> None:
         code = error.code if isinstance(error, ACMSError) else type(error).__name__
         log(logging.WARNING, "embedding_failed", space=self.space, what=what, code=code)
 
     # ── the embedder ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts together with those of others who wait at the same time."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[NDArray[np.float32]] = loop.create_future()
-        self._waiting.append((texts, future))
-        if self._pump is None or self._pump.done():
-            self._pump = loop.create_task(self._run())
-        return await future
-
-    async def _run(self) -> None:
-        while self._waiting:
-            taken = [self._waiting.pop(0)]
-            while self._waiting and sum(len(texts) for texts, _ in taken) + len(self._waiting[0][0]) <= BATCH:
-                taken.append(self._waiting.pop(0))
-            taken = [(texts, future) for texts, future in taken if not future.done()]
-            unique = list(dict.fromkeys(text for texts, _ in taken for text in texts))
-            try:
-                vectors = [
-                    await self._call(unique[start : start + BATCH]) for start in range(0, len(unique), BATCH)
-                ]
-                known = dict(zip(unique, np.concatenate(vectors), strict=True)) if vectors else {}
-            except Exception as error:
-                for _, future in taken:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            except BaseException:
-                self._give_up([future for _, future in taken])
-                raise
-            for texts, future in taken:
-                if not future.done():
-                    future.set_result(np.array([known[text] for text in texts], np.float32))
 
     async def _call(self, texts: list[str]) -> NDArray[np.float32]:
         async with asyncio.timeout(SECONDS):

@@ -254,12 +254,12 @@ async def _caught_up(reader: Reader, context: str | None, at: int | None) -> tup
     if context is None:
         return 0, Field(Snapshot(()), Cover(())), NONE, 0
     head = await reader.storage.head(context)
+    if reader.embedding is not None and await reader.embedding.ready(context, head.version):
+        head = await reader.storage.head(context)
     version = version_of(head, at)
     now = await reader.indexes.in_force(context, head, version)
     spaces = () if reader.embedding is None else (reader.embedding.space,)
     field = await reader.indexes.field(context, head, version, now.cover, spaces)
-    if reader.embedding is not None:
-        reader.embedding.heal(context, head.version)
     return version, field, now.stale, head.version - head.messages
 
 
@@ -467,7 +467,14 @@ def recalled(
         context=found.context,
         version=found.version,
         coverage=found.ranking.coverage,
+        tier=tier(found),
     )
+
+
+def tier(found: Ranked) -> str:
+    """Return who ranked a log: "words", or the model that compared what was meant."""
+    space = found.question.space
+    return "words" if space is None or not found.ranking.coverage else space.rsplit("/", 3)[0]
 
 
 T = TypeVar("T")

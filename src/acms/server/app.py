@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Literal
 
 from acms.config import ACMSConfig
 from acms.contract.providers import KnowledgeSource
@@ -66,7 +67,7 @@ def create_app(
     config: ServerConfig | None = None,
     *,
     engine: ACMSConfig | None = None,
-    embedder: Embedder | None = None,
+    embedder: Embedder | Literal["auto"] | None = "auto",
     reflector: Reflector | None = None,
     reranker: Reranker | None = None,
     summarizer: Summarizer | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from acms import compose
@@ -37,7 +38,7 @@ class Engine:
     """What the sessions of a service are made with: decided by the operator, never by a request."""
 
     config: ACMSConfig
-    embedder: Embedder | None = None
+    embedder: Embedder | Literal["auto"] | None = "auto"
     reflector: Reflector | None = None
     reranker: Reranker | None = None
     summarizer: Summarizer | None = None

@@ -28,6 +28,8 @@ class Shared:
     counters: dict[str, Any] = field(default_factory=dict)
     #: One write queue per context, the same for all sessions of a process.
     write_queues: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    #: Embedders at work on it, by identity and mode of privacy, as long as a session uses them.
+    embeddings: WeakValueDictionary[tuple[int, Any], Any] = field(default_factory=WeakValueDictionary)
     #: The worker of this process for the jobs in it.
     background: Any = None
     #: When something was last appended by a session, on the monotonic clock.
@@ -72,5 +74,7 @@ async def release(storage: StorageBackend) -> None:
     state.users = max(0, state.users - 1)
     if state.users == 0 and state.background is not None:
         await state.background.stop()
+    for embedding in list(state.embeddings.values()) if state.users == 0 else ():
+        await embedding.stop()
     if state.users == 0:  # still
         await storage.aclose()

@@ -62,7 +62,7 @@ class Writer:
         return indexes.due or shared.embedding is not None
 
     async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Let the index store what waits, and the embedder, which is waited for, embed new messages."""
+        """Let the index store what waits, and the embedder know of new messages; neither is waited for."""
         shared, receipt = self._shared, delivered.receipt
         if shared.indexes.due:
             await shared.indexes.flush(everything=False)
@@ -70,9 +70,7 @@ class Writer:
         said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
         if shared.embedding is None or not said:
             return "stored"
-        embedded, rows = await shared.embedding.entries(context, said)
-        shared.indexes.learn(context, receipt.head.epoch, rows)
-        return embedded
+        return shared.embedding.put(context, receipt.head.epoch, said, shared.indexes.learn)
 
     async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
         """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""

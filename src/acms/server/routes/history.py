@@ -116,6 +116,10 @@ class StatsShape(Shape):
     facts: int
     summaries: int
     counter: str
+    #: What ranks its recalls: "words", or the name of the embedder's model.
+    tier: str
+    #: Share of its entries that lack no vectors.
+    coverage: float
 
 
 class OneStats(Shape):

@@ -140,6 +140,8 @@ class Recalled(Shape):
     band: Literal["strong", "possible", "none"]
     #: Share of the entries in force that could be compared by meaning.
     coverage: float
+    #: What ranked them: "words", or the name of the embedder's model.
+    tier: str
     warnings: list[str]
     #: Candidates that are not shown.
     omitted: int
@@ -219,6 +221,7 @@ def _recalled(found: ContextItems, *, why: bool) -> dict[str, Json]:
         "confidence": found.confidence,
         "band": found.band,
         "coverage": found.coverage,
+        "tier": found.tier,
         "warnings": list(found.ledger.warnings),
         "omitted": found.ledger.omitted,
     }
