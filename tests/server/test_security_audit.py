@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx2
-import numpy as np
 import pytest
 
 from acms.log import hash_chain
@@ -20,6 +19,7 @@ from acms.server.operation import Scope
 from acms.server.routes.table import OPERATIONS
 from acms.server.tenants import OWN
 from tests.server.guarded import GUARDED, Guarded, guarded, home
+from tests.server.slow import Slow
 
 CANARY = "canary-7f3a"
 
@@ -149,24 +149,8 @@ async def test_the_trail_is_read_by_whoever_may_configure(service: Guarded, tena
 # ── cut short ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Slow:
-    """An embedder that answers when it may."""
-
-    dimension = 2
-
-    def __init__(self) -> None:
-        self.may = asyncio.Event()
-        self.may.set()
-        self.asked = asyncio.Event()
-
-    async def embed(self, texts: list[str]) -> np.ndarray:
-        self.asked.set()
-        await self.may.wait()
-        return np.ones((len(texts), self.dimension), np.float32)
-
-
 async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.Future[httpx2.Response]:
-    """Begin to correct the one message of a context, and return when the embedder is asked and thinks."""
+    """Begin to correct the one message of a context, and return when it is committed and not acknowledged."""
     (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
     slow.may.clear()
     slow.asked.clear()
@@ -176,9 +160,9 @@ async def _changing(client: httpx2.AsyncClient, id: str, slow: Slow) -> asyncio.
     return asking
 
 
-async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome() -> None:
-    slow, limits = Slow(), replace(GUARDED.limits, deadline_seconds=0.5)
-    async with guarded("memory://", replace(GUARDED, limits=limits), embedder=slow) as service:
+async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, limits = Slow(monkeypatch), replace(GUARDED.limits, deadline_seconds=0.5)
+    async with guarded("memory://", replace(GUARDED, limits=limits)) as service:
         client = await service.key("acme")
         id = await talk(client, "one")
         (entry,) = (await client.get(f"/contexts/{id}/messages")).json()["data"]
@@ -192,12 +176,12 @@ async def test_a_change_that_is_cut_at_its_deadline_has_an_outcome() -> None:
         assert (outcome.status, outcome.code) == (503, "DEADLINE")
         assert outcome.before is not None
         assert outcome.after is not None
-        assert outcome.after[0] > outcome.before[0], "it was stored before the embedder was asked"
+        assert outcome.after[0] > outcome.before[0], "it was stored before"
 
 
-async def test_a_change_whose_client_is_gone_has_the_outcome_it_had() -> None:
-    slow = Slow()
-    app = create_app("memory://", GUARDED, embedder=slow)
+async def test_a_change_whose_client_is_gone_has_the_outcome_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    app = create_app("memory://", GUARDED)
     _, secret = await app.keys.create("acme")
     await app.start()
     headers = {"Authorization": f"Bearer {secret}"}
@@ -216,9 +200,11 @@ async def test_a_change_whose_client_is_gone_has_the_outcome_it_had() -> None:
     await app.stop()
 
 
-async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(tmp_path: Path) -> None:
-    url, slow = f"sqlite:///{tmp_path / 'log.db'}", Slow()
-    async with guarded(url, replace(GUARDED, grace_seconds=0), embedder=slow) as service:
+async def test_the_outcome_of_what_a_process_took_with_it_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, slow = f"sqlite:///{tmp_path / 'log.db'}", Slow(monkeypatch)
+    async with guarded(url, replace(GUARDED, grace_seconds=0)) as service:
         client = await service.key("acme")
         id = await talk(client, "one")
         asking = await _changing(client, id, slow)

@@ -502,13 +502,13 @@ async def test_18_a_busy_model_is_asked_again_and_a_refusal_is_final(
 
 
 async def test_19_a_model_with_another_dimension_neither_fails_nor_counts_as_zero(storage: Storage) -> None:
-    """The first recall after the change says that nothing is comparable; then everything is embedded again."""
+    """Vectors of two models are not compared: the first recall after the change waits for new ones."""
     async with ACMS("s", storage, FakeEmbedder(dimension=16)) as session:
         await session.ingest("user", "orders run on db-7")
     async with ACMS("s", storage, FakeEmbedder(dimension=24)) as session:
         items = await session.recall("orders")
         assert contents(items) == ["orders run on db-7"]
-        assert items.coverage == 0
+        assert items.coverage == 1
         await session.wait_pending()
         assert (await session.recall("orders")).coverage == 1
 
