@@ -13,7 +13,7 @@ from acms.log.hash_chain import micros
 from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
 from acms.recall.index import Segment
 from acms.text import index_record
-from acms.text.index_record import ADDRESSED, EMPTY, HEADER, QUESTION, REPLACES, TIMED, read_group, read_label
+from acms.text.index_record import EMPTY, HEADER, REPLACES, read_group, read_label
 from acms.text.tokenizer import day_terms, found_by, tally, terms, words
 from acms.text.tokenizer import names as names_in
 from tests.support.indexes import appended, built, snapshot
@@ -86,7 +86,6 @@ def test_every_field_is_read_back(draft: Draft) -> None:
         assert int(column["minute"]) == minute
         flags = int(column["flags"])
         assert bool(flags & REPLACES) == bool(draft.replaces)
-        assert bool(flags & QUESTION) == draft.content.rstrip().endswith("?")
         assert bool(flags & EMPTY) == (not draft.content)
         assert column["length"] == sum(expected.values()) - len(named)
         for number, count in expected.items():
@@ -240,21 +239,3 @@ def test_labels_and_groups_are_read_as_written() -> None:
     name, calls, answers = read_group(record[start : start + int(header(draft)["group"])])
     assert (name, len(calls), len(answers)) == ("g1", 1, 1)
     assert calls != answers
-
-
-@pytest.mark.parametrize(
-    ("text", "addressed", "timed"),
-    [
-        ("Your garden looks great!", True, False),
-        ("You said that I may come", False, False),
-        ("I went there last week", False, True),
-        ("Did you see her yesterday?", True, True),
-        ("the deploy key lives in the vault", False, False),
-        ("", False, False),
-    ],
-)
-def test_a_card_tells_of_whom_an_entry_speaks_and_whether_it_names_a_time(
-    text: str, addressed: bool, timed: bool
-) -> None:
-    flags = int(header(said(text))["flags"])
-    assert (bool(flags & ADDRESSED), bool(flags & TIMED)) == (addressed, timed)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from zlib import crc32
 from acms.log.facts import address, has_address
 from acms.log.hash_chain import micros
 from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
-from acms.text.tokenizer import CHANGES_BY, OURS_BY, TOLD_BY, changes, found_by, names, tally, terms, words
+from acms.text.tokenizer import found_by, names, tally, terms, words
 
 SPACE = "cards3"
 """Derived space of the records; another recipe is another space."""
@@ -34,9 +34,8 @@ SPACE = "cards3"
 #: Minutes since 1970, tokens, episode, random end of the id, flags, signature of the words said, and the lengths of
 #: label and group in bytes, of all terms and of the repeated ones.
 HEADER = struct.Struct("<iII6sBHHHHH")
-REPLACES, QUESTION, EMPTY, CHANGES, ADDRESSED, TIMED, OURS, TOLD = 1, 2, 4, 8, 16, 32, 64, 128
-"""Flags: it replaces something; it ends with a question mark; it has no content; it may announce a change; it says more
-of the one spoken to than of the speaker; it names a time; it speaks of "us"; it tells of others."""
+REPLACES, EMPTY = 1, 4
+"""Flags: it replaces something; it has no content."""
 
 ONE, MANY = "1", "*"
 """What the name of a fact's address begins with: how many facts may be in force there."""
@@ -45,14 +44,6 @@ _MOST = 65_535
 _MINUTE = 60_000_000
 #: Of so many identifiers a message is a listing: that is found by whole names, for their parts are most of a language.
 _LISTING = 12
-_SPEAKER = frozenset("i me my mine myself we us our ours ourselves".split())
-_HEARER = frozenset("you your yours yourself yourselves u ur".split())
-_TIMES = frozenset(
-    """yesterday today tonight tomorrow ago last next since recently soon morning afternoon evening night day days week
-    weeks weekend weekends month months year years monday tuesday wednesday thursday friday saturday sunday""".split()
-)
-#: All words that one of the flags asks for: few words of a text, so they are looked for at once.
-_TELLING = _SPEAKER | _HEARER | _TIMES | CHANGES_BY | OURS_BY | TOLD_BY
 
 
 class Label(NamedTuple):
@@ -88,17 +79,7 @@ def write(draft: Draft, nonce: str) -> bytes:
     repeated = sorted([number for number, count in counts.items() if count != 1])
     single = sorted([number for number, count in counts.items() if count == 1])
     once = set(said)
-    telling = once & _TELLING
-    flags = (
-        (REPLACES if draft.replaces else 0)
-        | (QUESTION if content.rstrip().endswith("?") else 0)
-        | (0 if draft.content else EMPTY)
-        | (CHANGES if changes(telling) else 0)
-        | (0 if OURS_BY.isdisjoint(telling) else OURS)
-        | (0 if TOLD_BY.isdisjoint(telling) else TOLD)
-        | (ADDRESSED if _often(telling & _HEARER, said) > _often(telling & _SPEAKER, said) else 0)
-        | (0 if _TIMES.isdisjoint(telling) else TIMED)
-    )
+    flags = (REPLACES if draft.replaces else 0) | (0 if draft.content else EMPTY)
     header = HEADER.pack(
         min(micros(draft.created_at) // _MINUTE, 0x7FFFFFFF),
         min(draft.tokens, 0xFFFFFFFF),
@@ -117,10 +98,6 @@ def write(draft: Draft, nonce: str) -> bytes:
     if often and max(often) > 255:
         often = [min(count, 255) for count in often]
     return header + label + group + packed + bytes(often)
-
-
-def _often(of: Iterable[str], said: Sequence[str]) -> int:
-    return sum([said.count(word) for word in of])
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import log
 from typing import NamedTuple
@@ -44,36 +44,6 @@ _ASCII = bytes(byte if _WORD.match(chr(byte)) else 32 for byte in bytes(range(12
 #: "5月" and "五月", which are found as May, too.
 _MONTH = re.compile("(?<!\\d)(?:(1[0-2]|0?[1-9])|(十[一二]?|[一二三四五六七八九]))[月월]")
 _NUMERALS = {word: month for month, word in enumerate("一 二 三 四 五 六 七 八 九 十 十一 十二".split())}
-
-CHANGES_BY = frozenset(
-    """abandon abandoned abandoning actually adjust adjusted after altered amend amended anymore as back
-    became become becomes brought bump bumped bumping cancel canceled cancelled cancelling change changed
-    changes changing climbed closed convert converted converting correct corrected correction currently cut
-    decided decreased delay delayed delays ditch ditched ditching doubled down drop dropped dropping drops
-    effective ended ends exchanged extend extended extending fell final forget gave given gone grew grown
-    halved ignore increase increased increases increasing instead latest left longer lower lowered lowering
-    make meant migrate migrated migrates migrating mind misspoke mistake move moved moves moving new newly
-    not now nowadays obsolete opted outdated over overruled plan plans postpone postponed postponing
-    promoted push pushed pushing quit raise raised raises raising rather reconsider reconsidered reduce
-    reduced reducing rename renamed renaming replace replaced replaces replacing reschedule rescheduled
-    resigned retired revert reverted reverting revise revised revising rewrite rewriting rewritten rose
-    scrap scrapped scratch second shift shifted shifting shifts shrank since slip slipped slips starting
-    stop stopped superseded supersedes swap swapped swapping switch switched switches switching taken these
-    today tomorrow took traded transferred transitioned turned turns up update updated updates updating
-    upgrade upgraded upped went wrong""".split()
-)
-"""Words by which a statement may say that something is no longer as it was."""
-
-OURS_BY = frozenset("we our ours us".split())
-"""Words by which someone speaks of what is their own together with others."""
-TOLD_BY = frozenset(
-    """agencies agency article articles blog book brother bubble colleague companies competitor competitors conference
-    cousin employer everybody everyone folks friend friends heard intern magazine many meetup most neighbor neighbour
-    neighbours newspaper nobody other others people plenty podcast read recruiter said salesman say says seen
-    some somebody someone somewhere startup startups students survey talk teams textbook their theirs them they thread
-    told vendor video watched workshop""".split()
-)
-"""Words by which someone tells of others, or of what was read and heard."""
 
 BITS = 24
 """Bits of a term."""
@@ -310,8 +280,3 @@ def _civil(day: int) -> tuple[int, int, int]:
 def rarity(size: int, often: int) -> float:
     """Return what a term weighs that `often` of `size` texts hold: the inverse document frequency of BM25."""
     return log(1 + (size - often + 0.5) / (often + 0.5))
-
-
-def changes(said: Iterable[str]) -> bool:
-    """Return whether some words may announce that something has changed."""
-    return not CHANGES_BY.isdisjoint(said)
