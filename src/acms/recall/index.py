@@ -343,7 +343,7 @@ class Segment:
             at = np.minimum(self._terms.searchsorted(numbers), len(self._terms) - 1)
             found += np.where(self._terms[at] == numbers, self._starts[at + 1] - self._starts[at], 0)
         if self._open:
-            found += [len(self._open.get(number, ())) for number in numbers.tolist()]
+            found += np.array([len(self._open.get(number, ())) for number in numbers.tolist()], np.int64)
         return found
 
     def add_vectors(self, space: str, rows: Iterable[tuple[int, int, bytes]]) -> None:

@@ -154,7 +154,7 @@ def slots_of(documents: Ints, segment: Segment, count: int, vectors: Vectors, si
 def level(field: Field, space: str, query: Floats, found: Meaning) -> Level:
     """Return the mean and deviation of the cosines of a query in a log; with few of them what was believed before."""
     values = found.cosines
-    if not found.exact:
+    if not found.exact and len(field):
         places = np.unique(np.linspace(0, len(field) - 1, SAMPLED).astype(np.int64))
         values = cosines(field, space, query, places)
     values = values[~np.isnan(values)].astype(np.float64)
