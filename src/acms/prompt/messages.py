@@ -98,7 +98,8 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
                 weights=asked.weights, shown=led, episode=False, stale=found.stale, profile=known.stale
             )
             offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
-            past = found, together([facts(known.known, terms, reader.frame), offered])
+            learned = facts(known.known, terms, reader.frame, {context: offered})
+            past = found, together([learned, offered])
         material = Material(gathered, lead, rest, past, known.known)
         try:
             return await fetched(

@@ -6,7 +6,7 @@ Pure functions of a ranking, so a plan can be made again, and a past version is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as given
 from datetime import date
 from functools import partial
@@ -23,7 +23,7 @@ from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
 from acms.recall.index import DAY, Snapshot
 from acms.recall.planner import Candidate, Choice, candidate
-from acms.recall.rank import Ranking, alike, raise_score
+from acms.recall.rank import ABOVE, Ranking, alike, raise_score
 from acms.recall.superseded import NONE, Demotion, Stale
 from acms.recall.vectors import Ints
 from acms.results import Verdict
@@ -33,6 +33,8 @@ LABEL = 20
 """Tokens of a label, about: what it really takes is counted with the text."""
 EPOCH = 719_163
 """Days before 1970 in the calendar of dates."""
+SEEN = ("excluded", "current_episode")
+"""Why a later statement is not offered although there is one: its reader has it, or wants to go without."""
 NEWEST = 4096
 """Entries of the current episode that are looked at, beside the marked ones."""
 
@@ -129,6 +131,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     documents = field.documents(ranking.places)
     families = alike(field, ranking)
     old = _old(field, documents, families, terms) if terms.stale or terms.profile else {}
+    heirs = ranking.heirs  # what links to one of two that say the same needs that one
     usual = terms.include_current and not (terms.exclude or old)
     least = terms.min_relevance
     ranked = zip(
@@ -175,7 +178,7 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(
                 one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"
             )
-        elif other is not None and single and _marked_alike(field, one, other):
+        elif other is not None and single and place not in heirs and _marked_alike(field, one, other):
             reject(one, "duplicate", f"says the same as v{other}")
         else:
             stands.setdefault(family, version)
@@ -184,26 +187,47 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             if version in old and episodes[document] != episode:  # the current one is never touched
                 trims[one.unit.entries[0].id] = old[version]
     order = sorted(range(len(past)), key=ends.__getitem__)
-    past = _linked(field, ranking, [past[index] for index in order], offered)
-    return Offer(past=past, current=current, rejected=rejected, trims=trims)
-
-
-def _linked(
-    field: Field, ranking: Ranking, past: list[Candidate], offered: Collection[int]
-) -> list[Candidate]:
-    """Return the candidates with those linked that have a later statement on the same subject among what is offered."""
+    found = Offer(past=[past[index] for index in order], current=current, rejected=rejected, trims=trims)
     if not ranking.later:
-        return past
-    there = {one.unit.version for one in past}.union(offered)
+        return found
     versions = {
         field.document(earlier) + 1: field.document(later) + 1 for earlier, later in ranking.later.items()
     }
-    return [
-        label(one, versions[one.unit.version], field.snapshot)
-        if versions.get(one.unit.version) in there and len(one.costs) == 1
-        else one
-        for one in past
-    ]
+    there = _there(found).union(terms.shown)
+    return replace(
+        found,
+        past=_above(
+            [
+                label(one, later, field.snapshot)
+                if (later := versions.get(one.unit.version, 0)) in there and len(one.costs) == 1
+                else one
+                for one in found.past
+            ]
+        ),
+    )
+
+
+def _there(found: Offer) -> set[int]:
+    """Return the versions of what is offered, and of what its reader has or wants to go without."""
+    rejected = [choice.candidate for choice in found.rejected if choice.rule in SEEN]
+    return {entry.version for one in (*found.past, *found.current, *rejected) for entry in one.unit.entries}
+
+
+def _above(past: Sequence[Candidate]) -> list[Candidate]:
+    """Raise later statements above the earlier ones where markers raised these; they come after them."""
+    least: dict[str, float] = {}
+    versions: set[int] = set()
+    found: list[Candidate] = []
+    for one in past:
+        if one.unit.version in versions and len(one.costs) == 1:
+            score = least.get(one.unit.entries[0].id, -1.0)
+            if one.score <= score:
+                one = one._replace(score=score + ABOVE * (1 - score))
+        if one.heir:
+            versions.add(one.later)
+            least[one.heir] = max(one.score, least.get(one.heir, 0.0))
+        found.append(one)
+    return found
 
 
 def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
@@ -211,7 +235,8 @@ def label(one: Candidate, later: int, snapshot: Snapshot) -> Candidate:
     day = date.fromordinal(EPOCH + int(snapshot.column("minute")[later - 1]) // DAY)
     said = f"[later, same subject: v{later}, {day.isoformat()}]"
     tokens = one.tokens + LABEL
-    return one._replace(later=later, label=said, costs=(tokens,), tokens=tokens)
+    heir = snapshot.doc(later - 1).id
+    return one._replace(later=later, label=said, heir=heir, costs=(tokens,), tokens=tokens)
 
 
 def _old(field: Field, documents: Ints, families: Sequence[int], terms: Terms) -> dict[int, Demotion]:
@@ -280,6 +305,7 @@ def _lone(field: Field, ranking: Ranking, documents: Ints, terms: Terms, frame: 
             map(raise_score, worth, raised),
             map(Parts, repeat(ranking), places.tolist()),
             repeat(0),
+            repeat(""),
             repeat(""),
             strict=False,
         ),
@@ -392,21 +418,23 @@ def _source(unit: Unit[Doc]) -> Source:
 def together(offers: Sequence[Offer]) -> Offer:
     """Return several offers as one, in their order; the current episode is that of the last one."""
     return Offer(
-        past=[one for each in offers for one in each.past],
+        past=_above([one for each in offers for one in each.past]),
         current=offers[-1].current,
         rejected=[one for each in offers for one in each.rejected],
         trims={id: demotion for each in offers for id, demotion in each.trims.items()},
     )
 
 
-def facts(logs: Sequence[Known], terms: Terms, frame: Frame) -> Offer:
-    """Return the facts in force that answer, log by log, oldest first."""
+def facts(logs: Sequence[Known], terms: Terms, frame: Frame, offers: Mapping[str, Offer]) -> Offer:
+    """Return the facts in force that answer, log by log, oldest first; `offers` are what the logs themselves offer."""
     past: list[Candidate] = []
     rejected: list[Choice] = []
-    ours = [(each.field.snapshot, one) for each in logs for one in each.candidates(terms.weights, frame)]
-    for snapshot, one in ours:
+    there = {each.context: _there(offers[each.context]) for each in logs if each.later}
+    ours = [(each, one) for each in logs for one in each.candidates(terms.weights, frame)]
+    for each, one in ours:
         if one.later:
-            one = label(one, one.later, snapshot)
+            known = one.later in there[each.context] or one.later in terms.shown
+            one = label(one, one.later, each.field.snapshot) if known else one._replace(later=0)
         if one.unit.entries[0].id in terms.exclude:
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
         elif one.relevance < terms.min_relevance:

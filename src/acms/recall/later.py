@@ -56,19 +56,15 @@ def above_facts(ranking: Ranking, known: Known) -> None:
     """
     field = ranking.field
     best = sorted(range(len(known.relevance)), key=lambda place: (-known.score(place, 0.0), place))[:LEADERS]
-    documents = _documents(field)
+    documents = field.documents(np.arange(len(field)))
     for place in best:
         document = known.field.document(place)
         if known.relevance[place] > 0:
-            first = int(np.searchsorted(documents, document + 1))
-            later = _nearest(field, ranking, document, np.arange(first, len(field)), earlier=-1)
+            after = np.flatnonzero(documents > document)  # an edit stands where its message did
+            later = _nearest(field, ranking, document, after, earlier=-1)
             if later is not None:
                 known.later[place] = field.document(later.place) + 1
                 ranking.lift(later.place, known.relevance[place], known.worth(place))
-
-
-def _documents(field: Field) -> Ints:
-    return np.arange(len(field)) if field.order is None else field.order
 
 
 def _after(field: Field, ranking: Ranking, place: int) -> Later | None:

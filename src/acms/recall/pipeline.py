@@ -383,7 +383,8 @@ def plan_recall(
     ]
     known = () if beside is None else beside.known
     if known:
-        each.insert(0, facts(known, terms, frame))
+        offers = {one.context: made for one, made in zip((*others, found), (*each, offered), strict=True)}
+        each.insert(0, facts(known, terms, frame, offers))
     offered = together([*each, offered]) if each else offered
     warnings = list(found.warnings)
     if asked.rerank:

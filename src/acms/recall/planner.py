@@ -129,10 +129,12 @@ class Candidate(NamedTuple):
     score: float = 0.0
     #: What each signal adds to its worth.
     parts: Mapping[str, float] = NO_PARTS
-    #: Version of the later statement on the same subject, without which it is not shown; 0 for none.
+    #: Version of the later statement on the same subject; 0 for none.
     later: int = 0
     #: Says so to the reader.
     label: str = ""
+    #: Id of it, without which this is not shown: versions of several logs are told apart.
+    heir: str = ""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -197,11 +199,12 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
         left -= latest.tokens
     reserved = min(left, int(budget * floor) - (budget - left))
     rest = range(len(current) - 1)
-    linked = {one.later for one in past}
+    heirs = {one.heir for one in past if one.heir}
 
     def first(index: int) -> tuple[bool, bool, int]:
         one = current[index]
-        return one.unit.version not in linked, not one.markers, -one.unit.version
+        linked = bool(heirs) and any(entry.id in heirs for entry in one.unit.entries)
+        return not linked, not one.markers, -one.unit.version
 
     for index in sorted(rest, key=first):
         one = current[index]
@@ -230,40 +233,50 @@ def best_first(one: Candidate) -> tuple[bool, float, float, int]:
 
 def complete(choices: list[Choice]) -> list[Choice]:
     """Take back what would be shown without the later statement on the same subject."""
-    out = {
-        entry.version for choice in choices if not choice.included for entry in choice.candidate.unit.entries
-    }
+    if not any(choice.candidate.heir for choice in choices):
+        return choices
+    out = {entry.id for choice in choices if not choice.included for entry in choice.candidate.unit.entries}
     while lacking := [
-        index for index, choice in enumerate(choices) if choice.included and choice.candidate.later in out
+        index for index, choice in enumerate(choices) if choice.included and choice.candidate.heir in out
     ]:
         for index in lacking:
             one = choices[index].candidate
-            reason = f"v{one.later}, later on the same subject, did not fit"
-            choices[index] = Choice(one, False, "later", reason)
-            out.add(one.unit.version)
+            choices[index] = _without_heir(one)
+            out.update(entry.id for entry in one.unit.entries)
     return choices
+
+
+def _without_heir(one: Candidate) -> Choice:
+    return Choice(one, False, "later", f"v{one.later}, later on the same subject, did not fit")
 
 
 def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
     """Choose what of the past fits into what is left of a budget, by score; return what is left then."""
     order = sorted([(*best_first(one), index) for index, one in enumerate(past)])
     chosen: dict[int, Choice] = {}
+    heirs = {one.heir for one in past if one.heir}
+    out: set[str] = set()
     for rank, (*_, index) in enumerate(order):
         one = past[index]
         tokens = one.tokens
-        if tokens <= left:
+        if one.heir in out:  # it came before and did not fit: the room is for others
+            chosen[index] = _without_heir(one)
+        elif tokens <= left:
             markers = one.unit.markers
             why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
             chosen[index] = _chosen((one, True, "score", why, 0))
             left -= tokens
             continue
-        if rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
+        elif rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
             excerpt = min(left, max(budget // 3, LEAST))
             why = f"an excerpt of {tokens} tokens, relevant to the query"
             chosen[index] = Choice(one, True, "excerpt", why, excerpt)
             left -= excerpt
+            continue
         else:
             chosen[index] = _too_large(one, left)
+        if heirs:
+            out.update(entry.id for entry in one.unit.entries)
     return list(map(chosen.__getitem__, range(len(past)))), left
 
 

@@ -11,7 +11,7 @@ statistics are those of the entries the reader sees, so a past version ranks as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
@@ -266,6 +266,11 @@ class Ranking:
         self._lifted[place] = max(relevance, own), max(worth + ABOVE, held)
         if place not in self.places:
             self.places = np.append(self.places, place)
+
+    @property
+    def heirs(self) -> Collection[int]:
+        """Places of what stands above something earlier on the same subject."""
+        return self._lifted.keys()
 
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
