@@ -313,11 +313,11 @@ class _Render:
                 break
             exclude |= echoes
         self._warnings += items.ledger.warnings
-        cut = [item.id for item in items if item.truncated]
-        if cut:
-            rows = [row for row in await step.session.storage.get(cut) if row is not None]
+        other = {item.id for item in items if item.truncated or item.later}  # they do not read as what was said
+        if other:
+            rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})
-        self._told.update({item.id: item for item in items if not item.truncated})
+        self._told.update({item.id: item for item in items if item.id not in other})
         return items
 
     # ── fit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
