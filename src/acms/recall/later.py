@@ -9,6 +9,8 @@ nothing: only an edit, an explicit id and the address of a fact do (decision 005
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from acms.log.in_force import Doc
@@ -34,7 +36,8 @@ STATEMENT = 48
 def later_statements(field: Field, ranking: Ranking) -> list[Later]:
     """Return the later statements about what the best entries say, and those about these in turn."""
     found: list[Later] = []
-    waiting = [place for place in ranking.places[:LEADERS].tolist() if ranking.relevance(place) > 0]
+    best = (place for place in ranking.places[:LOOKED].tolist() if _states(field, ranking, place))
+    waiting = [place for place in islice(best, LEADERS) if ranking.relevance(place) > 0]
     seen: set[int] = set()
     while waiting:
         place = waiting.pop(0)
@@ -100,13 +103,20 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
     likely = places[largest(shared[places], LOOKED)]
     if ranking.space is not None:
         likely = np.union1d(likely, ranking.places[np.isin(ranking.places, places)][:LOOKED])
-    likely = np.array([one for one in likely.tolist() if field.snapshot.alone(field.document(one))], np.int64)
+    likely = np.array([one for one in likely.tolist() if _states(field, ranking, one)], np.int64)
     if not len(likely):
         return None
     alike = _cosines(field, ranking, document, shared, likely)
     best = int(np.argmax(alike))
     least = ALIKE if ranking.space is None else ALIKE_BOTH
     return Later(int(likely[best]), earlier, float(alike[best])) if alike[best] >= least else None
+
+
+def _states(field: Field, ranking: Ranking, place: int) -> bool:
+    """Whether an entry is no part of a tool group and says more than what is asked: the question itself does not."""
+    document = field.document(place)
+    said = field.snapshot.terms_of(document)[0].tolist()
+    return field.snapshot.alone(document) and not ranking.often.keys() >= set(said)
 
 
 def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:
