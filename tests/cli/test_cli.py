@@ -239,7 +239,7 @@ def test_recall(demo: str) -> None:
     assert not BOXES.search(text)
     assert best["content"] in run(*query, "--full").stdout
     assert call(*query, "--at", "20")["version"] == 20
-    strict = call(*query, "--min-relevance", "0.3")
+    strict = call(*query, "--min-relevance", "0.9")
     assert len(strict["items"]) < len(value["items"])
 
 

@@ -15,10 +15,11 @@ from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
 from acms.model import Kind, Role, Source, State
 from acms.ports import TokenCounter
-from acms.recall.candidates import Offer, Rest, Terms, newest, offer
+from acms.recall.candidates import SEEN, Offer, Rest, Terms, newest, offer
 from acms.recall.corpus import Field
-from acms.recall.fact_candidates import Usual, known
+from acms.recall.fact_candidates import Known, Usual
 from acms.recall.fact_sources import Beside
+from acms.recall.later import above_facts, later_statements
 from acms.recall.pipeline import plan_recall
 from acms.recall.planner import TextFrame
 from acms.recall.rank import Question, rank
@@ -61,7 +62,9 @@ def recalled(
     if latest is not None and latest.role is not Role.USER:
         latest = None
     question = Question.of(query)
-    found = Ranked(CONTEXT, log.version, field, rank(field, question), question, stale_in(log))
+    ranking = rank(field, question)
+    ranking.link(later_statements(field, ranking))
+    found = Ranked(CONTEXT, log.version, field, ranking, question, stale_in(log))
     steps = plan_recall(found, asked, latest, counter, TextFrame(counter), (), facts_beside(found))
     try:
         wanted = next(steps)
@@ -80,8 +83,9 @@ def facts_beside(found: Ranked) -> Beside:
     facts = found.field.facts
     if facts is None:
         return Beside()
-    usual = Usual(found.ranking.often, len(found.field), found.ranking.usual)
-    return Beside([known(CONTEXT, facts, found.question, usual.beside([facts], found.question.terms))])
+    known = Known(CONTEXT, facts, found.question, Usual.of(found.ranking, [facts]))
+    above_facts(found.ranking, known)
+    return Beside([known])
 
 
 def rules(items: ContextItems, log: Log) -> Mapping[int, str]:
@@ -105,7 +109,8 @@ def test_the_current_episode_is_offered_apart_from_the_past() -> None:
     assert (versions(found.past), versions(found.current)) == ([1, 2], [3, 4])
     assert {one.source for one in found.current} == {Source.CURRENT}
     assert found.past[0].source is Source.SIMILAR
-    assert found.past[0].relevance > found.past[1].relevance > 0  # a neighbour is a little relevant
+    assert found.past[0].relevance > 0 == found.past[1].relevance  # a neighbour holds nothing of it itself
+    assert found.past[1].score > 0
     assert found.current[0].relevance > 0
 
 
@@ -134,10 +139,7 @@ def test_what_a_caller_excludes_is_no_candidate() -> None:
 
 
 def test_what_is_below_the_least_relevance_is_no_candidate() -> None:
-    log = two_episodes()
-    everything = offered(log)
-    least = everything.past[1].relevance + 1e-6
-    found = offered(log, min_relevance=least)
+    found = offered(two_episodes(), min_relevance=0.01)
     assert versions(found.past) == [1]
     assert turned_down(found) == {2: "min_relevance"}
     assert versions(found.current) == [3, 4]
@@ -207,7 +209,7 @@ def test_a_source_is_named_by_what_a_unit_holds() -> None:
     log.summarise((3, 3), content="orders summary")
     found = offered(log)
     assert [one.source for one in found.past] == [Source.SIMILAR, Source.MARKED, Source.SUMMARY]
-    assert found.past[1].boost == WEIGHTS["goal"]
+    assert found.past[1].boost == WEIGHTS["goal"] * found.past[1].relevance > 0
 
 
 # ── tool groups ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +310,12 @@ def check(log: Log, items: ContextItems, counter: TokenCounter, budget: int) -> 
         entry = known[item.id]
         assert entry.state is State.LIVE
         if not item.truncated:
-            assert item.content == entry.content
+            assert item.content == entry.content or item.later
+        if item.later:
+            assert item.content.endswith("]")
+            assert f"[later, same subject: v{item.later}, 2026-" in item.content
+            later = items.ledger.why(log.entries[item.later - 1].id)
+            assert later.included or later.rule in SEEN
     for unit in log.units():
         members = [entry.id for entry in unit.entries if entry.state is State.LIVE]
         assert [id for id in shown if id in members] in ([], members)
@@ -323,8 +330,8 @@ def test_a_verdict_says_what_each_signal_adds() -> None:
     items = recalled(log, "orders postgres", 1000)
     verdict = items.ledger.why(log.entries[0].id)
     assert (verdict.included, verdict.rule, verdict.source) == (True, "score", Source.SIMILAR)
-    assert set(verdict.parts) == {"message", "window", "day"}
-    assert sum(verdict.parts.values()) == pytest.approx(verdict.relevance, abs=1e-3)
+    assert {"message", "near"} <= set(verdict.parts)
+    assert sum(verdict.parts.values()) == pytest.approx(1, abs=1e-3)  # the best one is the measure
     assert 0 < items.confidence <= 1
 
 
@@ -475,7 +482,7 @@ def test_marked_messages_that_do_not_fit_are_warned_of() -> None:
 
 
 def test_a_fact_is_measured_like_a_message_that_stands_alone() -> None:
-    """Its own neighbourhood, its own day: the same text scores the same, however many facts there are."""
+    """It is its own neighbourhood: the same text is as relevant, however many facts there are."""
     alone = Log(BYTES.count)
     for name in "abcdefgh":
         alone.say("user", f"talk of {name}", after=200_000)

@@ -14,7 +14,17 @@ from acms.model import Kind, Role, Source
 from acms.recall import vector_score
 from acms.recall.candidates import Offer, Terms, offer, unit_at
 from acms.recall.corpus import Field
-from acms.recall.planner import EXCERPT, EXCERPTS, LEAST, Candidate, Choice, TextFrame, candidate, share
+from acms.recall.planner import (
+    EXCERPT,
+    EXCERPTS,
+    LEAST,
+    Candidate,
+    Choice,
+    TextFrame,
+    best_first,
+    candidate,
+    share,
+)
 from acms.recall.rank import Question, Ranking, alike, rank
 from acms.recall.vector_score import by_meaning, cosines
 from acms.recall.vectors import Floats, widened
@@ -40,11 +50,9 @@ def plain_candidate(found: Unit[Doc], field: Field, ranking: Ranking, source: So
     places = [field.place_of(one.version - 1) for one in found.entries]
     best = max(places, key=lambda place: (ranking.score(place), -place))
     raised = boost(found.markers, WEIGHTS)
-    at = np.array([best])
-    (bound,) = ranking.bound(at, ranking.worth(at)[1], [raised])
     return candidate(found, source, FRAME)._replace(
-        relevance=max(ranking.relevance(place) for place in places),
-        boost=bound,
+        relevance=ranking.relevance(best),
+        boost=raised * ranking.relevance(best),
         score=ranking.score(best, raised),
         parts=ranking.parts(best),
     )
@@ -74,9 +82,6 @@ def plain_past(field: Field, ranking: Ranking, terms: Terms) -> tuple[list[Candi
             rejected.append(Choice(one, False, "hidden", reason))
         elif any(each.id in terms.exclude for each in found.entries):
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
-        elif one.relevance <= 0:
-            reason = "neither it nor a neighbour has to do with the query"
-            rejected.append(Choice(one, False, "irrelevant", reason))
         elif one.relevance < terms.min_relevance:
             reason = f"below the least relevance of {terms.min_relevance:.2f}"
             rejected.append(Choice(one, False, "min_relevance", reason))
@@ -148,7 +153,7 @@ def plain_share(
             choices[id(one)] = Choice(one, True, "episode", why)
             reserved -= one.tokens
             left -= one.tokens
-    for place, one in enumerate(sorted(past, key=lambda one: (-one.score, -one.relevance, one.unit.version))):
+    for place, one in enumerate(sorted(past, key=best_first)):
         excerpt = min(left, max(budget // 3, LEAST))
         if one.tokens <= left:
             why = f"marked {', '.join(one.markers)}, and relevant" if one.markers else "relevant to the query"
@@ -186,7 +191,7 @@ def drawn_candidates(random: Random, first: int, count: int) -> list[Candidate]:
                 Source.SIMILAR,
                 costs,
                 sum(costs),
-                random.choice([0.1, 0.5, 0.9]),
+                random.choice([0.0, 0.1, 0.5, 0.9]),
                 0.0,
                 random.choice([0.2, 0.4, 0.8]),
             )
@@ -222,7 +227,7 @@ def by_version(rows: Sequence[Row]) -> dict[int, Floats]:
 
 @given(randoms)
 @settings(max_examples=60)
-def test_meaning_is_the_first_and_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
+def test_meaning_is_the_best_of_the_vectors_of_an_entry(random: Random) -> None:
     log = told(random, random.randint(5, 60))
     rows = embedded(random, log, DIMENSION)
     field = field_of(log.entries, rows)
@@ -233,11 +238,9 @@ def test_meaning_is_the_first_and_the_best_of_the_vectors_of_an_entry(random: Ra
     for index, place in enumerate(places.tolist()):
         vectors = held.get(field.document(place) + 1)
         products = np.array([np.nan]) if vectors is None else np.array([one @ query for one in vectors])
-        assert exact.whole[index] == pytest.approx(products[0], abs=0, rel=0, nan_ok=True)
-        assert exact.best[index] == pytest.approx(products.max(), abs=0, rel=0, nan_ok=True)
+        assert exact[index] == pytest.approx(products.max(), abs=0, rel=0, nan_ok=True)
     found = by_meaning(field, "s", query)
-    assert found.whole[places] == pytest.approx(exact.whole, abs=1e-5, nan_ok=True)
-    assert found.best[places] == pytest.approx(exact.best, abs=1e-5, nan_ok=True)
+    assert found.cosines[places] == pytest.approx(exact, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize("dimension", [8, 64, 384, 1100])
@@ -256,12 +259,11 @@ def test_sign_bits_stand_for_the_cosine_of_the_share_of_signs_that_differ(
     held = by_version(rows)
     found = by_meaning(field, "s", query)
     assert (found.exact, found.known) == (False, len(held))
-    for place, (whole, best) in enumerate(zip(found.whole.tolist(), found.best.tolist(), strict=True)):
+    for place, best in enumerate(found.cosines.tolist()):
         if place + 1 not in held:
-            assert np.isnan([whole, best]).all()
+            assert np.isnan(best)
             continue
         differ = ((held[place + 1] > 0) != (query > 0)).sum(axis=1)
-        assert whole == pytest.approx(np.cos(np.pi * differ[0] / dimension), abs=1e-5)
         assert best == pytest.approx(np.cos(np.pi * differ.min() / dimension), abs=1e-5)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from acms import ACMS, ACMSConfig, Band
-from acms.providers import OfflineReflector
+from acms import Band
 from acms.storage import MemoryStorage
 from tests.support.fakes import FakeEmbedder
-from tests.support.talk import LONG_EPISODES, fill, session_on
+from tests.support.talk import fill, session_on
 
 TALK = (
     "The deploy pipeline runs on Jenkins these days",
@@ -89,48 +86,3 @@ async def test_meaning_counts_where_there_are_vectors() -> None:
         assert items.ledger.certainty.rise > 0
         assert "by meaning" in str(items.ledger.certainty)
         assert items.band is Band.STRONG
-
-
-async def learned() -> ACMS:
-    session = session_on(
-        MemoryStorage(), config=ACMSConfig(episodes=LONG_EPISODES), reflector=OfflineReflector()
-    )
-    await fill(session, "The database is Postgres.", "The deadline is March 15.", close=True)
-    await session.wait_pending()
-    return session
-
-
-async def test_a_fact_that_says_what_was_asked_settles_it() -> None:
-    async with await learned() as session:
-        await fill(session, *(f"a database of {name} had an outage" for name in ("Ada", "Bob", "Cyd")))
-        items = await session.recall("What is the database of the project?")
-        assert items.ledger.certainty.says
-        assert items.confidence >= 0.95
-        assert "a fact says what was asked" in str(items.ledger.certainty)
-
-
-async def test_what_is_made_of_another_fact_is_noise_however_it_scores() -> None:
-    async with await learned() as session:
-        other = await fill(session, "Funny, a deadline around March 15 is bad luck they say", close=True)
-        items = await session.recall("When is the deadline?")
-        assert {item.content for item in items if item.source != "current_episode"} >= {
-            "The deadline is March 15."
-        }
-        assert all("Postgres" not in item.content for item in items)
-        assert items.ledger.why(other[0])  # names the value: it stays, and there is a reason
-
-
-async def test_what_is_too_little_beside_a_sure_answer_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with session_on(MemoryStorage()) as session:
-        await fill(session, *TALK, "a garden in Frankfurt", close=True)
-        await fill(session, "hello")
-        query = "We moved the invoices to a bucket in Frankfurt"
-        before = await session.recall(query)
-        far = next(item for item in before if item.content == "a garden in Frankfurt")
-        best = max(item.score for item in before)
-        monkeypatch.setattr("acms.recall.cutoff.FLOOR", (far.score + 0.01) / best**2)
-        items = await session.recall(query)
-        verdict = items.ledger.why(far.id)
-        assert (verdict.included, verdict.rule) == (False, "noise")
-        assert "is noise beside one of" in verdict.reason
-        assert query in [item.content for item in items]

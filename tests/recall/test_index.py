@@ -15,6 +15,7 @@ from acms.model import Entry, State
 from acms.recall.candidates import newest, unit_at
 from acms.recall.corpus import Field
 from acms.recall.index import Segment, Snapshot
+from acms.recall.later import later_statements
 from acms.recall.pipeline import plan_recall
 from acms.recall.planner import TextFrame
 from acms.recall.rank import Question, Ranking, rank
@@ -87,7 +88,8 @@ def same(left: Field, right: Field, question: Question) -> None:
         assert one.score(place) == pytest.approx(other.score(place), abs=1e-6)
         assert one.relevance(place) == pytest.approx(other.relevance(place), abs=1e-6)
         assert one.parts(place) == pytest.approx(other.parts(place), abs=2e-4)
-    assert (one.coverage, one.known) == (other.coverage, other.known)
+    assert (one.coverage, one.often) == (other.coverage, other.often)
+    assert later_statements(left, one) == later_statements(right, other)
 
 
 def recalled(field: Field, question: Question, query: str, asks: bool) -> ContextItems:
@@ -168,7 +170,6 @@ def test_also_with_vectors_that_come_late_and_out_of_order(
     question = Question.of(query, SPACE, vector)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acms.recall.vector_score.EXACT", exact)
-        patch.setattr("acms.recall.vectors.SUMMED", 4)
         check(log, random.randint(0, log.version), random, embedded(random, log), question, query)
 
 
@@ -233,8 +234,9 @@ def test_what_is_found_to_be_gone_is_out_of_the_next_field() -> None:
     segment.blanked.add(1)
     after = Field(snapshot(segment), Cover([]))
     assert (len(before), len(after)) == (3, 2)
-    assert rank(before, Question.of("database")).known == 1
-    assert rank(after, Question.of("database")).known == 0
+    (number,) = terms(["database"])
+    assert rank(before, Question.of("database")).often == {number: 1}
+    assert rank(after, Question.of("database")).often == {number: 0}
     assert after.postings(terms(["database"])[0])[0].tolist() == []
 
 

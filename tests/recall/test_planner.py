@@ -288,16 +288,6 @@ def test_the_past_is_filled_by_score_and_then_the_older_first() -> None:
     assert taken(share(past, (), 120, 0.4)) == [1, 2, 4]
 
 
-def test_what_is_marked_and_answers_by_itself_has_a_share_of_the_past_but_not_the_first_place() -> None:
-    past = ranked(*[10] * 10, score=0.9)
-    for place, parts in ((8, {"message": 0.1}), (9, {"window": 0.2})):
-        past[place] = past[place]._replace(source=Source.MARKED, score=0.2, parts=parts)
-    assert taken(share(past, (), 50, 0.0)) == [1, 2, 3, 4, 9]
-    assert taken(share(past, (), 30, 0.0)) == [1, 2, 3]  # a quarter of it holds no message
-    large = [past[0]._replace(tokens=45, costs=(45,)), *past[1:]]
-    assert taken(share([large[0]._replace(score=0.95), *large[1:]], (), 50, 0.0)) == [1]
-
-
 def test_a_large_candidate_does_not_keep_smaller_ones_out() -> None:
     assert taken(share(ranked(45, 46, 5), ranked(30, first=4), 100, 0.4)) == [1, 3, 4]
 

@@ -106,19 +106,22 @@ async def test_a_marked_message_that_answers_less_than_hundreds_of_others_is_sti
         assert items.ledger.warnings == ("1 relevant marked messages did not fit the budget",)
         verdict = items.ledger.why_not((await message_ids(session))[0])
         assert verdict is not None
-        assert (verdict.rule, verdict.boost) == ("budget", 0.4)
+        assert verdict.rule == "budget"
+        assert 0 < (verdict.boost or 0) < 0.4  # it holds less of what was asked than the best
 
 
 async def test_there_is_no_recency_an_old_answer_scores_like_a_new_one(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        await fill(session, "orders: PostgreSQL", *(f"chatter {name}" for name in NAMES))
-        await fill(session, "orders: Kafka", *(f"gossip {name}" for name in NAMES), close=True)
+        for word in ("one", "two", "six"):
+            await fill(session, *(f"{word} chatter {name}" for name in NAMES[:9]))
+            await fill(session, f"orders on host {word}", *NAMES[9:18])
+        await session.close_episode()
         await fill(session, "now")
         items = await session.recall("orders")
-        old, new = (item for item in items if item.content.startswith("orders"))
-        assert old.score == pytest.approx(new.score, rel=0.05)
+        scores = [item.score for item in items if item.content.startswith("orders")]
+        assert scores == pytest.approx([scores[0]] * 3, rel=0.02)
 
 
 async def test_a_log_without_markers_and_with_one_message_only(storage: Storage, config: ACMSConfig) -> None:
@@ -278,7 +281,10 @@ async def test_min_relevance_drops_the_past_by_the_relevance_it_reports(
                 for item in everything
                 if item.relevance >= least or item.source is Source.CURRENT
             ]
-        assert contents(await session.recall("orders database", min_relevance=1.0)) == ["now"]
+        assert contents(await session.recall("orders database", min_relevance=1.0)) == [
+            "orders database",
+            "now",
+        ]
 
 
 async def test_confidence_is_of_the_past_and_does_not_depend_on_the_budget(

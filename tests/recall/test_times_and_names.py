@@ -19,25 +19,6 @@ def best(items: ContextItems) -> str:
     return max(items, key=lambda item: item.score).content
 
 
-async def test_last_week_is_counted_from_the_newest_message_that_is_seen() -> None:
-    async with ACMS("trip", open_storage("memory://")) as session:
-        for week, dish in enumerate(DISHES):
-            said = FIRST + timedelta(weeks=week)
-            await session.ingest("user", f"We cooked {dish} for dinner", created_at=said)
-            await session.ingest("user", "The bus was late", created_at=said + timedelta(days=2))
-        asked = "What did we cook last week?"
-        for week in range(1, len(DISHES) - 1):
-            items = await session.at(2 * week + 4).recall(
-                asked, token_budget=300, include_current_episode=False
-            )
-            assert DISHES[week] in best(items)
-        items = await session.recall(asked, token_budget=300, include_current_episode=False)
-        assert "falafel" in best(items)
-        assert items.ledger
-        verdict = max((one for one in items.ledger if one.included), key=lambda one: one.score or 0)
-        assert verdict.parts["time"] > 0.1
-
-
 async def test_cards_of_before_answer_as_they_did_and_are_written_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from acms.log.in_force import Cover
 from acms.recall import vector_score
 from acms.recall.candidates import Terms, offer
-from acms.recall.corpus import Field
+from acms.recall.corpus import NEAR, Field
 from acms.recall.index import Segment
 from acms.recall.planner import TextFrame, share
-from acms.recall.rank import Question, alike, rank
-from acms.recall.vector_score import answered, by_meaning, cosines, risen, usual
+from acms.recall.rank import MEANT, Question, rank
+from acms.recall.vector_score import by_meaning, cosines, level, with_context
 from acms.recall.vectors import BLOCK, Vectors, signs
 from acms.text.markers import WEIGHTS
 from tests.recall.test_planner import BYTES
@@ -46,9 +46,7 @@ def with_vectors(count: int, rows: list[Row], space: str = "s") -> Field:
 
 @settings(max_examples=40)
 @given(randoms, st.integers(0, 40))
-def test_the_meaning_of_an_entry_is_that_of_the_whole_and_of_its_best_part(
-    random: Random, steps: int
-) -> None:
+def test_the_meaning_of_an_entry_is_that_of_its_nearest_vector(random: Random, steps: int) -> None:
     log = told(random, steps)
     rows = embedded(random, log)
     field = field_of(log.entries, rows)
@@ -63,12 +61,10 @@ def test_the_meaning_of_an_entry_is_that_of_the_whole_and_of_its_best_part(
     again = cosines(field, "s", query, np.arange(len(field)))
     for place in range(len(field)):
         if place in expected:
-            for one in (found, again):
-                assert float(one.whole[place]) == pytest.approx(expected[place][0], abs=1e-5)
-                assert float(one.best[place]) == pytest.approx(max(expected[place]), abs=1e-5)
+            for one in (found.cosines, again):
+                assert float(one[place]) == pytest.approx(max(expected[place]), abs=1e-5)
         else:
-            for one in (found, again):
-                assert np.isnan([one.whole[place], one.best[place]]).all()
+            assert np.isnan([found.cosines[place], again[place]]).all()
     assert found.exact
     assert found.known == len(expected)
 
@@ -79,9 +75,9 @@ def test_spaces_are_never_compared() -> None:
     segment.add_vectors("b/2", [(2, 0, half([1, 0])), (3, 0, half([0, 1]))])
     field = Field(snapshot(segment), Cover([]))
     query = np.array([1, 0], np.float32)
-    assert np.isnan(by_meaning(field, "b/2", query).best).tolist() == [True, False, False]
-    assert np.isnan(by_meaning(field, "c/2", query).best).all()
-    assert np.isnan(by_meaning(field, "a/4", query).best).all()
+    assert np.isnan(by_meaning(field, "b/2", query).cosines).tolist() == [True, False, False]
+    assert np.isnan(by_meaning(field, "c/2", query).cosines).all()
+    assert np.isnan(by_meaning(field, "a/4", query).cosines).all()
     found = rank(field, Question.of("", "b/2", query))
     assert found.places[0] == 1
     assert found.coverage == pytest.approx(2 / 3)
@@ -90,7 +86,7 @@ def test_spaces_are_never_compared() -> None:
 
 def test_a_vector_of_another_length_is_left_out() -> None:
     field = with_vectors(3, [(1, 0, half([1, 0])), (2, 0, half([1, 0, 0])), (3, 0, b"")])
-    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).best).tolist() == [
+    assert np.isnan(by_meaning(field, "s", np.array([1, 0], np.float32)).cosines).tolist() == [
         False,
         True,
         True,
@@ -103,22 +99,7 @@ def test_an_entry_without_content_may_come_first() -> None:
     segment.add_vectors("s", [(1, 0, b"")])
     segment.add_vectors("s", [(2, 0, half([1, 0]))])
     found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
-    assert np.isnan(found.best).tolist() == [True, False]
-
-
-@pytest.mark.parametrize("copies", [BLOCK - 2, BLOCK - 1, BLOCK])
-def test_a_question_that_is_a_candidate_itself_answers_alike_wherever_its_vectors_lie(copies: int) -> None:
-    """Also across the end of a block: it is compared once, for itself and for the reply to it."""
-    log = [entry(1, "hello"), entry(2, "which cat do you like?"), entry(3, "the red one")]
-    rest = [(2, 0, half([0.8, 0.6])), (2, 1, half([0.6, 0.8])), (3, 0, half([0.6, -0.8]))]
-    asked = Question.of("zebra", "s", np.array([1, 0], np.float32))
-    near, far = (
-        rank(field_of(log, [*((1, part, half([0, 1])) for part in range(count)), *rest]), asked)
-        for count in (1, copies)
-    )
-    every = np.arange(3)
-    assert far.meaning(every).tolist() == near.meaning(every).tolist()
-    assert near.meaning(every)[1] > 0
+    assert np.isnan(found.cosines).tolist() == [True, False]
 
 
 def test_an_entry_keeps_the_vectors_that_came_first() -> None:
@@ -126,7 +107,7 @@ def test_an_entry_keeps_the_vectors_that_came_first() -> None:
     segment.add_vectors("s", [(1, 0, half([1, 0]))])
     segment.add_vectors("s", [(1, 0, half([0, 1]))])
     found = by_meaning(Field(snapshot(segment), Cover([])), "s", np.array([1, 0], np.float32))
-    assert found.best.tolist() == [1.0]
+    assert found.cosines.tolist() == [1.0]
 
 
 def test_a_vector_of_zeros_is_like_nothing() -> None:
@@ -162,8 +143,7 @@ def test_signs_in_which_vectors_differ_are_counted_by_document(dimension: int, m
         total = sum(sizes[:count])
         differ = ((values[:total] > 0) != (query > 0)).sum(axis=1)
         begin = np.cumsum([0, *sizes[: count - 1]])
-        whole, least = vectors.apart(signs(query[None, :])[:, 0], count)
-        assert whole.tolist() == differ[begin].tolist()
+        least = vectors.apart(signs(query[None, :])[:, 0], count)
         assert least.tolist() == np.minimum.reduceat(differ, begin).tolist()
 
 
@@ -211,8 +191,8 @@ def test_a_perfect_vector_comes_first_although_it_shares_no_word() -> None:
     entries = [entry(n, text) for n, text in enumerate(contents, 1)]
     rows = [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)]
     found = rank(field_of(entries, rows), Question.of("w1 w2 w3 w4", "s", query))
-    assert found.places[0] == 400
-    assert found.relevance(400) > 0.9
+    assert 400 in found.places[:5]
+    assert found.relevance(400) == 1
 
 
 @settings(max_examples=40)
@@ -231,17 +211,7 @@ def test_relevance_and_score_stay_within_zero_and_one(random: Random, steps: int
     assert 0 <= found.coverage <= 1
 
 
-def test_what_follows_a_question_has_some_of_its_meaning() -> None:
-    query = np.array([1, 0, 0, 0], np.float32)
-    vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
-    entries = [entry(n, text) for n, text in enumerate(("a?", "b", "c", "d"), 1)]
-    field = field_of(entries, [(n, 0, half(vector)) for n, vector in enumerate(vectors, 1)])
-    found = rank(field, Question.of("zanzibar", "s", query))
-    assert "meaning" in found.parts(1)
-    assert "meaning" not in found.parts(3)
-
-
-def test_the_whole_and_the_best_part_both_count() -> None:
+def test_of_several_vectors_of_an_entry_the_nearest_counts() -> None:
     query = np.array([1, 0, 0, 0], np.float32)
     one, other, some = [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]
     rows = [
@@ -251,8 +221,10 @@ def test_the_whole_and_the_best_part_both_count() -> None:
         (4, 0, half(one)),
     ]  # fmt: skip
     found = rank(with_vectors(4, rows), Question.of("zanzibar", "s", query))
-    assert found.places.tolist() == [3, 0, 1, 2]
-    assert found.relevance(3) == pytest.approx(1)
+    meant = found.meaning(np.arange(4))
+    assert meant[0] == pytest.approx(meant[2], abs=1e-3)
+    assert meant[0] == pytest.approx(meant[3], abs=1e-3)
+    assert meant[1] < meant[0]
 
 
 def test_an_entry_without_a_vector_is_found_by_its_words() -> None:
@@ -300,15 +272,11 @@ def test_sign_bits_choose_what_exact_cosines_choose(monkeypatch: pytest.MonkeyPa
         tops.append(len({*exact.places[:10].tolist()} & {*coded.places[:10].tolist()}) / 10)
         sets.append(len(exactly & roughly) / len(exactly))
         assert len(coded.places) == 256
-        level = usual(field, "s", query, by_meaning(field, "s", query))
-        true = cosines(field, "s", query, coded.places)
-        weights = field.weights
-        whole, best = risen(true.whole, level.whole), risen(true.best, level.best)
-        expected = answered(whole, best, None, weights) * weights.meaning
-        for place, meant in zip(coded.places.tolist(), expected.tolist(), strict=True):
-            assert coded.parts(place).get("meaning", 0.0) == pytest.approx(meant, abs=1e-4)
-    assert np.mean(tops) >= 0.95
-    assert np.mean(sets) >= 0.95
+        usual = level(field, "s", query, by_meaning(field, "s", query))
+        expected = usual.of(cosines(field, "s", query, coded.places))
+        assert coded.meaning(coded.places) == pytest.approx(expected, abs=1e-4)
+    assert np.mean(tops) >= 0.85  # what stands around an entry is not compared exactly
+    assert np.mean(sets) >= 0.85
 
 
 def test_a_past_version_counts_only_the_vectors_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,32 +299,11 @@ def test_where_sign_bits_chose_the_usual_cosine_is_that_of_all_exact_ones(random
     query = unit(drawn(random.getrandbits(30), 64))
     levels = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acms.recall.vectors.SUMMED", 4)
         for limit in (0, 1 << 30):
             patch.setattr(vector_score, "EXACT", limit)
-            levels.append(usual(field, "s", query, by_meaning(field, "s", query)))
+            levels.append(level(field, "s", query, by_meaning(field, "s", query)))
     rough, exact = levels
-    assert rough.whole == pytest.approx(exact.whole, abs=0.0011)  # both are rounded
-    assert rough.best == pytest.approx(exact.best, abs=0.0011)  # so few entries are all in the sample
-
-
-@given(randoms, st.integers(1, 30))
-def test_the_sum_of_some_vectors_is_the_sum(random: Random, count: int) -> None:
-    """Whatever is in it: sums are kept of a few at a time, and what is out of most of these is taken away again."""
-    drawing = np.random.default_rng(random.getrandbits(32))
-    vectors = Vectors(12)
-    expected = []
-    for document in range(count):
-        rows = [half(drawing.normal(size=12)) for _ in range(random.randint(1, 3))]
-        vectors.extend([(document, part, row) for part, row in enumerate(rows)])
-        expected.append(unit(np.frombuffer(rows[0], "<f2").astype(np.float32)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acms.recall.vectors.SUMMED", 4)
-        for share in (0.0, 0.1, 0.5, 0.9, 1.0):
-            size = random.randint(0, count)
-            inside = drawing.random(size) < share
-            wanted = sum((expected[place] for place in np.flatnonzero(inside)), np.zeros(12))
-            assert vectors.total(inside) == pytest.approx(wanted, abs=1e-5)
+    assert rough == pytest.approx(exact, abs=0.0011)  # both are rounded; so few entries are all in the sample
 
 
 def test_a_log_of_which_nothing_is_in_force_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,28 +327,37 @@ def test_of_short_entries_more_are_compared_than_of_long_ones(monkeypatch: pytes
     assert compared == [30, 20, 10]
 
 
-# ── saying the same ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what stands around ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def families(*said: tuple[str, NDArray[np.float32]]) -> int:
-    """How many different things are said."""
-    entries = [entry(n, text) for n, (text, _) in enumerate(said, 1)]
-    rows = [(n, 0, half(vector)) for n, (_, vector) in enumerate(said, 1)]
-    field = field_of(entries, rows)
-    found = rank(field, Question.of("orders", "s", unit(said[0][1])))
-    assert found.places[0] == 0
-    return len(set(alike(field, found)))
+@given(st.lists(st.none() | st.floats(-1, 1, width=32), max_size=30))
+def test_what_stands_around_an_entry_counts_half(values: list[float | None]) -> None:
+    given = np.array([np.nan if one is None else one for one in values], np.float32)
+    found = with_context(given)
+    for place, own in enumerate(values):
+        if own is None:
+            assert np.isnan(found[place])
+            continue
+        near = [
+            (other, 1 / max(1, abs(at - place)))
+            for at, other in enumerate(values)
+            if other is not None and abs(at - place) <= NEAR
+        ]
+        mean = sum(other * share for other, share in near) / sum(share for _, share in near)
+        assert float(found[place]) == pytest.approx((own + mean) / 2, abs=1e-5)
 
 
-def test_entries_whose_vectors_coincide_say_the_same() -> None:
-    one, other = drawn(12, 2, 64)
-    near = one + 0.05 * other
-    assert families(("orders, orders are late", one), ("x", other), ("late are orders", near)) == 2
-    assert families(("orders are late", one), ("x", other), ("late", one + 2 * other)) == 3
-    assert families(("orders late", one), ("x", other), ("delayed", near), ("delayed", one)) == 3
-
-
-@pytest.mark.parametrize("text", ["delayed 5 purchases", "purchases not delayed", "delayed purchases"])
-def test_but_not_when_a_word_differs(text: str) -> None:
-    one, other = drawn(13, 2, 64)
-    assert families(("orders are late", one), ("x", other), (text, one)) == 3
+@settings(max_examples=40)
+@given(randoms, st.integers(0, 30), st.sampled_from(["orders database", "", "zanzibar"]))
+def test_a_neighbour_never_makes_evidence(random: Random, steps: int, query: str) -> None:
+    """By words or by meaning: relevance is that of the entry itself, whatever stands around it."""
+    log = told(random, steps)
+    vector = unit(drawn(random.getrandbits(30), 24))
+    field = field_of(log.entries, embedded(random, log))
+    asked = Question.of(query, "s", vector)
+    found = rank(field, asked)
+    said = set(asked.terms)
+    meant = found.meaning(np.arange(len(field)))
+    for place in range(len(field)):
+        held = any(place in field.postings(number)[0] for number in said)
+        assert (found.relevance(place) > 0) == (held or meant[place] >= np.float32(MEANT))

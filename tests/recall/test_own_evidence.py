@@ -1,0 +1,71 @@
+"""Own evidence: what holds nothing of what was asked itself comes after all that does, whatever stands around it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+
+from acms import ACMSConfig, Source
+from acms.storage import MemoryStorage
+from tests.support.fakes import FakeEmbedder
+from tests.support.stories import randoms
+from tests.support.talk import LONG_EPISODES, PATIENT, Storage, contents, fill, session_on
+
+ASKED = "orders database friday".split()
+OTHER = "lunch rain train window paper kettle garden bridge violin".split()
+
+
+@settings(max_examples=40)
+@given(randoms)
+async def test_a_neighbour_comes_after_all_that_answers_by_itself(random: Random) -> None:
+    embedder = random.choice([None, FakeEmbedder()])
+    async with session_on(MemoryStorage(), embedder=embedder, words=True) as session:
+        for _ in range(random.randint(2, 25)):
+            words = random.choices(ASKED * (random.random() < 0.3) + OTHER, k=random.randint(1, 9))
+            markers = random.choice([[], [], ["goal", "constraint"]])
+            await session.ingest("user", " ".join(words), markers=markers)
+        await session.close_episode()
+        await fill(session, "now")
+        await session.wait_pending()
+        query = " ".join(ASKED)
+        everything = await session.recall(query, token_budget=2000)
+        past = [item for item in everything if item.source is not Source.CURRENT]
+        own = {item.id for item in past if item.relevance > 0}
+        if embedder is None:
+            assert own == {item.id for item in past if set(ASKED) & set(item.content.split())}
+        score = min([item.score for item in past if item.id in own and not item.later], default=1.0)
+        assert all(item.score < score for item in past if item.id not in own)
+        strict = await session.recall(query, token_budget=2000, min_relevance=0.01)
+        assert {item.id for item in strict if item.source is not Source.CURRENT} == own
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said", "question"),
+    [
+        (None, "Decision: PostgreSQL 18, because of the transactions.", "what did we choose?"),
+        (None, "Constraint: under five milliseconds.", "which constraints are there?"),
+        (
+            {"custom:rueckfrage": ["Rückfrage:"]},
+            "Rückfrage: wer bezahlt das?",
+            "Welche Rückfrage ist offen?",
+        ),
+        ({"decision": ["Beschluss:"]}, "Beschluss: wir nehmen PostgreSQL.", "Welcher Beschluss gilt?"),
+    ],
+)
+async def test_what_is_marked_is_found_by_the_name_of_its_marker_and_by_its_patterns(
+    storage: Storage, patterns: dict[str, list[str]] | None, said: str, question: str
+) -> None:
+    config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT)
+    if patterns is not None:
+        config = ACMSConfig(episodes=LONG_EPISODES, retry=PATIENT, marker_patterns=patterns)
+    async with session_on(storage, config=config) as session:
+        await fill(session, *(f"small talk about the {word}" for word in OTHER))
+        await fill(session, said)
+        await fill(session, *(f"more talk about the {word}" for word in OTHER), close=True)
+        await fill(session, "now")
+        items = await session.recall(question, min_relevance=0.01)
+        assert contents(items) == [said, "now"]
+        (marked, _) = items
+        assert marked.source is Source.MARKED
