@@ -395,8 +395,12 @@ def test_a_marker_never_puts_half_an_answer_above_an_exact_one(
     exact = " ".join(random.sample(asked, 5) + random.sample(spare, extra))
     half = " ".join(random.sample(asked, held) + random.sample(spare, random.randint(1, 8)))
     log = [" ".join(random.sample(spare, random.randint(1, 5))) for _ in range(chatter)]
-    for text in (exact, half):
-        log.insert(random.randint(0, len(log)), text)
+    gap = ["lunch"] * (NEAR + 1)  # what stands beside the exact one is worth almost as much
+    log[random.randint(0, len(log)) : 0] = [
+        *gap,
+        *random.choice([(exact, *gap, half), (half, *gap, exact)]),
+        *gap,
+    ]
     field = field_of(said(*log))
     found = rank(field, Question.of(" ".join(asked)))
     raised = boost([marker])
