@@ -25,7 +25,7 @@ from acms.recall.pipeline import (
     took_away,
 )
 from acms.recall.planner import Candidate, Choice, Steps, candidate, fit, join, ledger, present, share, suffix
-from acms.recall.request import Ranked, Reader, Recall
+from acms.recall.request import EVIDENT, Ranked, Reader, Recall
 from acms.results import ContextItem, ContextItems
 from acms.runtime.threads import EACH, off_loop
 from acms.text import chat_messages
@@ -95,7 +95,12 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
             if fits:  # everything else is there as it was said
                 known = replace(known, known=[one for one in known.known if one.context != context])
             terms = Terms(
-                weights=asked.weights, shown=led, episode=False, stale=found.stale, profile=known.stale
+                weights=asked.weights,
+                min_relevance=EVIDENT,
+                shown=led,
+                episode=False,
+                stale=found.stale,
+                profile=known.stale,
             )
             offered = await off_loop(partial(offer, found.field, found.ranking, terms, reader.frame), size)
             learned = facts(known.known, terms, reader.frame, {context: offered})

@@ -42,6 +42,7 @@ from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
 from acms.prompt.steps import Recalling, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
+from acms.recall.request import EVIDENT
 from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
@@ -303,6 +304,7 @@ class _Render:
         """Ask the past; a message of the user that is the query itself is no answer."""
         options = dict(step.options)
         exclude = {*options.pop("exclude"), *seen}
+        options["min_relevance"] = max(options.get("min_relevance", 0.0), EVIDENT)
         while True:
             items: ContextItems = await step.session.recall(
                 step.query, token_budget=tokens, exclude=exclude, relevant_only=True, **options
@@ -313,7 +315,9 @@ class _Render:
                 break
             exclude |= echoes
         self._warnings += items.ledger.warnings
-        other = {item.id for item in items if item.truncated or item.later}  # they do not read as what was said
+        other = {
+            item.id for item in items if item.truncated or item.later
+        }  # they do not read as what was said
         if other:
             rows = [row for row in await step.session.storage.get(sorted(other)) if row is not None]
             self._told.update({row.id: row for row in step.session.stage.entries(rows)})

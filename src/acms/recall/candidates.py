@@ -24,6 +24,7 @@ from acms.recall.fact_candidates import Known
 from acms.recall.index import DAY, Snapshot
 from acms.recall.planner import Candidate, Choice, candidate
 from acms.recall.rank import ABOVE, Ranking, alike, raise_score
+from acms.recall.request import EVIDENT
 from acms.recall.superseded import NONE, Demotion, Stale
 from acms.recall.vectors import Ints
 from acms.results import Verdict
@@ -172,6 +173,8 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
             reject(one, "excluded", "excluded by the caller")
         elif not terms.include_current and episodes[document] == episode:
             reject(one, "current_episode", "the current episode was not asked for")
+        elif one.relevance < min(least, EVIDENT):
+            reject(one, "irrelevant", "nothing of its own has to do with the query")
         elif one.relevance < least:
             reject(one, "min_relevance", f"below the least relevance of {least:.2f}")
         elif version in old and episodes[document] != episode and not (single and old[version].spans):

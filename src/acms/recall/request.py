@@ -25,6 +25,10 @@ Markers: TypeAlias = tuple[tuple[int, str], ...]
 """Markers by the terms of their own names and patterns."""
 
 
+EVIDENT = 1e-6
+"""Least relevance of what has any evidence of its own: in a prompt what only stands beside it is left to the history."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """What a recall was asked for."""
