@@ -116,7 +116,7 @@ def _states(field: Field, ranking: Ranking, place: int) -> bool:
     """Whether an entry is no part of a tool group and says more than what is asked: the question itself does not."""
     document = field.document(place)
     said = field.snapshot.terms_of(document)[0].tolist()
-    return field.snapshot.alone(document) and not ranking.often.keys() >= set(said)
+    return field.snapshot.alone(document) and not ranking.itself.issuperset(said)
 
 
 def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:
