@@ -114,7 +114,7 @@ async def test_there_is_no_recency_an_old_answer_scores_like_a_new_one(
     storage: Storage, config: ACMSConfig
 ) -> None:
     async with session_on(storage, config=config) as session:
-        for word in ("one", "two", "six"):
+        for word in ("red", "blue", "green"):
             await fill(session, *(f"{word} chatter {name}" for name in NAMES[:9]))
             await fill(session, f"orders on host {word}", *NAMES[9:18])
         await session.close_episode()

@@ -500,7 +500,8 @@ class AlgebraStory(RuleBasedStateMachine):
         shown = [item.id for item in items]
         assert len(set(shown)) == len(shown)
         for item in items:
-            assert item.truncated or item.content == log[item.id].content
+            text = item.content[: item.content.rindex(" [later, ")] if item.later else item.content
+            assert item.truncated or text == log[item.id].content
         for group in {item.group for item in items if item.group is not None}:
             members = [log[item.id] for item in items if item.group == group]
             calls = {part.call_id for entry in members for part in entry.parts if isinstance(part, ToolCall)}

@@ -9,15 +9,18 @@ nothing: only an edit, an explicit id and the address of a fact do (decision 005
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from acms.log.in_force import Doc
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
 from acms.recall.rank import Later, Ranking, largest, wholes
 from acms.recall.vectors import Floats, Ints
+from acms.text.tokenizer import term
 
 LEADERS = 3
 """Best entries for which a later statement is looked for."""
@@ -29,6 +32,8 @@ ALIKE = 0.15
 """Least cosine of the words of two entries about the same subject."""
 ALIKE_BOTH = 0.75
 """The same of the sum of the cosines of their words and of their vectors."""
+NUMBERS = 3_000
+"""Numbers below this are told from words: amounts, days and years."""
 STATEMENT = 48
 """Terms of a statement, at most: a longer text tells of many subjects."""
 
@@ -96,7 +101,7 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
         return None
     places = places[field.column("length")[places] <= STATEMENT]
     numbers, _ = field.snapshot.terms_of(document)
-    rare = field.rarities(numbers)
+    rare = _subjects(field, numbers)
     shared = np.zeros(len(field), np.float32)
     for number, weight in zip(numbers.tolist(), (rare * rare).tolist(), strict=True):
         shared[field.postings(number)[0]] += np.float32(weight)
@@ -116,14 +121,24 @@ def _states(field: Field, ranking: Ranking, place: int) -> bool:
     """Whether an entry is no part of a tool group and says more than what is asked: the question itself does not."""
     document = field.document(place)
     said = field.snapshot.terms_of(document)[0].tolist()
-    return field.snapshot.alone(document) and not ranking.often.keys() >= set(said)
+    return field.snapshot.alone(document) and not ranking.itself.issuperset(said)
+
+
+def _subjects(field: Field, terms: NDArray[np.uint32]) -> Floats:
+    """Return what some terms tell of a subject: how rare they are; a number by itself tells nothing."""
+    return np.where(np.isin(terms, _numbers()), np.float32(0), field.rarities(terms))
+
+
+@cache
+def _numbers() -> NDArray[np.uint32]:
+    return np.array([term(str(number)) for number in range(NUMBERS)], np.uint32)
 
 
 def _cosines(field: Field, ranking: Ranking, document: int, shared: Floats, places: Ints) -> Floats:
     """Return how alike one entry and some others are, in words and, where they have vectors, in meaning."""
     documents = field.documents(places)
     said = [field.snapshot.terms_of(other)[0] for other in (document, *documents.tolist())]
-    squares = field.rarities(np.concatenate(said)) ** 2
+    squares = _subjects(field, np.concatenate(said)) ** 2
     norms = np.bincount(np.repeat(np.arange(len(said)), list(map(len, said))), squares, len(said))
     alike = shared[places] / np.sqrt(np.maximum(norms[1:] * norms[0], 1e-6))
     if ranking.space is not None:

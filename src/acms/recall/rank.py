@@ -22,7 +22,7 @@ import numpy as np
 from acms.recall.corpus import NEAR, Field
 from acms.recall.vector_score import Level, Meaning, by_meaning, cosines, level, slots_of, with_context
 from acms.recall.vectors import Floats, Ints
-from acms.text.tokenizer import found_by, names, rarity, term, terms, words
+from acms.text.tokenizer import found_by, names, rarity, tally, term, terms, words
 
 DEEP = 10
 """Entries whose cosines are computed exactly when sign bits chose, for each one that the budget holds."""
@@ -55,6 +55,8 @@ class Question:
     names: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
     #: Markers by the terms of their own names and patterns: "what did we choose?" finds what is marked as a decision.
     markers: tuple[tuple[int, str], ...] = ()
+    #: All terms under which its own text would be found.
+    itself: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -72,6 +74,7 @@ class Question:
             vector,
             tuple((frozenset(terms(words(name.said))), name.also) for name in names(query)),
             tuple(pair for pair in markers if pair[0] in asked),
+            frozenset(tally(words(query))).union(*(name.also for name in names(query))),
         )
 
     def known_names(self, field: Field) -> Question:
@@ -90,7 +93,7 @@ class Question:
                     if not len(field.snapshot.postings(number)):
                         del asked[number]
                 asked.update(dict.fromkeys(known))
-        return Question(tuple(asked), self.space, self.vector, (), self.markers)
+        return Question(tuple(asked), self.space, self.vector, (), self.markers, self.itself)
 
 
 # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,6 +118,8 @@ class Words(NamedTuple):
     total: float
     #: Places of the entries that hold each term of the query.
     held: Mapping[int, Ints]
+    #: All terms under which the text of the query would be found.
+    itself: frozenset[int] = frozenset()
 
 
 def by_words(field: Field, asked: Question) -> Words:
@@ -134,7 +139,9 @@ def by_words(field: Field, asked: Question) -> Words:
         gain = np.float32(one.weight * weights.feedback)
         feedback[one.places] += gain * one.density / (one.density + np.float32(weights.k))
     total = sum(one.weight for one in posted.values()) * (1 + weights.near)
-    return Words(message, near, feedback, total, {number: one.places for number, one in posted.items()})
+    return Words(
+        message, near, feedback, total, {number: one.places for number, one in posted.items()}, asked.itself
+    )
 
 
 def _posted(field: Field, number: int, markers: Sequence[tuple[int, str]]) -> Posted:
@@ -229,6 +236,8 @@ class Ranking:
         self.coverage = 1.0 if meant is None else meant.coverage
         #: Places of the entries that hold each of the terms of the query, and how many these are.
         self.held = said.held
+        #: All terms under which the text of the query would be found.
+        self.itself = said.itself
         self.often = {number: len(places) for number, places in said.held.items()}
         #: What a cosine with the query usually is; None when nobody asked by meaning.
         self.level = None if meant is None else meant.level

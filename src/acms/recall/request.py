@@ -26,7 +26,7 @@ Markers: TypeAlias = tuple[tuple[int, str], ...]
 
 
 EVIDENT = 1e-6
-"""Least relevance of what has any evidence of its own: in a prompt what only stands beside it is left to the history."""
+"""Least relevance of what has evidence of its own: what only stands beside it a prompt leaves to the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
