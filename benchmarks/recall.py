@@ -15,7 +15,8 @@ them become one log; sign bits with exact rescoring must pack what exact cosines
 vectors of the messages only, once with all of them.
 
 The embedder is not measured: a stand-in returns clustered vectors that depend on the text. Every figure is a recall
-through the public API with a budget of 4,000 tokens, in milliseconds. Tiers: "none" without a model, "one" vector per
+through the public API with a budget of 4,000 tokens, in milliseconds; "common words" asks for five words of which each
+is in more than 5 % of the made-up messages. Tiers: "none" without a model, "one" vector per
 message (its text has no sentence ends), "several" (the whole and each sentence). "p50" and "p95" are over all
 recalls; "best" is the median over questions of the fastest of several rounds; "cpu" the same in processor time. On a
 busy machine the last two say more. OpenBLAS runs in one thread. The floor, exact cosines of one vector a message by
@@ -118,6 +119,9 @@ class Talk:
             self.questions = [" ".join(self._words.draw(self._rng.randint(4, 9))) + "?" for _ in range(1000)]
         self._rng.shuffle(self.questions)
         often = Counter(word for _, text in self._base for word in words(text))
+        common = [word for word, _ in often.most_common() if list(terms([word]))] or self._words.words
+        #: Each word in every twentieth message or more, where the text is made up.
+        self.common = [" ".join(self._rng.sample(common[:60], 5)) + "?" for _ in range(len(self.questions))]
         self._rare = {word for word, count in often.items() if count < 300 and word.isalpha()}
 
     def messages(self, count: int, *, sentences: bool) -> Iterator[Turn]:
@@ -307,6 +311,8 @@ async def tier(path: Path, name: str, talk: Talk, size: int, options: argparse.N
         found["recall, times the floor"] = {
             of: found["recall"][of] / found[FLOOR][of] for of in ("p50", "best")
         }
+        common = talk.common[: options.questions]
+        found["recall, common words"] = (await timed({"": (ask, len(common))}, common, rounds))[""]
         found["at(n/2)"] = (await timed({"": (before, len(questions))}, questions, rounds))[""]
         if size == options.sizes[-1]:
             found["bytes a message, without vectors"] = (session.index.bytes - vectors["bytes"]) / size
@@ -361,10 +367,8 @@ def _vectors(session: ACMS) -> Figures:
 
 async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figures:
     """Return where the time of a recall goes: medians, by wrapping the functions of each stage."""
-    import acms.assembly as assembly
-    import acms.core.offer as offering
-    import acms.core.rank as ranking
-
+    from acms.recall import candidates, later, pipeline
+    from acms.recall import rank as ranking
     from acms.recall.index_cache import Indexes
 
     spent: dict[str, float] = defaultdict(float)
@@ -393,11 +397,12 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
         (ranking, "by_meaning", "meaning"),
         (ranking, "cosines", "meaning"),
         (ranking, "rank", "rank"),
-        (offering, "offer", "offer"),
+        (later, "later_statements", "link"),
+        (candidates, "offer", "offer"),
         (session._shared.storage, "get", "get"),
-        (assembly, "ranked", "ranked"),
-        (assembly, "plan_recall", "plan"),
-        (assembly, "fetched", "fetched"),
+        (pipeline, "ranked", "ranked"),
+        (pipeline, "plan_recall", "plan"),
+        (pipeline, "fetched", "fetched"),
     ]
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in places]
     samples: dict[str, list[float]] = defaultdict(list)
@@ -414,7 +419,10 @@ async def stages(session: ACMS, questions: Sequence[str], rounds: int) -> Figure
                 "words": spent["words"],
                 "meaning": spent["meaning"],
                 "fuse + candidates": spent["rank"] - spent["words"] - spent["meaning"],
-                "query vector, thread": spent["ranked"] - spent["rank"] - spent["head"] - spent["field"],
+                "later statements": spent["link"],
+                "query vector, thread": (
+                    spent["ranked"] - spent["rank"] - spent["link"] - spent["head"] - spent["field"]
+                ),
                 "offer": spent["offer"],
                 "fetch": spent["get"],
                 "plan": spent["fetched"] - spent["get"] - spent["offer"],
@@ -707,7 +715,7 @@ def real(folder: Path, chats: Path, *, sentences: bool) -> tuple[list[Turn], dic
 
 async def agreement(folder: Path, options: argparse.Namespace, *, sentences: bool) -> dict[str, Any]:
     """Compare what is packed by sign bits and exact rescoring with what exact cosines pack."""
-    import acms.core.meaning as meaning
+    from acms.recall import vector_score as meaning
 
     turns, known, questions = real(options.vectors, options.chats, sentences=sentences)
     if not turns:

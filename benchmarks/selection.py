@@ -48,8 +48,10 @@ from acms.errors import ACMSError
 from acms.providers.tokens import default_counter
 from acms.text.chunks import spans
 from acms_eval import Conversation, load
-from acms_eval.retrieval import EVERYTHING, budgets
+from acms_eval.retrieval import budgets
 
+EVERYTHING = 1_000_000
+"""The budget of a recall whose whole ranking is wanted."""
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

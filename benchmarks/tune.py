@@ -1,113 +1,118 @@
-"""Choose the constants of the ranking, and say what the choice is worth on conversations that had no part in it.
+"""Choose the constants of the ranking, and say what the choice is worth on sets that had no part in it.
 
     python benchmarks/tune.py --cache ../vectors
-    python benchmarks/tune.py --embedder none --folds 0
+    python benchmarks/tune.py --embedder none --quick
 
-The procedure. Beginning with plain constants, one constant after the other is set to each of a few round values, and
-moves to the best one when that gains more than 0.03 points; this is repeated until a whole round moves none. What is
-gained is the mean of the goal figures of LoCoMo, REALTALK and BEAM-100K, each set and each tier (without a model, with
-the embedder) alike. So one configuration is chosen for all sets and both tiers.
+The procedure. Beginning with the plain values of textbooks, one constant after the other is set to each of a few round
+values, and moves to the best one when that gains more than 0.05 points; this is repeated until a whole round moves
+none. What is gained is the mean over *data sets* of the share of evidence within half, all and twice the main budget of
+a set; the tier without a model and the one with the embedder count alike. So one choice serves all sets and tiers.
 
-Then the same with conversations left out: every fold chooses on the conversations of the other folds, of all sets
-together, and is measured on those it left out. "chosen" is what the choice on everything reaches on everything, "left
-out" what choices reach on conversations they never saw. The margin over plain BM25 is shown for both, the first with
-its 95 % bootstrap interval over conversations and questions; "yes" says that the second is not below that interval.
+Then the same with every data set left out in turn: "left out" is what a set reaches with constants that were chosen on
+the other sets, "chosen" with those chosen on all, each at its main budget. Last, what every feature is worth: the
+chosen constants with one of them switched off.
 
-Every question is ranked by `acms.recall.rank.rank` itself: the 256 best. Figures of one configuration are computed
-once, whatever folds ask for them; an idle machine with two cores takes some minutes. The conversations are described in
-`benchmarks/quality.py`.
+Sets are LoCoMo, REALTALK, BEAM, Vehicle and MemSim (see `benchmarks/quality.py`), and as logs of agents what
+`acms_eval.SCENARIOS` writes. Of a set with many questions an even selection is asked. Messages are packed in the order
+of `acms.recall.rank.rank`: a whole recall also links, groups and fills, and is measured by `benchmarks/quality.py`.
 """
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
 import asyncio
-import os
-import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
+from quality import SETS, embedder_named, say
 
 from acms import ACMS, open_storage
-from acms.errors import ACMSError
-from acms.recall import rank as ranking
-from acms.recall.corpus import Field
+from acms.providers.tokens import BPETokenCounter
+from acms.recall.corpus import WEIGHTS, Field, Weights
 from acms.recall.pipeline import ranked
-from acms.recall.rank import Question, rank
-from acms.recall.vector_score import Cosines, Meaning, by_meaning, cosines
-from acms.recall.vectors import Floats, Ints
-from acms.recall.weights import WEIGHTS, Weights
-from acms_eval import CachedEmbedder, bootstrap, load
-from acms_eval.baselines import PlainBM25
-from acms_eval.datasets import Conversation
-from acms_eval.retrieval import budgets, costs, figures
+from acms.recall.rank import Question as Query
+from acms.recall.rank import rank
+from acms.text.markers import own_terms
+from acms_eval import SCENARIOS, Conversation, Question, carries, load
 
-GOALS: Mapping[str, tuple[str, ...]] = {
-    "LoCoMo": ("R@10", "nDCG@10", "B1k", "B2k"),
-    "REALTALK": ("R@10", "B1k", "B2k"),
-    "BEAM-100K": ("R@10", "B4k", "B16k"),
-}
 START = Weights(
-    floor=0.5,
-    length=40.0,
-    day_length=500.0,
-    day=0.2,
-    question=0.2,
-    whole=0.5,
-    part=0.5,
-    reply=0.0,
-    terse=0.0,
-    long=0.0,
+    k=1.2,
+    b=0.75,
+    length=30.0,
+    rarity=1.0,
+    near=0.5,
+    feedback=0.0,
+    lenders=8,
     named=1.0,
-    addressed=1.0,
-    asking=1.0,
-    timed=1.0,
+    price=0.0,
+    meaning=0.5,
 )
 VALUES: Mapping[str, tuple[float, ...]] = {
-    "terse": (0.0, 0.4, 0.7, 1.0, 1.3),
-    "long": (0.0, 0.1, 0.2, 0.3),
-    "window": (0.6, 0.8, 1.0, 1.3),
-    "day": (0.2, 0.3, 0.4, 0.5, 0.6),
-    "named": (1.0, 1.2, 1.35, 1.5, 1.7),
-    "whole": (0.3, 0.4, 0.5, 0.6, 0.75),
-    "part": (0.15, 0.25, 0.35, 0.5),
-    "question": (0.2, 0.4, 0.6),
-    "addressed": (0.7, 0.75, 0.8, 0.85, 0.9, 1.0),
-    "timed": (1.0, 1.2, 1.3, 1.4),
-    "asking": (0.9, 0.95, 1.0),
-    "reply": (0.0, 0.05, 0.1, 0.15, 0.2),
-    "length": (40.0, 50.0, 60.0, 80.0),
-    "day_length": (500.0, 700.0, 1000.0, 1500.0),
-    "floor": (0.2, 0.3, 0.4, 0.5),
+    "k": (0.2, 0.3, 0.5, 1.2),
+    "near": (0.5, 0.75, 1.0, 1.3),
+    "length": (15.0, 20.0, 30.0, 40.0),
+    "b": (0.5, 0.75, 0.9),
+    "price": (0.0, 0.15, 0.3, 0.45),
+    "rarity": (1.0, 1.25, 1.5),
+    "feedback": (0.0, 0.2, 0.35, 0.5),
+    "lenders": (8, 16),
+    "named": (1.0, 1.25, 1.5, 1.75),
+    "meaning": (0.3, 0.4, 0.5, 0.6),
 }
-MEANING = ("whole", "part", "reply", "unrelated_whole", "unrelated_part")
-"""Constants that change nothing without an embedder."""
-LEAST = 0.03
+OFF = {"near": 0.0, "rarity": 1.0, "feedback": 0.0, "named": 1.0, "price": 0.0, "b": 0.0, "meaning": 0.0}
+"""Values at which a constant does nothing."""
+LEAST = 0.05
 """Points that a constant must gain to be moved."""
+BUDGETS = {"BEAM-100K": 4000, "BEAM-500K": 4000, "agents": 200}
+"""Main budgets; of other sets 1,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A conversation, indexed, and its questions as the index asks them."""
 
-    name: str
     dataset: str
     field: Field
-    #: Question, gold.
-    asked: list[tuple[Question, frozenset[int]]]
+    asked: list[tuple[Query, frozenset[int]]]
+    #: Tokens of each message, and the first message that says the same.
     lines: list[int]
-    #: Figures of plain BM25, by question.
-    plain: list[dict[str, float]]
+    firsts: list[int]
 
 
-async def prepared(conversation: Conversation, embedder: Any) -> Prepared:
+CONVERSATIONS: list[Prepared] = []
+"""What is measured; processes that help inherit it."""
+
+
+def agents() -> Iterable[Conversation]:
+    """Yield the scenarios as conversations: what states an answer is the evidence for it."""
+    for name, build in SCENARIOS.items():
+        scenario = build(turns=400, seed=0)
+        questions: list[Question] = []
+        for probe in scenario.probes:
+            gold = frozenset(
+                place
+                for place, one in enumerate(scenario.said)
+                if one.part in ("fact", "correction")
+                and any(carries(one.text, word) for word in probe.expected)
+            )
+            if gold and probe.after == len(scenario.said):
+                questions.append(Question(text=probe.question, group=name, gold=gold))
+        if questions:
+            yield Conversation(name=name, dataset="agents", said=scenario.said, questions=tuple(questions))
+
+
+async def prepared(conversation: Conversation, questions: Sequence[Question], embedder: Any) -> Prepared:
     session = ACMS(conversation.name, open_storage("memory://"), embedder)
     said = [
         {"role": one.role, "content": one.text, "actor_id": one.speaker, "created_at": one.created_at}
@@ -115,244 +120,168 @@ async def prepared(conversation: Conversation, embedder: Any) -> Prepared:
     ]
     for start in range(0, len(said), 500):
         await session.ingest_many(said[start : start + 500])
-    if embedder is not None:
-        await session.wait_pending()
+    await session.wait_pending()
     shared = session._shared  # the index itself is not part of the public API
     reader, context = shared.reader(), await shared.find()
-    lines = costs(conversation)
-    sizes = budgets(conversation.dataset)
-    bm25 = PlainBM25()
-    for one in conversation.said:
-        await bm25.tell(one)
-    await bm25.settle()
-    asked: list[tuple[Question, frozenset[int]]] = []
-    plain: list[dict[str, float]] = []
-    field: Field | None = None
-    for question in conversation.questions:
-        if question.gold and question.answerable:
-            found = await ranked(reader, context, None, question.text, 1, {})
-            field = found.field
-            asked.append((found.question, question.gold))
-            scores = bm25.scores(question.text)
-            order = sorted(scores, key=lambda index: (-scores[index], index))
-            plain.append(figures(order, question.gold, lines, sizes))
-    assert field is not None
-    assert len(field) == len(said)
+    count, firsts = BPETokenCounter("cl100k_base").count, conversation.firsts()
+    found = [await ranked(reader, context, None, one.text, 1, own_terms()) for one in questions]
     return Prepared(
-        name=conversation.name,
         dataset=conversation.dataset,
-        field=field,
-        asked=asked,
-        lines=lines,
-        plain=plain,
+        field=found[0].field,
+        asked=[
+            (one.question, frozenset(firsts[place] for place in question.gold))
+            for one, question in zip(found, questions, strict=True)
+        ],
+        lines=[count(f"{one.speaker or one.role}: {one.text}\n") for one in conversation.said],
+        firsts=firsts,
     )
 
 
-CONVERSATIONS: list[Prepared] = []
-"""What is measured; processes that help inherit it."""
-
-
-def remember_cosines() -> None:
-    """Let `rank` look up the cosines of its questions: they depend on no constant, and take most of its time."""
-    meant: dict[int, tuple[Meaning, Cosines]] = {}
-    for one in CONVERSATIONS:
-        for asked, _ in one.asked:
-            if asked.vector is not None and asked.space is not None:
-                everything = np.arange(len(one.field))
-                meant[id(asked.vector)] = (
-                    by_meaning(one.field, asked.space, asked.vector),
-                    cosines(one.field, asked.space, asked.vector, everything),
-                )
-
-    def known(field: Field, space: str, query: Floats) -> Meaning:
-        return meant[id(query)][0]
-
-    def exact(field: Field, space: str, query: Floats, places: Ints) -> Cosines:
-        found = meant[id(query)][1]
-        return Cosines(found.whole[places], found.best[places])
-
-    ranking.by_meaning, ranking.cosines = known, exact
-
-
-def measured(number: int, weights: Weights, meaning: bool) -> list[dict[str, float]]:
-    """Return the figures of every question about a conversation."""
+def measured(number: int, weights: Weights, meaning: bool) -> list[tuple[float, float, float]]:
+    """Return the share of evidence within half, all and twice the main budget, for each question."""
     one = CONVERSATIONS[number]
-    field = Field(one.field.snapshot, one.field.cover, weights=weights)
-    sizes = budgets(one.dataset)
-    found: list[dict[str, float]] = []
+    field = Field(one.field.snapshot, one.field.cover, weights)
+    main = BUDGETS.get(one.dataset, 1000)
+    found: list[tuple[float, float, float]] = []
     for question, gold in one.asked:
-        asked = question if meaning else replace(question, space=None, vector=None)
-        order = field.documents(rank(field, asked).places).tolist()
-        found.append(figures(order, gold, one.lines, sizes))
+        query = question if meaning else replace(question, space=None, vector=None)
+        places = field.documents(rank(field, query).places).tolist()
+        order = list(dict.fromkeys(one.firsts[place] for place in places))
+        half, full, double = (packed(order, one.lines, gold, size) for size in (main // 2, main, 2 * main))
+        found.append((half, full, double))
     return found
 
 
-Rows = list[list[dict[str, float]]]
-"""Figures by conversation and question."""
+def packed(order: Sequence[int], lines: Sequence[int], gold: frozenset[int], size: int) -> float:
+    held = 0
+    for place in order:
+        if lines[place] <= size:
+            size -= lines[place]
+            held += place in gold
+    return 100 * held / len(gold)
 
 
 class Table:
-    """The figures of every configuration that was ever asked for."""
+    """The figures of every configuration that was ever asked for, by data set and tier."""
 
     def __init__(self, tiers: Sequence[bool], pool: Executor) -> None:
         self.tiers = tiers
+        self.sets = list(dict.fromkeys(one.dataset for one in CONVERSATIONS))
         self._pool = pool
-        self._rows: dict[tuple[Weights, bool], Rows] = {}
-        self._goals: dict[tuple[Weights, bool], list[float]] = {}
+        self._known: dict[tuple[Weights, bool], dict[str, tuple[float, float]]] = {}
 
-    def rows(self, weights: Weights, meaning: bool) -> Rows:
-        if not meaning:
-            weights = replace(weights, **{name: getattr(WEIGHTS, name) for name in MEANING})
-        key = (weights, meaning)
-        if key not in self._rows:
+    def figures(self, weights: Weights, meaning: bool) -> dict[str, tuple[float, float]]:
+        """Return for each set the goal and the share at the main budget."""
+        key = (weights if meaning else replace(weights, meaning=WEIGHTS.meaning), meaning)
+        if key not in self._known:
             numbers = range(len(CONVERSATIONS))
-            self._rows[key] = list(
-                self._pool.map(measured, numbers, [weights] * len(numbers), [meaning] * len(numbers))
-            )
-        return self._rows[key]
+            rows = self._pool.map(measured, numbers, [weights] * len(numbers), [meaning] * len(numbers))
+            by_set: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+            for one, found in zip(CONVERSATIONS, rows, strict=True):
+                by_set[one.dataset] += found
+            self._known[key] = {
+                name: (fmean(map(fmean, found)), fmean(row[1] for row in found))
+                for name, found in by_set.items()
+            }
+            say(f"{len(self._known)} configurations")
+        return self._known[key]
 
-    def worth(self, weights: Weights, numbers: Iterable[int]) -> float:
-        """Return the mean of the goal figures over some conversations, in points."""
-        chosen = list(numbers)
-        found: list[float] = []
-        for meaning in self.tiers:
-            rows = self.rows(weights, meaning)
-            for dataset, names in GOALS.items():
-                some = [row for n in chosen if CONVERSATIONS[n].dataset == dataset for row in rows[n]]
-                if some:
-                    found.append(fmean(fmean(row[name] for row in some) for name in names))
-        return 100 * fmean(found)
+    def goal(self, weights: Weights, sets: Iterable[str]) -> float:
+        """Return what is maximised: the mean over some sets and all tiers."""
+        chosen = list(sets)
+        return fmean(self.figures(weights, tier)[name][0] for tier in self.tiers for name in chosen)
 
-    @property
-    def size(self) -> int:
-        return len(self._rows)
+    def main(self, weights: Weights, meaning: bool) -> list[float]:
+        return [self.figures(weights, meaning)[name][1] for name in self.sets]
 
 
-def chosen(table: Table, numbers: Sequence[int], say: str) -> Weights:
-    """Return the constants that some conversations choose."""
-    weights, moved = START, True
-    best = table.worth(weights, numbers)
+def chosen(table: Table, sets: Sequence[str]) -> Weights:
+    """Return the constants that some sets choose."""
+    weights, best, moved = START, table.goal(START, sets), True
     while moved:
         moved = False
         for name, values in VALUES.items():
-            if name in MEANING and True not in table.tiers:
-                continue
-            others = [
-                replace(weights, **{name: value}) for value in values if value != getattr(weights, name)
-            ]
-            worth, other = max(((table.worth(one, numbers), one) for one in others), key=lambda one: one[0])
+            others = [replace(weights, **{name: value}) for value in values]
+            worth, other = max(((table.goal(one, sets), one) for one in others), key=lambda one: one[0])
             if worth > best + LEAST:
                 weights, best, moved = other, worth, True
-            progress(f"{say}: {best:.2f} after {name}; {table.size} configurations measured")
     return weights
 
 
-def progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+def line(name: str, values: Sequence[float], plus: str = "") -> None:
+    print(f"{name:<22}" + "".join(f"{value:>{plus}11.1f}" for value in (*values, fmean(values))))
 
 
 def told(weights: Weights) -> str:
-    return ", ".join(f"{one.name} {getattr(weights, one.name):g}" for one in fields(weights))
+    return ", ".join(f"{name}={getattr(weights, name):g}" for name in VALUES)
 
 
-def show(table: Table, final: Weights, of: Sequence[Weights] | None, seed: int) -> bool:
-    """Print every goal figure; `of` are the constants each conversation is measured with when it is left out."""
-    fine = True
-    heads = ("BM25", "start", "shipped", "chosen", *(("left out",) if of else ()))
-    print(f"\n{'':<38}" + "".join(f"{head:>10}" for head in heads), end="")
-    print(f"   {'margin':>7} {'95 % interval':>16} {'left out':>9}" if of else "")
+def show(table: Table, final: Weights, without: Mapping[str, Weights]) -> None:
+    """Print the figures at the main budgets, tier by tier."""
+    heads = (*table.sets, "mean")
     for meaning in table.tiers:
-        tier = "with the embedder" if meaning else "no model"
-        for dataset, names in GOALS.items():
-            numbers = [n for n, one in enumerate(CONVERSATIONS) if one.dataset == dataset]
-            clusters = [CONVERSATIONS[n].name for n in numbers for _ in CONVERSATIONS[n].asked]
-            for name in names:
-
-                def column(rows: Rows, name: str = name, numbers: Sequence[int] = numbers) -> list[float]:
-                    return [100 * row[name] for n in numbers for row in rows[n]]
-
-                plain = column([one.plain for one in CONVERSATIONS])
-                best = column(table.rows(final, meaning))
-                columns = [plain, *(column(table.rows(one, meaning)) for one in (START, WEIGHTS)), best]
-                out = (
-                    None
-                    if of is None
-                    else column([table.rows(of[n], meaning)[n] for n in range(len(CONVERSATIONS))])
-                )
-                if out is not None:
-                    columns.append(out)
-                print(f"{tier:<18} {dataset:<10}{name:<9}", end="")
-                print("".join(f"{fmean(values):>10.1f}" for values in columns), end="" if out else "\n")
-                if out is None:
-                    continue
-                margin = bootstrap.interval(
-                    [a - b for a, b in zip(best, plain, strict=True)], clusters, seed=seed
-                )
-                less = fmean(out) - fmean(plain)
-                kept = less >= margin.low
-                fine &= kept
-                print(
-                    f"   {margin.mean:>+7.1f} {f'{margin.low:+.1f} to {margin.high:+.1f}':>16} {less:>+9.1f}"
-                    f" {'yes' if kept else 'NO'}"
-                )
-    return fine
+        print(
+            f"\n{'with the embedder' if meaning else 'no model':<22}" + "".join(f"{one:>11}" for one in heads)
+        )
+        line("shipped", table.main(WEIGHTS, meaning))
+        values = table.main(final, meaning)
+        line("chosen", values)
+        if without:
+            left = [table.figures(without[name], meaning)[name][1] for name in table.sets]
+            line("left out", left)
+            line("difference", [one - other for one, other in zip(left, values, strict=True)], "+")
+        for name, value in OFF.items():
+            if name != "meaning" or meaning:
+                off = table.main(replace(final, **{name: value}), meaning)
+                line(f"  without: {name}={value:g}", [a - b for a, b in zip(off, values, strict=True)], "+")
 
 
-async def main() -> None:
+async def prepare(options: argparse.Namespace) -> None:
+    """Index all conversations."""
+    embedder = embedder_named(options.embedder, options.cache)
+    by_set: defaultdict[str, list[Conversation]] = defaultdict(list)
+    for one in (*(one for path in options.data for one in load(path)), *agents()):
+        by_set[one.dataset].append(one)
+    most = 40 if options.quick else 150
+    for dataset, conversations in by_set.items():
+        asked = [(one, q) for one in conversations for q in one.questions if q.gold and q.answerable]
+        step = max(1, round(len(asked) / most))
+        say(dataset)
+        for one in conversations:
+            if questions := [q for other, q in asked[::step] if other is one]:
+                CONVERSATIONS.append(await prepared(one, questions, embedder))
+
+
+def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    data = Path("../shared/data")
-    parser.add_argument("--locomo", type=Path, default=data / "locomo-dev", metavar="PATH")
-    parser.add_argument("--realtalk", type=Path, default=data / "realtalk-dev", metavar="PATH")
-    parser.add_argument("--beam", type=Path, default=data / "beam-100k-dev", metavar="PATH")
+    data = [Path("../shared/data") / name for name in SETS]
+    parser.add_argument("--data", type=Path, nargs="+", default=data, metavar="PATH")
     parser.add_argument("--embedder", choices=("none", "local"), default="local")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep vectors here for the next run")
-    parser.add_argument("--folds", type=int, default=5, help="0: choose on everything only")
+    parser.add_argument("--quick", action="store_true", help="few questions, and no set left out")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap")
     options = parser.parse_args()
     begin = time.perf_counter()
-    embedder: CachedEmbedder | None = None
-    if options.embedder == "local":
-        from acms.providers import LocalEmbedder
-
-        embedder = CachedEmbedder(LocalEmbedder(), options.cache / "vectors.db" if options.cache else None)
-    folds: list[int] = []
-    try:
-        for path in (options.locomo, options.realtalk, options.beam):
-            for place, conversation in enumerate(load(path)):
-                progress(f"{conversation.dataset} {conversation.name}")
-                CONVERSATIONS.append(await prepared(conversation, embedder))
-                folds.append(place % options.folds if options.folds else 0)
-    except ACMSError as error:
-        raise SystemExit(f"needs the conversations of all three sets: {error}") from error
-    remember_cosines()
-    everything = range(len(CONVERSATIONS))
-    tiers = (False,) if embedder is None else (False, True)
+    asyncio.run(prepare(options))
+    tiers = (False,) if options.embedder == "none" else (False, True)
     with ProcessPoolExecutor(options.processes, get_context("fork")) as pool:
         table = Table(tiers, pool)
-        final = chosen(table, everything, "everything")
-        of: list[Weights] | None = None
-        if options.folds:
-            by_fold = [
-                chosen(table, [n for n in everything if folds[n] != fold], f"without fold {fold + 1}")
-                for fold in range(options.folds)
-            ]
-            of = [by_fold[fold] for fold in folds]
-        progress("")
         questions = sum(len(one.asked) for one in CONVERSATIONS)
-        print(f"{len(CONVERSATIONS)} conversations, {questions} questions, {table.size} configurations")
-        print(f"\nshipped  {table.worth(WEIGHTS, everything):.2f}  {told(WEIGHTS)}")
-        print(f"chosen   {table.worth(final, everything):.2f}  {told(final)}")
-        for fold, weights in enumerate(by_fold if options.folds else ()):
-            print(f"fold {fold + 1}   {table.worth(weights, everything):.2f}  {told(weights)}")
-        fine = show(table, final, of, options.seed)
+        final = chosen(table, table.sets)
+        rest = () if options.quick else table.sets
+        without = {name: chosen(table, [one for one in table.sets if one != name]) for name in rest}
+        say("")
+        print(f"{len(CONVERSATIONS)} conversations, {questions} questions")
+        print(f"shipped {table.goal(WEIGHTS, table.sets):.2f}  {told(WEIGHTS)}")
+        print(f"chosen  {table.goal(final, table.sets):.2f}  {told(final)}")
+        for name, weights in without.items():
+            print(f"without {name}: {told(weights)}")
+        show(table, final, without)
     print(f"\n{time.perf_counter() - begin:.0f} s")
-    raise SystemExit(0 if fine else 1)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

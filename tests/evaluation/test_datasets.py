@@ -161,6 +161,88 @@ def test_a_beam_chat_has_its_questions_beside_it(tmp_path: Path) -> None:
     ]
 
 
+def people(speakers: list[str], texts: list[str], evidence: Any, **more: str) -> dict[str, Any]:
+    """Return a conversation of one session a line, in the shape of LoCoMo, with one question."""
+    sessions: dict[str, Any] = {"speaker_a": speakers[0], "speaker_b": speakers[-1]}
+    for number, text in enumerate(texts, 1):
+        sessions[f"session_{number}_date_time"] = "9:00 am on 4 May, 2024"
+        speaker = speakers[(number - 1) % len(speakers)]
+        sessions[f"session_{number}"] = [
+            {"speaker": speaker, "dia_id": f"D{number}:{turn}", "text": f"{text} {turn}"}
+            for turn in (1, 2, 3)
+        ]
+    return {
+        "conversation": sessions,
+        "qa": [{"question": "What?", "evidence": evidence, "category": 5, **more}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("evidence", "gold"),
+    [
+        (["D1:2"], [1]),
+        (["D1:02", "D:2:1"], [1, 3]),
+        ("D1:1. D2:3", [0, 5]),
+        (["D1:1; D2:3"], [0, 5]),
+        (["D1:2-D1:3"], [1, 2]),
+        (["D1:2 - 3"], [1, 2]),
+        (["D1:2\u2013D1:3", "D2:2"], [1, 2, 4]),
+        (["D1:3-D2:2"], [2, 3, 4]),
+        (["D2:2-D2:9"], [4, 5]),
+        (["D2:2-D2:1", "D", "D7:1", 3, None], []),
+        (None, []),
+    ],
+)
+def test_evidence_names_turns_and_ranges_of_turns(tmp_path: Path, evidence: object, gold: list[int]) -> None:
+    found = only(write(tmp_path / "x.json", people(["Ines", "Bo"], ["one", "two"], evidence)))
+    assert sorted(found.questions[0].gold) == gold
+
+
+def test_a_set_in_the_shape_of_another_is_told_by_what_is_in_it(tmp_path: Path) -> None:
+    many, chinese = ["Ada", "Bo", "Cy"], ["我将要参加金融科技精英论坛。", "地点是上海。"]
+    for number, (document, dataset, group) in enumerate(
+        [
+            (
+                people(many, ["a b", "c d", "e f"], ["D1:1", "D3:1"], kind="state_shift"),
+                "Vehicle",
+                "state_shift",
+            ),
+            (people(["用户"], chinese, ["D1:1", "D2:1"], kind="simple"), "MemSim", "simple"),
+            (people(["Ada", "Bo"], ["a b"], ["D1:1"], kind="simple"), "LoCoMo", "5"),
+            (people(many, ["a b", "c d"], ["D1:1"]), "LoCoMo", "5"),
+        ]
+    ):
+        found = only(write(tmp_path / str(number) / "misleading-memsim.json", document))
+        (question,) = found.questions
+        assert (found.dataset, question.group) == (dataset, group)
+        assert question.answerable is (dataset != "LoCoMo")
+        assert question.outdated == ({0} if dataset == "Vehicle" else set())
+
+
+def test_what_beam_calls_original_is_outdated(tmp_path: Path) -> None:
+    found = only(beam(tmp_path / "7"))
+    assert [sorted(question.outdated) for question in found.questions] == [[], [0], []]
+
+
+def test_the_first_of_equal_messages_stands_for_all(tmp_path: Path) -> None:
+    document = people(["Ines", "Bo"], ["same", "same", "same"], ["D1:1"])
+    assert only(write(tmp_path / "x.json", document)).firsts() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "dataset"),
+    [
+        ("beam-500k-dev/1", "BEAM-500K"),
+        ("BEAM_1M/1", "BEAM-1M"),
+        ("10M/1", "BEAM-10M"),
+        ("beam-1m/100K/1", "BEAM-100K"),
+        ("beam-1month/1", "BEAM-100K"),
+    ],
+)
+def test_the_size_of_a_beam_chat_is_what_its_folder_says(tmp_path: Path, folder: str, dataset: str) -> None:
+    assert only(beam(tmp_path / folder)).dataset == dataset
+
+
 @pytest.mark.parametrize(("tokens", "dataset"), [(450_000, "BEAM-500K"), (1_100_000, "BEAM-1M")])
 def test_the_size_of_a_beam_chat_is_that_of_its_text(tmp_path: Path, tokens: int, dataset: str) -> None:
     path = beam(tmp_path / "1")

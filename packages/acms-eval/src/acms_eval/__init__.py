@@ -1,6 +1,6 @@
 """How well a memory remembers: scenarios, metrics, and a harness for ACMS and for others."""
 
-from acms_eval.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion
+from acms_eval.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion, WindowBM25
 from acms_eval.bootstrap import Interval
 from acms_eval.cached import CachedEmbedder
 from acms_eval.composite import WEIGHTS, Composite, composite
@@ -51,6 +51,7 @@ __all__ = [  # noqa: RUF022 - in the order of `sorted`, as every door
     "Score",
     "System",
     "WEIGHTS",
+    "WindowBM25",
     "carries",
     "composite",
     "corrections",

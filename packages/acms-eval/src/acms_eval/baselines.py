@@ -1,4 +1,7 @@
-"""The simple ways to remember: what every other one has to beat."""
+"""The simple ways to remember: what every other one has to beat.
+
+They pack "Speaker: text" lines, each counted with its line break, by default in cl100k tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,19 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from acms.ports import Embedder, TokenCounter
-from acms.providers.tokens import default_counter
+from acms.providers.tokens import BPETokenCounter
 from acms_eval.nouns import Recalled, Said
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["MostRecent", "PlainBM25", "PlainVectors", "ReciprocalRankFusion"]
+__all__ = ["MostRecent", "PlainBM25", "PlainVectors", "ReciprocalRankFusion", "WindowBM25"]
 
 K1, B = 1.2, 0.75
 RRF_K = 60
 _WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _STOP = frozenset(
     """a about after all also am an and any are as at be because been before being but by can could did do does doing
     done for from get got had has have having he her here hers him his how i if in into is it its just let like me more
@@ -45,12 +49,20 @@ def _stem(word: str) -> str:
     return stem
 
 
+def _parts(word: str) -> list[str]:
+    if _UNSPACED.search(word) is None or len(word) < 3:
+        return [word]
+    return [word[start : start + 2] for start in range(len(word) - 1)]
+
+
 def stems(text: str) -> list[str]:
     """Return the stems of a text without stop words, by Porter2; of all its words when there are no others.
 
+    Of Chinese and Japanese, where nothing stands between words, pairs of characters.
+
     It is not what ACMS makes of a text, and stays as it is: a measure that moves with what is measured is none.
     """
-    words = _WORD.findall(text.lower())
+    words = [part for word in _WORD.findall(text.lower()) for part in _parts(word)]
     return [_stem(word) for word in words if word not in _STOP] or [_stem(word) for word in words]
 
 
@@ -58,7 +70,7 @@ class _Kept:
     """Keeps what is said as "speaker: text" lines, with their tokens."""
 
     def __init__(self, counter: TokenCounter | None = None) -> None:
-        self._counter = counter or default_counter()
+        self._counter = counter or BPETokenCounter("cl100k_base")
         self._said: list[Recalled] = []
         #: How sure it was of its last answer; None while it cannot tell.
         self.confidence: float | None = None
@@ -67,7 +79,9 @@ class _Kept:
         """Keep a message."""
         text = f"{said.speaker or said.role}: {said.text}"
         self._said.append(
-            Recalled(text=text, tokens=self._counter.count(text), source=said.role, index=len(self._said))
+            Recalled(
+                text=text, tokens=self._counter.count(f"{text}\n"), source=said.role, index=len(self._said)
+            )
         )
 
     async def settle(self) -> None:
@@ -118,11 +132,14 @@ class PlainBM25(_Kept):
         """Keep a message and its terms."""
         index = len(self._said)
         await super().tell(said)
-        counts = Counter(stems(said.text))
+        counts = Counter(self._terms(said))
         for stem, times in counts.items():
             self._postings[stem].append((index, times))
         self._lengths.append(counts.total())
         self._total += self._lengths[-1]
+
+    def _terms(self, said: Said) -> list[str]:
+        return stems(said.text)
 
     async def ask(self, question: str, token_budget: int) -> Sequence[Recalled]:
         """Return what shares a term with the question and fits, best first."""
@@ -143,6 +160,23 @@ class PlainBM25(_Kept):
                 scores[index] += weight * times * (K1 + 1) / (times + norm)
         self.confidence = max(scores.values(), default=0.0) / most if most else 0.0
         return scores
+
+
+class WindowBM25(PlainBM25):
+    """BM25 over the speaker's name and the text; half the score of each message beside it counts too."""
+
+    name = "BM25, speaker, ±1"
+
+    def _terms(self, said: Said) -> list[str]:
+        return stems(f"{said.speaker or said.role} {said.text}")
+
+    def scores(self, question: str) -> dict[int, float]:
+        """Return the score of every message that shares a term with a question, or stands beside one that does."""
+        found: defaultdict[int, float] = defaultdict(float)
+        for index, score in super().scores(question).items():
+            for near in range(max(0, index - 1), min(len(self._said), index + 2)):
+                found[near] += score if near == index else score / 2
+        return found
 
 
 class PlainVectors(_Kept):

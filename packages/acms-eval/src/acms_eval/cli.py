@@ -115,9 +115,6 @@ Reflects = Annotated[
 Every = Annotated[
     int, typer.Option("--every", min=1, metavar="N", help="With --data: only every Nth question.")
 ]
-Evidence = Annotated[
-    bool, typer.Option("--evidence", help="With --data: also recall within each budget, for real.")
-]
 Against = Annotated[
     Path | None,
     typer.Option(
@@ -163,7 +160,6 @@ def run_(
     system: Systems = [],
     cache: Cache = None,
     every: Every = 1,
-    evidence: Evidence = False,
     against: Against = None,
     judge: JudgeUrl = None,
     judge_model: JudgeModel = None,
@@ -179,7 +175,7 @@ def run_(
     """
     only = {"--scenario": scenario, "--turns": turns, "--words": words, "--budget": budget, "--judge": judge}
     if not data:
-        only = {"--every": every > 1, "--evidence": evidence, "--against": against}
+        only = {"--every": every > 1, "--against": against}
     if wrong := [name for name, value in only.items() if value]:
         about = "scenarios" if data else "--data"
         raise typer.BadParameter(f"works with {about} only", param_hint=wrong[0])
@@ -193,7 +189,7 @@ def run_(
     async def work() -> None:
         if data:
             compared = None if against is None else _compared(against)
-            measure = _Conversations(data, every, evidence, compared, seed[0], settings)
+            measure = _Conversations(data, every, compared, seed[0], settings)
         else:
             judging = None if judge is None or judge_model is None else (judge, judge_model, answer_model)
             measure = _Scenarios(scenario, turns, seed, words, budget, judging, settings)
@@ -226,7 +222,6 @@ class _Conversations:
 
     paths: Sequence[Path]
     every: int
-    evidence: bool
     against: RetrievalReport | None
     seed: int
     settings: dict[str, str]
@@ -246,7 +241,6 @@ class _Conversations:
         found = await evaluate(
             chain.from_iterable(map(read, self.paths)),
             line_up.systems,
-            evidence=self.evidence,
             every=dict.fromkeys(line_up.systems, self.every),
             left_out=line_up.left_out,
             settings=settings,

@@ -1,15 +1,17 @@
 """Conversations with annotated questions, read from files: LoCoMo, REALTALK, BEAM and LongMemEval.
 
 The sets are research data of others and no part of ACMS; their files are read as they are published. What a file is,
-its content says, never its name or its folder. A message that says nothing is passed over, evidence that names no
-message is dropped, and a question keeps its place even when no evidence is left.
+its content says; only the size of a BEAM chat is told by its folder, where one names it. VehicleMemBench and MemSim are
+read from files of the shape of LoCoMo: their questions say their kind, and many people speak in the first while the
+second is Chinese. A message that says nothing is passed over, evidence that names no message is dropped, and a question
+keeps its place even when no evidence is left.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from acms.branches.importers import Turn, read_document
 from acms.errors import ValidationError
 from acms.log import validation
 from acms.model import Json, Role
+from acms.providers.tokens import BPETokenCounter
 from acms_eval.nouns import Said
 
 __all__ = ["Conversation", "Question", "load", "read"]
@@ -28,7 +31,7 @@ __all__ = ["Conversation", "Question", "load", "read"]
 _Record: TypeAlias = Mapping[str, Any]
 
 KNOWN = (
-    "LoCoMo: one conversation with its qa, or a list of them",
+    "LoCoMo, VehicleMemBench or MemSim: one conversation with its qa, or a list of them",
     "REALTALK: one chat with its qa",
     "BEAM: chat.json, beside it probing_questions/probing_questions.json",
     "LongMemEval: a list of questions, each with its haystack_sessions",
@@ -36,11 +39,16 @@ KNOWN = (
 )
 _BLOCK = 1 << 20
 _BEAM_SIZES = ((200_000, "BEAM-100K"), (700_000, "BEAM-500K"), (3_000_000, "BEAM-1M"))
-"""The most tokens of a chat of each size, at about 4.5 characters a token."""
+"""The most tokens of a chat of each size, where no folder names it."""
+_BEAM_FOLDER = re.compile(r"(?:beam[\W_]?)?(100k|500k|1m|10m)(?![a-z0-9])", re.IGNORECASE)
 _UNDATED = datetime(2000, 1, 1, tzinfo=UTC)
 """When a chat begins that states no time at all."""
 _MOMENT = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})\D+(\d{1,2}):(\d{2})")
 _NUMBER = re.compile(r"(\d+)")
+_TURN = r"D:?(\d+):(\d+)"
+_TURNS = re.compile(rf"{_TURN}(?:\s*[-\u2013]\s*(?:{_TURN}|(\d+)\b))?", re.IGNORECASE)
+"""A turn of a session, "D12:3", also written "D12:03" or "D:12:3"; or all from one to another: "D12:3-D12:5"."""
+_HAN = re.compile(r"[\u4e00-\u9fff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,8 @@ class Question:
     group: str
     #: Indices of the messages that are evidence for the answer; empty when none was annotated.
     gold: frozenset[int]
+    #: Those of them that say what was so before the newest of them; empty where nothing says so.
+    outdated: frozenset[int] = frozenset()
     #: False: the conversation holds no answer to it, and the right thing is to say so.
     answerable: bool = True
     #: When it was asked, where the set says so.
@@ -64,10 +74,18 @@ class Conversation:
 
     #: Unique within its set.
     name: str
-    #: "LoCoMo", "REALTALK", "BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M" or "LongMemEval".
+    #: "LoCoMo", "REALTALK", "Vehicle", "MemSim", "BEAM-100K", "BEAM-500K", "BEAM-1M", "BEAM-10M" or "LongMemEval".
     dataset: str
     said: tuple[Said, ...]
     questions: tuple[Question, ...]
+
+    def firsts(self) -> list[int]:
+        """Return for every message the first one of the same speaker with the same text: showing either shows both."""
+        first: dict[tuple[str, str], int] = {}
+        return [
+            first.setdefault((one.speaker or one.role, one.text), place)
+            for place, one in enumerate(self.said)
+        ]
 
 
 def load(path: str | Path) -> list[Conversation]:
@@ -257,7 +275,7 @@ def _messages(turns: Iterator[Turn], key: str) -> tuple[tuple[Said, ...], dict[s
 
 
 def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conversation]]:
-    """Return a reader of conversations between two people: LoCoMo or REALTALK."""
+    """Return a reader of conversations between people: LoCoMo, and what is written like it, or REALTALK."""
 
     def read_people(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
         for number, record in enumerate(records):
@@ -266,21 +284,62 @@ def _people(dataset: str) -> Callable[[Path, Iterator[_Record]], Iterator[Conver
                 name = str(record.get("sample_id") or (f"{file.stem}-{number + 1}" if number else file.stem))
                 said, places = _messages(read_document(record, where), "dia_id")
                 asked = list(record["qa"])
+                known = _written_like(said, asked) if dataset == "LoCoMo" else dataset
+            turns = _by_turn(places)
             questions: list[Question] = []
             for place, one in enumerate(asked):
                 with _Place(f"{where}, qa[{place}]"):
                     group = str(one["category"])
+                    gold = frozenset(_gold(one.get("evidence"), places, turns))
                     questions.append(
                         Question(
                             text=validation.text(one["question"], "question"),
-                            group=group,
-                            gold=frozenset(places[id] for id in _ids(one.get("evidence")) if id in places),
-                            answerable=(dataset, group) != ("LoCoMo", "5"),
+                            group=group if known in ("LoCoMo", "REALTALK") else str(one.get("kind", group)),
+                            gold=gold,
+                            outdated=gold - {max(gold)} if known == "Vehicle" and gold else frozenset(),
+                            answerable=(known, group) != ("LoCoMo", "5"),
                         )
                     )
-            yield Conversation(name=name, dataset=dataset, said=said, questions=tuple(questions))
+            yield Conversation(name=name, dataset=known, said=said, questions=tuple(questions))
 
     return read_people
+
+
+def _written_like(said: Sequence[Said], asked: Sequence[_Record]) -> str:
+    """Return the set that a conversation of the shape of LoCoMo is of, by what is in it."""
+    if not any("kind" in one for one in asked):
+        return "LoCoMo"
+    text = "".join(one.text for one in said)
+    if len(_HAN.findall(text)) > len(text) / 3:
+        return "MemSim"
+    return "Vehicle" if len({one.speaker for one in said}) > 2 else "LoCoMo"
+
+
+_Turn: TypeAlias = tuple[int, int]
+
+
+def _by_turn(places: Mapping[str, int]) -> dict[_Turn, int]:
+    """Return the place of each message by its session and its turn."""
+    found = {id: _TURNS.fullmatch(id) for id in places}
+    return {(int(turn[1]), int(turn[2])): places[id] for id, turn in found.items() if turn is not None}
+
+
+def _gold(evidence: Json, places: Mapping[str, int], turns: Mapping[_Turn, int]) -> Iterator[int]:
+    """Yield the places of the messages that an annotation names: by their ids, by turns, or by ranges of these."""
+    if not isinstance(evidence, str):
+        within = evidence.values() if isinstance(evidence, dict) else evidence
+        for one in within if isinstance(within, Iterable) else ():
+            yield from _gold(one if isinstance(one, str | list | dict) else str(one), places, turns)
+        return
+    yield from (places[id] for id in _ids(evidence) if id in places)
+    for found in _TURNS.finditer(evidence):
+        session, turn, last_session, last_turn, last = (part and int(part) for part in found.groups())
+        first = (int(session or 0), int(turn or 0))
+        end = (int(last_session or first[0]), int(last_turn or last or first[1]))
+        if end == first:
+            yield from (turns[first],) if first in turns else ()
+        else:
+            yield from (place for turn, place in turns.items() if first <= turn <= end)
 
 
 def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
@@ -302,18 +361,35 @@ def _beam(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:
     for ability, ones in abilities:
         for place, one in enumerate(ones):
             with _Place(f"{probes.name}: {ability}[{place}]"):
+                sources = one.get("source_chat_ids")
+                gold = frozenset(places[id] for id in _ids(sources) if id in places)
+                outdated = frozenset[int]()
+                if isinstance(sources, dict) and "updated_info" in sources:
+                    newest = {places[id] for id in _ids(sources["updated_info"]) if id in places}
+                    outdated = gold - newest if newest else outdated
                 questions.append(
                     Question(
                         text=validation.text(one["question"], "question"),
                         group=ability,
-                        gold=frozenset(places[id] for id in _ids(one.get("source_chat_ids")) if id in places),
+                        gold=gold,
+                        outdated=outdated,
                         answerable=ability != "abstention",
                     )
                 )
-    tokens = sum(len(one.text) for one in said) / 4.5
-    dataset = next((name for most, name in _BEAM_SIZES if tokens < most), "BEAM-10M")
+    dataset = _beam_size(file) or _beam_length(said)
     name = file.parent.resolve().name if file.stem == "chat" else file.stem
     yield Conversation(name=name, dataset=dataset, said=said, questions=tuple(questions))
+
+
+def _beam_size(file: Path) -> str | None:
+    """Return what a folder says of the size of its chats, the nearest one first: "beam-100k-dev", "500K"."""
+    folders = (_BEAM_FOLDER.match(part) for part in reversed(file.resolve().parent.parts))
+    return next((f"BEAM-{found[1].upper()}" for found in folders if found is not None), None)
+
+
+def _beam_length(said: Sequence[Said]) -> str:
+    tokens = sum(BPETokenCounter("cl100k_base").count(one.text) for one in said)
+    return next((name for most, name in _BEAM_SIZES if tokens < most), "BEAM-10M")
 
 
 def _long(file: Path, records: Iterator[_Record]) -> Iterator[Conversation]:

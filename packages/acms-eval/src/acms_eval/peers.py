@@ -14,7 +14,7 @@ from acms.ports import Embedder, Reflector, TokenCounter
 from acms.providers import OfflineReflector
 from acms.session import ACMS
 from acms.storage import open_storage
-from acms_eval.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion
+from acms_eval.baselines import MostRecent, PlainBM25, PlainVectors, ReciprocalRankFusion, WindowBM25
 from acms_eval.nouns import Recalled, Said, System
 from acms_eval.running import Remembering
 
@@ -38,6 +38,7 @@ def systems(
     makers: dict[str, Callable[[], OpenSystem]] = {
         MostRecent.name: lambda: _plain(MostRecent),
         PlainBM25.name: lambda: _plain(PlainBM25),
+        WindowBM25.name: lambda: _plain(WindowBM25),
         PlainVectors.name: lambda: _plain(lambda: PlainVectors(_needed(embedder))),
         ReciprocalRankFusion.name: lambda: _plain(lambda: ReciprocalRankFusion(_needed(embedder))),
         ChromaVectors.name: lambda: _chroma(embedder),

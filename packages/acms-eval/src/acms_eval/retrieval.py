@@ -1,13 +1,16 @@
 """How well a system finds the messages that answer a question, on real conversations.
 
-Gold is what the annotators named as evidence; questions without gold count for abstention only.
+Gold is what the annotators named as evidence; questions without gold count for abstention only. A message is gold, and
+shown, by its content: of two by the same speaker with the same text, showing either is showing both.
 
-- R@k: |gold ∩ first k| / |gold|. nDCG@10: binary.
-- B*n*: |gold ∩ packed| / |gold|, packed is what fits *n* cl100k tokens of "Speaker: text" lines in rank order, skipping
-  what does not fit. For all of these a system is asked with a budget that holds everything, and ranked is what it
-  recalls; what it does not recall, or shows without ranking it (its current episode), comes last, oldest first.
-- E*n*: |gold ∩ recalled| / |gold| of a real recall with a budget of *n* tokens, as the system itself counts them, the
-  current episode included.
+- B*n*: |gold ∩ shown| / |gold|, shown is what a recall with a budget of *n* tokens returns, the current episode
+  included, as the system itself counts tokens. The simple ways show what fits *n* cl100k tokens of "Speaker: text"
+  lines in rank order, skipping what does not fit. Nothing is added to what a system shows.
+- P*n*: |gold ∩ shown| / |shown|: the precision of the same recall, of all items, facts and summaries included.
+- S*n*: how often the same recall shows evidence that is outdated, and nothing of the newer evidence; only for questions
+  whose set says what is outdated.
+- R@k: |gold ∩ first k| / |gold|. nDCG@10: binary. Ranked is what the recall with the largest budget returns, by score;
+  its current episode has no rank.
 
 Every figure is the mean over questions. "all" are the questions that have an answer; those that have none are a group
 of their own (LoCoMo category 5 has gold: what was said by the other speaker).
@@ -17,14 +20,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import log2
 from typing import Any
 
 from acms.errors import ProviderError, ValidationError
-from acms.providers.tokens import BPETokenCounter
 from acms.results import POSSIBLE_FROM
 from acms_eval import bootstrap
 from acms_eval.bootstrap import Interval
@@ -40,21 +41,28 @@ __all__ = [
     "RetrievalReport",
     "auc",
     "budgets",
-    "costs",
     "evaluate",
-    "figures",
+    "headline",
+    "ranked_figures",
     "ranking",
+    "shown_figures",
 ]
 
-EVERYTHING = 1_000_000
-"""The budget of a recall whose whole ranking is wanted."""
 CHAT, LONG = (500, 1000, 2000, 4000), (2000, 4000, 8000, 16000)
+SHORT_MESSAGES = ("LoCoMo", "REALTALK", "Vehicle", "MemSim")
 ALL = "all"
 
 
 def budgets(dataset: str) -> tuple[int, ...]:
     """Return the token budgets a set is measured at: small ones where messages are short."""
-    return CHAT if dataset in ("LoCoMo", "REALTALK") else LONG
+    return CHAT if dataset in SHORT_MESSAGES else LONG
+
+
+def headline(dataset: str) -> tuple[str, ...]:
+    """Return the names of the figures by which a set is judged: at its main budgets."""
+    return (
+        ("R@10", "B1k", "P1k", "S1k") if dataset in SHORT_MESSAGES else ("R@10", "B4k", "B16k", "P4k", "S4k")
+    )
 
 
 def _short(budget: int) -> str:
@@ -64,51 +72,36 @@ def _short(budget: int) -> str:
 # ── one question ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def costs(conversation: Conversation) -> list[int]:
-    """Return the cl100k tokens of each message as a line "Speaker: text"."""
-    count = _counter().count
-    return [count(f"{said.speaker or said.role}: {said.text}\n") for said in conversation.said]
-
-
-@lru_cache(maxsize=1)
-def _counter() -> BPETokenCounter:
-    return BPETokenCounter("cl100k_base")
-
-
-def ranking(items: Sequence[Recalled], count: int) -> list[int]:
-    """Return all `count` messages, those that were recalled first, best score first.
-
-    What was not recalled comes last, oldest first, and so does the current episode, which is shown but not ranked: the
-    room that a system leaves in a budget is filled for all systems alike.
-    """
+def ranking(items: Sequence[Recalled]) -> list[int]:
+    """Return the messages that were recalled, best score first, without the current episode: it is not ranked."""
     best = sorted((item for item in items if not item.current), key=lambda item: -item.score)
-    found = dict.fromkeys(item.index for item in best if item.index is not None)
-    return [*found, *(index for index in range(count) if index not in found)]
+    return list(dict.fromkeys(item.index for item in best if item.index is not None))
 
 
-def figures(
-    ranked: Sequence[int], gold: frozenset[int], lines: Sequence[int], sizes: Sequence[int]
-) -> dict[str, float]:
-    """Return R@5, R@10, nDCG@10 and the share of gold that is packed into each size, from the tokens of all lines."""
+def ranked_figures(ranked: Sequence[int], gold: Collection[int]) -> dict[str, float]:
+    """Return R@5, R@10 and nDCG@10 of an order of messages."""
     if not gold:
         raise ValidationError("must not be empty", field="gold")
     gains = [1 / log2(place + 2) for place in range(10)]
     hits = [index in gold for index in ranked[:10]]
-    found = {
+    return {
         "R@5": sum(hits[:5]) / len(gold),
         "R@10": sum(hits) / len(gold),
         "nDCG@10": sum(gain for gain, hit in zip(gains, hits, strict=False) if hit) / sum(gains[: len(gold)]),
     }
-    least = min(lines)
-    for size in sizes:
-        left, packed = size, 0
-        for index in ranked:
-            if lines[index] <= left:
-                left -= lines[index]
-                packed += index in gold
-                if left < least:
-                    break
-        found[f"B{_short(size)}"] = packed / len(gold)
+
+
+def shown_figures(
+    shown: Sequence[int | None], gold: Collection[int], outdated: Collection[int] = ()
+) -> dict[str, float]:
+    """Return B, P and S of what one recall shows: a message, or None for anything else."""
+    held = set(gold).intersection(shown)
+    found = {
+        "B": len(held) / len(gold),
+        "P": sum(index in held for index in shown) / len(shown) if shown else 0.0,
+    }
+    if outdated:
+        found["S"] = float(bool(held) and held <= set(outdated))
     return found
 
 
@@ -127,7 +120,7 @@ class Asked:
     figures: Mapping[str, float]
     #: How sure the system was that there is an answer; None: it cannot tell.
     confidence: float | None = None
-    #: The recall with the largest budget; None when only rankings were asked for.
+    #: The recall with the largest budget.
     seconds: float | None = None
 
 
@@ -160,7 +153,6 @@ async def evaluate(
     conversations: Iterable[Conversation],
     systems: Mapping[str, OpenSystem],
     *,
-    evidence: bool = False,
     every: Mapping[str, int] | None = None,
     left_out: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
@@ -172,8 +164,8 @@ async def evaluate(
 
     Conversations are taken one by one, so an iterator of a large set never holds more than one. A system is told
     everything and comes to rest before its first question; questions are asked one after the other and are not told.
-    With `evidence` each question is also asked once with each budget. `every` names slow systems, each with an n: it is
-    asked every nth question of a data set only. A system that raises `ProviderError` is left out of the whole report,
+    Each question is asked once with each budget. `every` names slow systems, each with an n: it is asked every nth
+    question of a data set only. A system that raises `ProviderError` is left out of the whole report,
     with the reason. `left_out` and `settings` go into the report as they are.
     """
     rows: list[Asked] = []
@@ -188,13 +180,12 @@ async def evaluate(
             questions=known.questions + len(questions),
             without_gold=known.without_gold + sum(not question.gold for question in questions),
         )
-        lines = costs(conversation)
         for name, opened in list(running.items()):
             step = (every or {}).get(name, 1)
             asked = range(-known.questions % step, len(questions), step)
             try:
                 async with opened() as system:
-                    rows += await _examine(system, name, conversation, asked, lines, evidence, progress)
+                    rows += await _examine(system, name, conversation, asked, progress)
             except ProviderError as error:
                 del running[name]
                 missing[name] = f"failed in {conversation.dataset} {conversation.name}: {error}"
@@ -214,8 +205,6 @@ async def _examine(
     name: str,
     conversation: Conversation,
     asked: Iterable[int],
-    lines: Sequence[int],
-    evidence: bool,
     progress: Callable[[Progress], None] | None,
 ) -> list[Asked]:
     """Tell a system a conversation, and ask it the questions at these places."""
@@ -230,27 +219,33 @@ async def _examine(
         await system.tell(said)
     await system.settle()
     rows: list[Asked] = []
+    firsts = conversation.firsts()
     for place in asked:
-        rows.append(await _ask(system, name, conversation, place, lines, evidence))
+        rows.append(await _ask(system, name, conversation, place, firsts))
         tell(place + 1)
     return rows
 
 
 async def _ask(
-    system: System, name: str, conversation: Conversation, place: int, lines: Sequence[int], evidence: bool
+    system: System, name: str, conversation: Conversation, place: int, firsts: Sequence[int]
 ) -> Asked:
-    question, sizes = conversation.questions[place], budgets(conversation.dataset)
-    items = await system.ask(question.text, EVERYTHING)
-    confidence: float | None = getattr(system, "confidence", None)
-    found: dict[str, float] = {}
+    question = conversation.questions[place]
+    gold, newest = (
+        {firsts[one] for one in some} for some in (question.gold, question.gold - question.outdated)
+    )
+    by_budget: list[tuple[int, dict[str, float]]] = []
+    items: Sequence[Recalled] = ()
     seconds: float | None = None
-    if question.gold:
-        found = figures(ranking(items, len(lines)), question.gold, lines, sizes)
-        for budget in sizes if evidence else ():
-            start = time.perf_counter()
-            shown = {item.index for item in await system.ask(question.text, budget)}
-            seconds = time.perf_counter() - start
-            found[f"E{_short(budget)}"] = len(question.gold & shown) / len(question.gold)
+    for budget in budgets(conversation.dataset) if gold else budgets(conversation.dataset)[-1:]:
+        start = time.perf_counter()
+        items = await system.ask(question.text, budget)
+        seconds = time.perf_counter() - start
+        items = [one if one.index is None else replace(one, index=firsts[one.index]) for one in items]
+        if gold:
+            by_budget.append((budget, shown_figures([one.index for one in items], gold, gold - newest)))
+    found = ranked_figures(ranking(items), gold) if gold else {}
+    for figure in "BPS":
+        found |= {f"{figure}{_short(budget)}": one[figure] for budget, one in by_budget if figure in one}
     return Asked(
         system=name,
         dataset=conversation.dataset,
@@ -259,7 +254,7 @@ async def _ask(
         group=question.group,
         answerable=question.answerable,
         figures=found,
-        confidence=confidence,
+        confidence=getattr(system, "confidence", None),
         seconds=seconds,
     )
 
@@ -333,10 +328,10 @@ class RetrievalReport:
         return [ALL, *sorted(found, key=lambda group: (not found[group], group))]
 
     def names(self, dataset: str) -> list[str]:
-        """Return the names of the figures of a set."""
-        return list(
-            dict.fromkeys(name for row in self.asked if row.dataset == dataset for name in row.figures)
-        )
+        """Return the names of the figures of a set, those that only some questions have at the end."""
+        rows = [row.figures for row in self.asked if row.dataset == dataset]
+        found = dict.fromkeys(name for figures in rows for name in figures)
+        return sorted(found, key=lambda name: name.startswith("S"))
 
     def _rows(self, dataset: str, system: str, group: str) -> list[Asked]:
         return [
@@ -348,15 +343,14 @@ class RetrievalReport:
         ]
 
     def means(self, dataset: str, system: str, group: str = ALL) -> dict[str, Interval]:
-        """Return every figure of a system over a group of questions; empty when none was asked."""
-        rows = self._rows(dataset, system, group)
-        clusters = [row.conversation for row in rows]
-        return {
-            name: bootstrap.interval(
-                [row.figures[name] for row in rows], clusters, seed=self.seed, rounds=self.rounds
-            )
-            for name in (self.names(dataset) if rows else ())
-        }
+        """Return every figure of a system over those of a group of questions that have it."""
+        found: dict[str, Interval] = {}
+        for name in self.names(dataset):
+            rows = [row for row in self._rows(dataset, system, group) if name in row.figures]
+            if rows:
+                values, clusters = [row.figures[name] for row in rows], [row.conversation for row in rows]
+                found[name] = bootstrap.interval(values, clusters, seed=self.seed, rounds=self.rounds)
+        return found
 
     def margin(
         self, dataset: str, name: str, *, of: str = "acms", over: str = "plain BM25", group: str = ALL
@@ -372,7 +366,9 @@ class RetrievalReport:
         self, dataset: str, name: str, of: str, over: str, group: str = ALL
     ) -> tuple[list[float], list[str]]:
         theirs = {
-            (row.conversation, row.question): row.figures[name] for row in self._rows(dataset, over, group)
+            (row.conversation, row.question): row.figures[name]
+            for row in self._rows(dataset, over, group)
+            if name in row.figures
         }
         pairs = [
             (row.figures[name] - theirs[row.conversation, row.question], row.conversation)
@@ -429,19 +425,22 @@ class RetrievalReport:
             false_alarms=declined[True] / len(sure[True]),
         )
 
-    def table(self, *, intervals: bool = False, groups: bool = False) -> str:
-        """Return a plain table for each set: a line a system, in percent; with intervals and groups if asked."""
+    def table(self, *, intervals: bool = False, groups: bool = False, main: bool = False) -> str:
+        """Return a plain table for each set: a line a system, in percent; with intervals and groups if asked.
+
+        `main` shows the figures at the main budgets only.
+        """
         blocks: list[str] = []
         for dataset in self.datasets:
             size = self.sizes[dataset]
-            names = self.names(dataset)
+            names = [name for name in self.names(dataset) if name in headline(dataset) or not main]
             rows = [["", "n", *names]]
             for group in self.groups(dataset) if groups else (ALL,):
                 for system in self.systems:
                     found = self.means(dataset, system, group)
                     if found:
                         label = system if group == ALL else f"{group}: {system}"
-                        figures = (_percent(found[name], intervals) for name in names)
+                        figures = (_percent(found.get(name), intervals) for name in names)
                         rows.append([label, str(found[names[0]].count), *figures])
             blocks.append(
                 f"{dataset}: {size.conversations} conversations, {size.messages} messages, {size.questions}"
@@ -497,7 +496,9 @@ class RetrievalReport:
             raise ValidationError(f"is no report of a retrieval: {error}", field="report") from error
 
 
-def _percent(found: Interval, interval: bool) -> str:
+def _percent(found: Interval | None, interval: bool) -> str:
+    if found is None:
+        return "-"
     mean = f"{100 * found.mean:.1f}"
     return f"{mean} [{100 * found.low:.1f}, {100 * found.high:.1f}]" if interval else mean
 

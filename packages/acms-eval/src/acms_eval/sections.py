@@ -204,14 +204,16 @@ def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | N
             title=f"Means over the questions that have an answer, {PERCENT}",
             heads=("", "n", *names),
             rows=tuple(
-                (system, str(by[ALL][names[0]].count), *(_percent(by[ALL][name].mean) for name in names))
+                (system, str(by[ALL][names[0]].count), *(_mean(by[ALL].get(name)) for name in names))
                 for system, by in found.items()
             ),
         ),
         Table(
             title="95 % bootstrap intervals over conversations and questions",
             heads=("", *names),
-            rows=tuple((system, *(_span(by[ALL][name]) for name in names)) for system, by in found.items()),
+            rows=tuple(
+                (system, *(_span(by[ALL].get(name)) for name in names)) for system, by in found.items()
+            ),
         ),
         *_margins(report, dataset, tuple(found), names, against),
         *_groups(found, groups, [name for name in ("R@10", *names[4:5]) if name in names]),
@@ -230,8 +232,12 @@ def _dataset(report: RetrievalReport, dataset: str, against: RetrievalReport | N
     )
 
 
-def _span(found: Interval) -> str:
-    return f"{_percent(found.low)} to {_percent(found.high)}"
+def _mean(found: Interval | None) -> str:
+    return _percent(None if found is None else found.mean)
+
+
+def _span(found: Interval | None) -> str:
+    return _MISSING if found is None else f"{_percent(found.low)} to {_percent(found.high)}"
 
 
 def _margins(
@@ -289,7 +295,7 @@ def _groups(
         for group in groups:
             values = [by[group].get(name) for by in found.values()]
             count = max((one.count for one in values if one is not None), default=0)
-            rows.append((group, str(count), *(_percent(None if one is None else one.mean) for one in values)))
+            rows.append((group, str(count), *map(_mean, values)))
         tables.append(
             Table(title=f"{name} by kind of question, {PERCENT}", heads=("", "n", *found), rows=tuple(rows))
         )
@@ -349,7 +355,7 @@ def _charts(
     packed = Chart(
         name=f"{key}-packed",
         title=f"{dataset}: evidence within a budget",
-        text="Share of the evidence that fits a budget of tokens when messages are packed in the order of their rank.",
+        text="Share of the evidence that a recall with a budget of tokens shows.",
         x=Axis(label="tokens", log=True),
         y=axis("evidence"),
         series=tuple(
