@@ -8,8 +8,9 @@ the abstention questions of BEAM (about what the chat is about, but a detail tha
 answerable questions of the next conversation of the set, with its speakers' names exchanged for those of this one:
 about what was never said here), and scenarios in which half of the topics were never stated: not mentioned at all
 ("absent"), or only in what others do ("noise"). AUC is how probable it is that a question with an answer gets the
-higher confidence; the shares say how many questions of each side fall into a band. The last line weighs every set the
-same, and both sides of it.
+higher confidence; the shares say how many questions of each side fall into a band. "precision" and "recall" are those
+of the band "none" where as many questions have an answer as have none. The last lines weigh every set the same, and
+both sides of it.
 
 With `--fit` the curve is fitted to all conversations but one, for every one of them, and the AUC of those left out and
 the coefficients over all are printed. The conversations are research data, read by path, not part of this repository.
@@ -32,6 +33,7 @@ from quality import embedder_named, say
 from acms import ACMS, Band, open_storage
 from acms.providers import OfflineReflector
 from acms.recall.confidence import BY_BOTH, BY_WORDS
+from acms.results import POSSIBLE_FROM
 from acms_eval import CachedEmbedder, Remembering, corrections, load
 
 MOVED = 80
@@ -174,11 +176,18 @@ def bands(confidence: Matrix, weights: Matrix) -> str:
     return "".join(shares)
 
 
+def nothing(confidence: Matrix, own: Matrix, other: Matrix) -> str:
+    """Return precision and recall of the band "none" over equal parts with an answer and without."""
+    none = confidence < POSSIBLE_FROM
+    alarms, right = float(none[own].mean()), float(none[other].mean())
+    return f"{right / (right + alarms) if right else 0.0:>11.2f}{right:>8.2f}"
+
+
 def show(rows: Sequence[Row]) -> None:
     confidence = np.array([row.confidence for row in rows])
     weights = weighed(rows)
     heads = "".join(f"{band:>9}" for band in Band)
-    print(f"{'set':<28}{'questions':<22}{'n':>6}{'AUC':>8}{heads}")
+    print(f"{'set':<28}{'questions':<22}{'n':>6}{'AUC':>8}{heads}{'precision':>11}{'recall':>8}")
     for dataset in dict.fromkeys(row.dataset for row in rows):
         own = np.array([row.dataset == dataset and row.kind == OWN for row in rows])
         print(f"{dataset:<28}{OWN:<22}{own.sum():>6}{'':>8}{bands(confidence[own], weights[own] + 1e-9)}")
@@ -186,7 +195,7 @@ def show(rows: Sequence[Row]) -> None:
             other = np.array([row.dataset == dataset and row.kind == kind for row in rows])
             found = auc(confidence[own], confidence[other])
             shares = bands(confidence[other], weights[other] + 1e-9)
-            print(f"{'':<28}{kind:<22}{other.sum():>6}{found:>8.3f}{shares}")
+            print(f"{'':<28}{kind:<22}{other.sum():>6}{found:>8.3f}{shares}{nothing(confidence, own, other)}")
     own = np.array([row.kind == OWN for row in rows])
     found = auc(confidence[own], confidence[~own], weights[own], weights[~own])
     print(f"\nevery set and both sides of it alike: AUC {found:.3f}")

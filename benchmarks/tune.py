@@ -3,10 +3,12 @@
     python benchmarks/tune.py --cache ../vectors
     python benchmarks/tune.py --embedder none --quick
 
-The procedure. Beginning with the plain values of textbooks, one constant after the other is set to each of a few round
-values, and moves to the best one when that gains more than 0.05 points; this is repeated until a whole round moves
-none. What is gained is the mean over *data sets* of the share of evidence within half, all and twice the main budget of
-a set; the tier without a model and the one with the embedder count alike. So one choice serves all sets and tiers.
+The procedure. A few hundred choices are drawn at random, each constant from a few round values, and every one is
+measured. What counts is the mean over *data sets* of the share of evidence within half, all and twice the main budget
+of a set; the tier without a model and the one with the embedder count alike. To these means an additive model is fitted:
+what each value of each constant adds. Every constant takes the value that adds most, or a plainer one that adds no more
+than 0.1 points less. One value is judged by dozens of choices, so it depends little on any one set, and the table of
+effects says which constants matter. One choice serves all sets and tiers.
 
 Then the same with every data set left out in turn: "left out" is what a set reaches with constants that were chosen on
 the other sets, "chosen" with those chosen on all, each at its main budget. Last, what every feature is worth: the
@@ -25,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import asyncio
+import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +38,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from quality import SETS, embedder_named, say
 
 from acms import ACMS, open_storage
@@ -46,34 +50,25 @@ from acms.recall.rank import rank
 from acms.text.markers import own_terms
 from acms_eval import SCENARIOS, Conversation, Question, carries, load
 
-START = Weights(
-    k=1.2,
-    b=0.75,
-    length=30.0,
-    rarity=1.0,
-    near=0.5,
-    feedback=0.0,
-    lenders=8,
-    named=1.0,
-    price=0.0,
-    meaning=0.5,
-)
 VALUES: Mapping[str, tuple[float, ...]] = {
-    "k": (0.2, 0.3, 0.5, 1.2),
-    "near": (0.5, 0.75, 1.0, 1.3),
-    "length": (15.0, 20.0, 30.0, 40.0),
-    "b": (0.5, 0.75, 0.9),
-    "price": (0.0, 0.15, 0.3, 0.45),
+    "k": (0.8, 0.5, 0.3, 0.2),
+    "b": (0.75, 0.5, 0.9),
+    "length": (20.0, 15.0, 30.0, 40.0),
     "rarity": (1.0, 1.25, 1.5),
+    "near": (0.5, 0.75, 1.0, 1.3),
     "feedback": (0.0, 0.2, 0.35, 0.5),
     "lenders": (8, 16),
     "named": (1.0, 1.25, 1.5, 1.75),
-    "meaning": (0.3, 0.4, 0.5, 0.6),
+    "price": (0.0, 0.15, 0.3, 0.45),
+    "meaning": (0.5, 0.3, 0.4, 0.6),
 }
+"""Of each constant, the plainest first."""
 OFF = {"near": 0.0, "rarity": 1.0, "feedback": 0.0, "named": 1.0, "price": 0.0, "b": 0.0, "meaning": 0.0}
 """Values at which a constant does nothing."""
-LEAST = 0.05
-"""Points that a constant must gain to be moved."""
+DRAWN = 200
+"""Choices that are drawn."""
+SLACK = 0.1
+"""Points that a value must add over a plainer one."""
 BUDGETS = {"BEAM-100K": 4000, "BEAM-500K": 4000, "agents": 200}
 """Main budgets; of other sets 1,000."""
 
@@ -195,17 +190,31 @@ class Table:
         return [self.figures(weights, meaning)[name][1] for name in self.sets]
 
 
-def chosen(table: Table, sets: Sequence[str]) -> Weights:
-    """Return the constants that some sets choose."""
-    weights, best, moved = START, table.goal(START, sets), True
-    while moved:
-        moved = False
-        for name, values in VALUES.items():
-            others = [replace(weights, **{name: value}) for value in values]
-            worth, other = max(((table.goal(one, sets), one) for one in others), key=lambda one: one[0])
-            if worth > best + LEAST:
-                weights, best, moved = other, worth, True
-    return weights
+def drawn(count: int) -> list[Weights]:
+    """Return choices of constants, drawn from all their values."""
+    rng = random.Random(0)
+    return [
+        Weights(**{name: rng.choice(values) for name, values in VALUES.items()})  # type: ignore[arg-type]
+        for _ in range(count)
+    ]
+
+
+def effects(table: Table, choices: Sequence[Weights], sets: Sequence[str]) -> dict[str, list[float]]:
+    """Return what each value of each constant adds over the first one, by least squares."""
+    columns = [(name, value) for name, values in VALUES.items() for value in values[1:]]
+    x = np.array([[1.0, *(getattr(one, name) == value for name, value in columns)] for one in choices])
+    y = np.array([table.goal(one, sets) for one in choices])
+    added = iter(np.linalg.lstsq(x, y, rcond=None)[0][1:].tolist())
+    return {name: [0.0, *(next(added) for _ in values[1:])] for name, values in VALUES.items()}
+
+
+def chosen(found: Mapping[str, Sequence[float]]) -> Weights:
+    """Return of each constant the plainest value that adds about as much as the best."""
+    best = {
+        name: next(value for value, one in zip(VALUES[name], added, strict=True) if one >= max(added) - SLACK)
+        for name, added in found.items()
+    }
+    return Weights(**best)  # type: ignore[arg-type]
 
 
 def line(name: str, values: Sequence[float], plus: str = "") -> None:
@@ -226,10 +235,9 @@ def show(table: Table, final: Weights, without: Mapping[str, Weights]) -> None:
         line("shipped", table.main(WEIGHTS, meaning))
         values = table.main(final, meaning)
         line("chosen", values)
-        if without:
-            left = [table.figures(without[name], meaning)[name][1] for name in table.sets]
-            line("left out", left)
-            line("difference", [one - other for one, other in zip(left, values, strict=True)], "+")
+        left = [table.figures(without[name], meaning)[name][1] for name in table.sets]
+        line("left out", left)
+        line("difference", [one - other for one, other in zip(left, values, strict=True)], "+")
         for name, value in OFF.items():
             if name != "meaning" or meaning:
                 off = table.main(replace(final, **{name: value}), meaning)
@@ -261,7 +269,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", default=data, metavar="PATH")
     parser.add_argument("--embedder", choices=("none", "local"), default="local")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep vectors here for the next run")
-    parser.add_argument("--quick", action="store_true", help="few questions, and no set left out")
+    parser.add_argument("--quick", action="store_true", help="fewer questions and choices")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     begin = time.perf_counter()
@@ -270,15 +278,24 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, get_context("fork")) as pool:
         table = Table(tiers, pool)
         questions = sum(len(one.asked) for one in CONVERSATIONS)
-        final = chosen(table, table.sets)
-        rest = () if options.quick else table.sets
-        without = {name: chosen(table, [one for one in table.sets if one != name]) for name in rest}
+        choices = drawn(40 if options.quick else DRAWN)
+        found = effects(table, choices, table.sets)
+        final = chosen(found)
+        without = {
+            name: chosen(effects(table, choices, [one for one in table.sets if one != name]))
+            for name in table.sets
+        }
         say("")
         print(f"{len(CONVERSATIONS)} conversations, {questions} questions")
+        print(f"drawn   {fmean(table.goal(one, table.sets) for one in choices):.2f} on average")
         print(f"shipped {table.goal(WEIGHTS, table.sets):.2f}  {told(WEIGHTS)}")
         print(f"chosen  {table.goal(final, table.sets):.2f}  {told(final)}")
         for name, weights in without.items():
             print(f"without {name}: {told(weights)}")
+        print("\nwhat a value adds, in points")
+        for name, added in found.items():
+            values = zip(VALUES[name], added, strict=True)
+            print(f"{name:<10}" + "".join(f"{f'{value:g}':>8} {one:+.2f}" for value, one in values))
         show(table, final, without)
     print(f"\n{time.perf_counter() - begin:.0f} s")
 

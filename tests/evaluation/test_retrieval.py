@@ -22,7 +22,7 @@ from acms_eval.retrieval import (
     headline,
     ranked_figures,
     ranking,
-    shown_figures,
+    recall_figures,
 )
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -119,7 +119,7 @@ def test_recall_and_gain_by_hand(ranked: list[int], gold: set[int], found: dict[
 def test_what_is_shown_by_hand(
     shown: list[int | None], outdated: tuple[int, ...], found: dict[str, float]
 ) -> None:
-    assert shown_figures(shown, {1, 2}, outdated) == pytest.approx(found)
+    assert recall_figures(shown, {1, 2}, outdated) == pytest.approx(found)
 
 
 async def test_the_simple_ways_show_the_lines_that_fit_in_rank_order() -> None:

@@ -45,7 +45,7 @@ __all__ = [
     "headline",
     "ranked_figures",
     "ranking",
-    "shown_figures",
+    "recall_figures",
 ]
 
 CHAT, LONG = (500, 1000, 2000, 4000), (2000, 4000, 8000, 16000)
@@ -91,7 +91,7 @@ def ranked_figures(ranked: Sequence[int], gold: Collection[int]) -> dict[str, fl
     }
 
 
-def shown_figures(
+def recall_figures(
     shown: Sequence[int | None], gold: Collection[int], outdated: Collection[int] = ()
 ) -> dict[str, float]:
     """Return B, P and S of what one recall shows: a message, or None for anything else."""
@@ -242,7 +242,7 @@ async def _ask(
         seconds = time.perf_counter() - start
         items = [one if one.index is None else replace(one, index=firsts[one.index]) for one in items]
         if gold:
-            by_budget.append((budget, shown_figures([one.index for one in items], gold, gold - newest)))
+            by_budget.append((budget, recall_figures([one.index for one in items], gold, gold - newest)))
     found = ranked_figures(ranking(items), gold) if gold else {}
     for figure in "BPS":
         found |= {f"{figure}{_short(budget)}": one[figure] for budget, one in by_budget if figure in one}
