@@ -5,10 +5,10 @@
 
 The procedure. A few hundred choices are drawn at random, each constant from a few round values, and every one is
 measured. What counts is the mean over *data sets* of the share of evidence within half, all and twice the main budget
-of a set; the tier without a model and the one with the embedder count alike. To these means an additive model is fitted:
-what each value of each constant adds. Every constant takes the value that adds most, or a plainer one that adds no more
-than 0.1 points less. One value is judged by dozens of choices, so it depends little on any one set, and the table of
-effects says which constants matter. One choice serves all sets and tiers.
+of a set; the tier without a model and the one with the embedder count alike. To these means an additive model is
+fitted: what each value of each constant adds. Every constant takes the value that adds most, or a plainer one that adds
+no more than 0.1 points less. One value is judged by dozens of choices, so it depends little on any one set, and the
+table of effects says which constants matter. One choice serves all sets and tiers.
 
 Then the same with every data set left out in turn: "left out" is what a set reaches with constants that were chosen on
 the other sets, "chosen" with those chosen on all, each at its main budget. Last, what every feature is worth: the
