@@ -28,7 +28,7 @@ MOST = 4
 """Entries for which one is looked for, with those found: what was changed twice is followed to its end."""
 LOOKED = 24
 """Later entries that share the rarest words, which are compared whole."""
-ALIKE = 0.15
+ALIKE = 0.12
 """Least cosine of the words of two entries about the same subject."""
 ALIKE_BOTH = 0.75
 """The same of the sum of the cosines of their words and of their vectors."""
