@@ -42,7 +42,7 @@ RETIRED = {
 OTHERWISE = {
     "beside": """
         cli.prompting._beside privacy.assigned._beside privacy.assigned_apart.beside_mail
-        recall.time_ranges._beside text.tokenizer._beside
+        text.tokenizer._beside
     """,
     "card": "privacy.personal.cards",
     "ceo": "ceo contract.caller.CEO",
@@ -66,14 +66,13 @@ OTHERWISE = {
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
     "aside": "recall.index_cache.aside",
-    "beside": "recall.fact_candidates.beside recall.fact_sources.Beside recall.fact_sources.beside",
+    "beside": "recall.fact_sources.Beside recall.fact_sources.beside",
     "card": "recall.reindex._cards",
     "certainty": "recall.confidence.certainty",
     "lead": "recall.confidence._lead",
     "offer": "recall.candidates.Offer recall.candidates.offer",
-    "room": "recall.corpus.room",
     "said": """
-        facts.mentions.Said recall.corrections.Said recall.corrections._said recall.rank._said
+        facts.mentions.Said 
         recall.rank._said_of recall.rerank._said write.retirement._said_in
     """,
     "shown": "facts.backlog.shown log.in_force.shown_role",

@@ -25,16 +25,12 @@ LONG_FUNCTIONS = {
     "privacy.assigned._value": 62,
     "privacy.assigned.assigned": 72,
     "privacy.plausibility.plausible": 105,
-    "recall.candidates.offer": 90,
-    "recall.rank.rank": 78,
 }
 COMPLEX_FUNCTIONS = {
     "privacy.assigned._place": 19,
     "privacy.assigned._value": 19,
     "privacy.assigned.assigned": 25,
     "privacy.plausibility.plausible": 27,
-    "recall.candidates.offer": 20,
-    "recall.time_ranges._days": 15,
     "text.details._look": 19,
     "text.details.details": 23,
 }

@@ -404,35 +404,6 @@ def test_the_sentence_that_said_the_old_value_is_demoted_and_the_rest_of_its_mes
     assert log.demoted() == {}
 
 
-def test_who_repeats_the_old_value_beside_its_source_is_demoted_too() -> None:
-    log = FactLog()
-    source = log.told("Let's use Flask.")
-    log.told("Great, Flask it is! Next: tests.")
-    log.told("And the weather?")
-    log.told("Flask is a kind of bottle, too.")  # three away: somebody else's business
-    log.reflect(at("framework", "Flask"), read=[source])
-    log.close()
-    log.told("We are switching from Flask to FastAPI. It is faster.")
-    log.reflect(at("framework", "FastAPI"))
-    assert log.demoted() == {
-        "Let's use Flask.": [],
-        "Great, Flask it is! Next: tests.": ["Next: tests."],
-        "We are switching from Flask to FastAPI. It is faster.": ["It is faster."],
-    }
-
-
-def test_a_neighbour_with_a_bare_number_must_speak_of_the_same() -> None:
-    log = FactLog()
-    source = log.told("The budget is 15.")
-    log.told("We are 15 people.")
-    log.told("Is 15 the whole budget?")
-    log.reflect(at("budget", "15"), read=[source])
-    log.close()
-    log.told("Make the budget 20.")
-    log.reflect(at("budget", "20"))
-    assert set(log.demoted()) == {"The budget is 15.", "Is 15 the whole budget?"}
-
-
 def test_a_new_value_that_contains_the_old_one_is_not_demoted_with_it() -> None:
     log = FactLog()
     log.told("We use PostgreSQL.")

@@ -141,7 +141,7 @@ def test_what_a_caller_excludes_is_no_candidate() -> None:
 def test_what_is_below_the_least_relevance_is_no_candidate() -> None:
     found = offered(two_episodes(), min_relevance=0.01)
     assert versions(found.past) == [1]
-    assert turned_down(found) == {2: "min_relevance"}
+    assert turned_down(found) == {2: "irrelevant"}
     assert versions(found.current) == [3, 4]
 
 

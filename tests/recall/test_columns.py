@@ -26,6 +26,7 @@ from acms.recall.planner import (
     share,
 )
 from acms.recall.rank import Question, Ranking, alike, rank
+from acms.recall.request import EVIDENT
 from acms.recall.vector_score import by_meaning, cosines
 from acms.recall.vectors import Floats, widened
 from acms.text.markers import WEIGHTS, boost
@@ -82,6 +83,8 @@ def plain_past(field: Field, ranking: Ranking, terms: Terms) -> tuple[list[Candi
             rejected.append(Choice(one, False, "hidden", reason))
         elif any(each.id in terms.exclude for each in found.entries):
             rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
+        elif one.relevance < min(terms.min_relevance, EVIDENT):
+            rejected.append(Choice(one, False, "irrelevant", "nothing of its own has to do with the query"))
         elif one.relevance < terms.min_relevance:
             reason = f"below the least relevance of {terms.min_relevance:.2f}"
             rejected.append(Choice(one, False, "min_relevance", reason))

@@ -85,4 +85,4 @@ async def test_meaning_counts_where_there_are_vectors() -> None:
         items = await session.recall("deploy pipeline runs on Jenkins")
         assert items.ledger.certainty.rise > 0
         assert "by meaning" in str(items.ledger.certainty)
-        assert items.band is Band.STRONG
+        assert items.band is not Band.NONE

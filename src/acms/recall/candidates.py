@@ -102,13 +102,8 @@ def newest(field: Field) -> Unit[Doc] | None:
 
 def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
     """Divide what is ranked into the current episode and the past."""
-    past: list[Candidate] = []
     rejected: list[Choice] = []
     taken: set[int] = set(terms.shown)
-
-    def reject(one: Candidate, rule: str, reason: str) -> None:
-        rejected.append(Choice(one, False, rule, reason))
-
     current: list[Candidate] = []
     episode = -1
     for one, place in _current(field, ranking, terms, frame) if terms.episode else ():
@@ -116,98 +111,135 @@ def offer(field: Field, ranking: Ranking, terms: Terms, frame: Frame) -> Offer:
         if place >= 0:
             episode = one.unit.entries[-1].episode or -1
         if place < 0:
-            reject(one, "query", "it is the query itself")
+            rejected.append(Choice(one, False, "query", "it is the query itself"))
         elif any(entry.id in terms.exclude for entry in one.unit.entries):
-            reject(one, "excluded", "excluded by the caller")
+            rejected.append(Choice(one, False, "excluded", "excluded by the caller"))
         elif not terms.include_current:
-            reject(one, "current_episode", "the current episode was not asked for")
+            rejected.append(Choice(one, False, "current_episode", "the current episode was not asked for"))
         else:
             current.append(one)
-    # Only what is offered can stand for what says the same, and only when it carries the same markers.
     offered = {entry.version for one in current for entry in one.unit.entries}.union(terms.shown)
-    stands: dict[int, int] = {}
-    episodes = field.snapshot.column("episode")
-    ends: list[int] = []
-    trims: dict[str, Demotion] = {}
-    documents = field.documents(ranking.places)
-    families = alike(field, ranking)
-    old = _old(field, documents, families, terms) if terms.stale or terms.profile else {}
-    heirs = ranking.heirs  # what links to one of two that say the same needs that one
-    usual = terms.include_current and not (terms.exclude or old)
-    least = terms.min_relevance
-    ranked = zip(
-        documents.tolist(),
-        ranking.places.tolist(),
-        field.snapshot.column("group")[documents].tolist(),
-        _lone(field, ranking, documents, terms, frame),
-        families,
-        strict=True,
-    )
-    for document, place, group, one, family in ranked:
-        version = document + 1
-        alone = usual and group < 0 and version not in taken and family not in stands
-        if alone and one.relevance >= least:  # most of them
-            stands[family] = version
-            past.append(one)
-            ends.append(place)
-            continue
-        if version in taken:
-            if version in offered:
-                stands.setdefault(family, version)
-            continue
-        reason = ""
-        end = place
-        single = True
+    past = _Past(field, ranking, terms, frame, rejected, taken, offered, episode)
+    past.take()
+    found = Offer(past=past.in_order(), current=current, rejected=rejected, trims=past.trims)
+    return _linked(found, field, ranking, terms) if ranking.later else found
+
+
+class _Past:
+    """Takes what is ranked as candidates of the past, best first, or turns it down."""
+
+    def __init__(
+        self,
+        field: Field,
+        ranking: Ranking,
+        terms: Terms,
+        frame: Frame,
+        rejected: list[Choice],
+        taken: set[int],
+        offered: Collection[int],
+        episode: int,
+    ) -> None:
+        self._field, self._ranking, self._terms, self._frame = field, ranking, terms, frame
+        self._rejected, self._taken, self._episode = rejected, taken, episode
+        self._episodes = field.snapshot.column("episode")
+        self._found: list[tuple[int, Candidate]] = []
+        #: Only what is offered can stand for what says the same, and only when it carries the same markers.
+        self._offered = offered
+        self._stands: dict[int, int] = {}
+        #: What links to one of two that say the same needs that one.
+        self._heirs = ranking.heirs
+        self._old: Mapping[int, Demotion] = {}
+        self.trims: dict[str, Demotion] = {}
+
+    def in_order(self) -> list[Candidate]:
+        """Return what was taken, oldest first."""
+        return [one for _, one in sorted(self._found, key=lambda pair: pair[0])]
+
+    def take(self) -> None:
+        """Go through everything that is ranked."""
+        field, ranking, terms = self._field, self._ranking, self._terms
+        documents = field.documents(ranking.places)
+        families = alike(field, ranking)
+        if terms.stale or terms.profile:
+            self._old = _old(field, documents, families, terms)
+        usual = terms.include_current and not (terms.exclude or self._old)
+        groups = field.snapshot.column("group")[documents].tolist()
+        ranked = zip(
+            documents.tolist(),
+            ranking.places.tolist(),
+            groups,
+            _lone(field, ranking, documents, terms, self._frame),
+            families,
+            strict=True,
+        )
+        for document, place, group, one, family in ranked:
+            version = document + 1
+            alone = usual and group < 0 and version not in self._taken and family not in self._stands
+            if alone and one.relevance >= terms.min_relevance:  # most of them
+                self._stands[family] = version
+                self._found.append((place, one))
+            elif version not in self._taken:
+                self._consider(one, document, place, group, family)
+            elif version in self._offered:
+                self._stands.setdefault(family, version)
+
+    def _consider(self, one: Candidate, document: int, place: int, group: int, family: int) -> None:
+        field, version, hidden, end = self._field, document + 1, "", place
         if group < 0:
-            taken.add(version)
+            self._taken.add(version)
         else:
-            unit, reason = unit_at(field, place)
-            taken.update(entry.version for entry in unit.entries)
+            unit, hidden = unit_at(field, place)
+            self._taken.update(entry.version for entry in unit.entries)
             places = [field.place_of(entry.version - 1) for entry in unit.entries]
-            one = _ranked(candidate(unit, _source(unit), frame), ranking, places, terms)
-            end, single = places[-1], len(places) == 1
-        other = stands.get(family)
-        if reason:
-            reject(one, "hidden", reason)
-        elif terms.exclude and any(entry.id in terms.exclude for entry in one.unit.entries):
-            reject(one, "excluded", "excluded by the caller")
-        elif not terms.include_current and episodes[document] == episode:
-            reject(one, "current_episode", "the current episode was not asked for")
-        elif one.relevance < min(least, EVIDENT):
-            reject(one, "irrelevant", "nothing of its own has to do with the query")
-        elif one.relevance < least:
-            reject(one, "min_relevance", f"below the least relevance of {least:.2f}")
-        elif version in old and episodes[document] != episode and not (single and old[version].spans):
-            reject(
-                one, "superseded", f"says what {old[version].by} replaced; include_superseded=True shows it"
-            )
-        elif other is not None and single and place not in heirs and _marked_alike(field, one, other):
-            reject(one, "duplicate", f"says the same as v{other}")
-        else:
-            stands.setdefault(family, version)
-            past.append(one)
-            ends.append(end)
-            if version in old and episodes[document] != episode:  # the current one is never touched
-                trims[one.unit.entries[0].id] = old[version]
-    order = sorted(range(len(past)), key=ends.__getitem__)
-    found = Offer(past=[past[index] for index in order], current=current, rejected=rejected, trims=trims)
-    if not ranking.later:
-        return found
-    versions = {
-        field.document(earlier) + 1: field.document(later) + 1 for earlier, later in ranking.later.items()
+            one = _ranked(candidate(unit, _source(unit), self._frame), self._ranking, places, self._terms)
+            end = places[-1]
+        current = self._episodes[document] == self._episode
+        rule, reason = (
+            ("hidden", hidden) if hidden else self._turned_down(one, version, family, place, current)
+        )
+        if rule:
+            self._rejected.append(Choice(one, False, rule, reason))
+            return
+        self._stands.setdefault(family, version)
+        self._found.append((end, one))
+        if version in self._old and not current:  # the current one is never touched
+            self.trims[one.unit.entries[0].id] = self._old[version]
+
+    def _turned_down(
+        self, one: Candidate, version: int, family: int, place: int, current: bool
+    ) -> tuple[str, str]:
+        """Return the rule by which something is no candidate, and the reason; nothing when it is one."""
+        terms, single = self._terms, len(one.costs) == 1
+        old, other = self._old.get(version), self._stands.get(family)
+        if terms.exclude and any(entry.id in terms.exclude for entry in one.unit.entries):
+            return "excluded", "excluded by the caller"
+        if current and not terms.include_current:
+            return "current_episode", "the current episode was not asked for"
+        if one.relevance < min(terms.min_relevance, EVIDENT):
+            return "irrelevant", "nothing of its own has to do with the query"
+        if one.relevance < terms.min_relevance:
+            return "min_relevance", f"below the least relevance of {terms.min_relevance:.2f}"
+        if old is not None and not current and not (single and old.spans):
+            return "superseded", f"says what {old.by} replaced; include_superseded=True shows it"
+        copies = other is not None and single and place not in self._heirs
+        if copies and other is not None and _marked_alike(self._field, one, other):
+            return "duplicate", f"says the same as v{other}"
+        return "", ""
+
+
+def _linked(found: Offer, field: Field, ranking: Ranking, terms: Terms) -> Offer:
+    """Return an offer whose earlier statements say which later one is on the same subject."""
+    later = {
+        field.document(earlier) + 1: field.document(place) + 1 for earlier, place in ranking.later.items()
     }
     there = _there(found).union(terms.shown)
-    return replace(
-        found,
-        past=_above(
-            [
-                label(one, later, field.snapshot)
-                if (later := versions.get(one.unit.version, 0)) in there and len(one.costs) == 1
-                else one
-                for one in found.past
-            ]
-        ),
-    )
+    past = [
+        label(one, later[one.unit.version], field.snapshot)
+        if later.get(one.unit.version, 0) in there and len(one.costs) == 1
+        else one
+        for one in found.past
+    ]
+    return replace(found, past=_above(past))
 
 
 def _there(found: Offer) -> set[int]:
