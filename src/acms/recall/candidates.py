@@ -239,7 +239,7 @@ def _linked(found: Offer, field: Field, ranking: Ranking, terms: Terms) -> Offer
         else one
         for one in found.past
     ]
-    return replace(found, past=_above(past))
+    return replace(found, past=past)
 
 
 def _there(found: Offer) -> set[int]:
@@ -249,7 +249,7 @@ def _there(found: Offer) -> set[int]:
 
 
 def _above(past: Sequence[Candidate]) -> list[Candidate]:
-    """Raise later statements above the earlier ones where markers raised these; they come after them."""
+    """Raise messages above the facts on the same subject that came before them, where markers raised these."""
     least: dict[str, float] = {}
     versions: set[int] = set()
     found: list[Candidate] = []
@@ -258,7 +258,7 @@ def _above(past: Sequence[Candidate]) -> list[Candidate]:
             score = least.get(one.unit.entries[0].id, -1.0)
             if one.score <= score:
                 one = one._replace(score=score + ABOVE * (1 - score))
-        if one.heir:
+        if one.heir and one.source is Source.FACT:
             versions.add(one.later)
             least[one.heir] = max(one.score, least.get(one.heir, 0.0))
         found.append(one)

@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from acms.log.in_force import Doc
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
-from acms.recall.rank import Later, Ranking, largest, wholes
+from acms.recall.rank import ABOVE, Later, Ranking, largest, wholes
 from acms.recall.vectors import Floats, Ints
 from acms.text.tokenizer import term
 
 LEADERS = 3
 """Best entries for which a later statement is looked for."""
-MOST = 4
-"""Entries for which one is looked for, with those found: what was changed twice is followed to its end."""
 LOOKED = 24
 """Later entries that share the rarest words, which are compared whole."""
 ALIKE = 0.12
 """Least cosine of the words of two entries about the same subject."""
 ALIKE_BOTH = 0.75
 """The same of the sum of the cosines of their words and of their vectors."""
+NEARLY = 0.75
+"""Share of the greatest likeness that is as good: what was changed twice is followed to its end."""
 NUMBERS = 3_000
 """Numbers below this are told from words: amounts, days and years."""
 STATEMENT = 48
@@ -39,22 +39,10 @@ STATEMENT = 48
 
 
 def later_statements(field: Field, ranking: Ranking) -> list[Later]:
-    """Return the later statements about what the best entries say, and those about these in turn."""
-    found: list[Later] = []
+    """Return the later statements about what the best entries say."""
     best = (place for place in ranking.places[:LOOKED].tolist() if _states(field, ranking, place))
-    waiting = [place for place in islice(best, LEADERS) if ranking.relevance(place) > 0]
-    seen: set[int] = set()
-    while waiting:
-        place = waiting.pop(0)
-        if place in seen:
-            continue
-        seen.add(place)
-        one = _after(field, ranking, place)
-        if one is not None:
-            found.append(one)
-            if len(seen) + len(waiting) < MOST:
-                waiting.append(one.place)
-    return found
+    leaders = [place for place in islice(best, LEADERS) if ranking.relevance(place) > 0]
+    return [one for place in leaders if (one := _after(field, ranking, place)) is not None]
 
 
 def above_facts(ranking: Ranking, known: Known) -> None:
@@ -72,7 +60,7 @@ def above_facts(ranking: Ranking, known: Known) -> None:
             later = _nearest(field, ranking, document, after, earlier=-1)
             if later is not None:
                 known.later[place] = field.document(later.place) + 1
-                ranking.lift(later.place, known.relevance[place], known.worth(place))
+                ranking.lift(later.place, known.relevance[place], known.worth(place) + ABOVE)
 
 
 def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
@@ -96,7 +84,7 @@ def _speaks_too(doc: Doc, actor: str | None, summary: bool) -> bool:
 
 
 def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, earlier: int) -> Later | None:
-    """Return the most alike of some later entries; None where none is alike enough."""
+    """Return the newest of the later entries that are most alike; None where none is alike enough."""
     if not len(places):
         return None
     places = places[field.column("length")[places] <= STATEMENT]
@@ -112,9 +100,9 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
     if not len(likely):
         return None
     alike = _cosines(field, ranking, document, shared, likely)
-    best = int(np.argmax(alike))
-    least = ALIKE if ranking.space is None else ALIKE_BOTH
-    return Later(int(likely[best]), earlier, float(alike[best])) if alike[best] >= least else None
+    least = max(ALIKE if ranking.space is None else ALIKE_BOTH, NEARLY * float(alike.max()))
+    about = likely[alike >= least]
+    return Later(int(about.max()), earlier) if len(about) else None
 
 
 def _states(field: Field, ranking: Ranking, place: int) -> bool:

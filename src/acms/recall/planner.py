@@ -251,33 +251,56 @@ def _without_heir(one: Candidate) -> Choice:
 
 
 def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits into what is left of a budget, by score; return what is left then."""
-    order = sorted([(*best_first(one), index) for index, one in enumerate(past)])
+    """Choose what of the past fits into what is left of a budget, by score; return what is left then.
+
+    What has a later statement on the same subject is shown with that one or not at all, so that one is chosen first.
+    """
+    order = [index for *_, index in sorted([(*best_first(one), index) for index, one in enumerate(past)])]
+    heirs = _heirs(past)
+    if heirs:
+        order = list(dict.fromkeys(at for index in order for at in _chain(index, heirs)))
     chosen: dict[int, Choice] = {}
-    heirs = {one.heir for one in past if one.heir}
-    out: set[str] = set()
-    for rank, (*_, index) in enumerate(order):
+    for rank, index in enumerate(order):
         one = past[index]
         tokens = one.tokens
-        if one.heir in out:  # it came before and did not fit: the room is for others
+        if index in heirs and not chosen[heirs[index]].included:  # the room is for others
             chosen[index] = _without_heir(one)
         elif tokens <= left:
             markers = one.unit.markers
             why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
             chosen[index] = _chosen((one, True, "score", why, 0))
             left -= tokens
-            continue
         elif rank < EXCERPTS and tokens > budget * EXCERPT and left >= LEAST and len(one.costs) == 1:
             excerpt = min(left, max(budget // 3, LEAST))
             why = f"an excerpt of {tokens} tokens, relevant to the query"
             chosen[index] = Choice(one, True, "excerpt", why, excerpt)
             left -= excerpt
-            continue
         else:
             chosen[index] = _too_large(one, left)
-        if heirs:
-            out.update(entry.id for entry in one.unit.entries)
     return list(map(chosen.__getitem__, range(len(past)))), left
+
+
+def _chain(index: int, heirs: Mapping[int, int]) -> list[int]:
+    """Return the place of a candidate behind those of the later statements it needs, the last of them first."""
+    found = [index]
+    while found[-1] in heirs and heirs[found[-1]] not in found:
+        found.append(heirs[found[-1]])
+    return found[::-1]
+
+
+def _heirs(past: Sequence[Candidate]) -> dict[int, int]:
+    """Return the places of the later statements among some candidates, by those of the earlier ones."""
+    linked = [(index, one) for index, one in enumerate(past) if one.heir]
+    if not linked:
+        return {}
+    versions = {one.later for _, one in linked}
+    later = {
+        entry.id: index
+        for index, one in enumerate(past)
+        if one.unit.version in versions
+        for entry in one.unit.entries
+    }
+    return {index: later[one.heir] for index, one in linked if one.heir in later}
 
 
 _chosen: Callable[[tuple[Candidate, bool, str, str, int]], Choice] = partial(tuple.__new__, Choice)

@@ -212,8 +212,6 @@ class Later(NamedTuple):
     #: Places of both.
     place: int
     earlier: int
-    #: How alike they are.
-    alike: float
 
 
 class Ranking:
@@ -261,24 +259,27 @@ class Ranking:
             self.places = np.concatenate([self.places[:size], more])
 
     def link(self, found: Iterable[Later]) -> None:
-        """Let later statements stand above the earlier ones; those that were no candidates become some."""
-        for one in sorted(
-            found, key=lambda one: one.earlier
-        ):  # what is lifted itself comes before what follows it
+        """Let later statements stand right below the earlier ones, or above those that carry one of their markers."""
+        for one in found:
             self.later[one.earlier] = one.place
             (relevance,), (worth,) = self.worth(np.array([one.earlier]))
-            self.lift(one.place, relevance, worth)
+            self.lift(one.place, relevance, worth + (ABOVE if self._marked_alike(one) else -ABOVE))
+
+    def _marked_alike(self, one: Later) -> bool:
+        """Whether both carry a marker in common: what is decided again is decided otherwise."""
+        earlier, later = (self.field.snapshot.doc(self.field.document(at)) for at in (one.earlier, one.place))
+        return not set(earlier.markers).isdisjoint(later.markers)
 
     def lift(self, place: int, relevance: float, worth: float) -> None:
-        """Let an entry be worth a little more than something earlier; it becomes a candidate if it was none."""
+        """Let an entry be worth no less than this; it becomes a candidate if it was none."""
         (own,), (held,) = self.worth(np.array([place]))
-        self._lifted[place] = max(relevance, own), max(worth + ABOVE, held)
+        self._lifted[place] = max(relevance, own), max(worth, held)
         if place not in self.places:
             self.places = np.append(self.places, place)
 
     @property
     def heirs(self) -> Collection[int]:
-        """Places of what stands above something earlier on the same subject."""
+        """Places of the later statements on the same subject as something earlier."""
         return self._lifted.keys()
 
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
@@ -320,7 +321,7 @@ class Ranking:
 
 
 ABOVE = 1e-4
-"""How much more than an earlier statement a later one on the same subject is worth."""
+"""How far an earlier statement and a later one on the same subject are apart in worth."""
 
 
 def raise_score(worth: float, boost: float) -> float:
