@@ -95,13 +95,13 @@ def _spoiled(row: Any) -> Any:
 def test_vectors_of_the_local_embedder_go_to_chroma(file: Path, tmp_path: Path) -> None:
     db, folder = base.file_url(file), tmp_path / "vectors"
     done = call("reindex", "talk", "--embedder", "local", "--db", db)
-    assert (done["vectors"], done["moved"], done["left"]) == (5, 0, 0)
-    assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 5
+    assert (done["vectors"], done["moved"], done["left"]) == (3, 0, 0)
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 3
     said = run("reindex", "--embedder", "local", "--chroma", str(folder), "--db", db).stdout
-    assert "3 sessions, 6 entries: 0 index records and 5 vectors were made" in said
-    assert "5 vectors moved to Chroma, 0 of erased entries deleted there" in said
-    assert asyncio.run(sizes(SQLiteStorage(file))) == [21] * 5
-    assert asyncio.run(sizes(ChromaVectors(SQLiteStorage(file), path=folder))) == [768] * 5
+    assert "3 sessions, 6 entries: 0 index records and 3 vectors were made" in said
+    assert "3 vectors moved to Chroma, 0 of erased entries deleted there" in said
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [21] * 3
+    assert asyncio.run(sizes(ChromaVectors(SQLiteStorage(file), path=folder))) == [768] * 3
     again = call("reindex", "--embedder", "local", "--chroma", str(folder), "--db", db)
     assert (again["cards"], again["vectors"], again["moved"]) == (0, 0, 0)
 
@@ -109,14 +109,14 @@ def test_vectors_of_the_local_embedder_go_to_chroma(file: Path, tmp_path: Path) 
 def test_vectors_of_what_is_blocked_now_go(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = base.file_url(file)
     call("reindex", "--embedder", "local", "--db", db)
-    assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 5
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [768] * 3
     monkeypatch.setenv("ACMS_PRIVACY_MODE", "block")
     call("reindex", "--embedder", "local", "--db", db)
-    assert asyncio.run(sizes(SQLiteStorage(file))) == [0] * 5
+    assert asyncio.run(sizes(SQLiteStorage(file))) == [0] * 3
     assert call("reindex", "--embedder", "local", "--db", db)["vectors"] == 0
     monkeypatch.setenv("ACMS_PRIVACY_MODE", "redact")
     call("reindex", "--embedder", "local", "--db", db)
-    assert sorted(asyncio.run(sizes(SQLiteStorage(file)))) == [768] * 5
+    assert sorted(asyncio.run(sizes(SQLiteStorage(file)))) == [768] * 3
 
 
 def test_wrong_words_are_refused(file: Path) -> None:

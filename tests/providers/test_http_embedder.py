@@ -233,7 +233,7 @@ async def test_a_message_is_stored_while_the_server_is_down_and_gets_its_vector_
         async with ACMS("s", storage, embedder) as session:
             await session.ingest("user", "We chose PostgreSQL for the orders.")
             assert session.last_receipt is not None
-            assert session.last_receipt.embedded == "pending"
+            assert session.last_receipt.embedded == "queued"
             items = await session.recall("orders", token_budget=200)  # words must do
             assert [item.content for item in items] == ["We chose PostgreSQL for the orders."]
         async with ModelServer(port=port) as server, ACMS("s", storage, embedder) as session:

@@ -190,7 +190,8 @@ def _arguments(turn: Turn) -> dict[str, Any]:
 
 
 def _best(items: ContextItems) -> dict[str, Any]:
-    best = render.ranked(items)[0][1]
+    """Return the best decision among what was recalled."""
+    best = next(item for _, item in render.ranked(items) if "decision" in item.markers)
     return {"version": best.version, "content": best.content}
 
 
@@ -272,7 +273,7 @@ def _draw_log(screen: Screen, told: dict[str, Any]) -> None:
 
     old, then, now = told["old"], told["then"], told["now"]
     screen.title("6. Time: nothing is ever lost")
-    screen.line(f"at v{told['changed'] - 1} the best answer was v{then['version']}: {then['content']}")
+    screen.line(f"at v{told['changed'] - 1} the decision was v{then['version']}: {then['content']}")
     screen.line(f"v{told['changed']} takes its place, so now it is v{now['version']}: {now['content']}")
     screen.line(
         f"retract(v{old.version}) is v{told['retraction']}: from there on the old one is not shown at all"

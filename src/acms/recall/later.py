@@ -30,7 +30,7 @@ ALIKE = 0.12
 """Least cosine of the words of two entries about the same subject."""
 ALIKE_BOTH = 0.75
 """The same of the sum of the cosines of their words and of their vectors."""
-NEARLY = 0.75
+NEARLY = 0.9
 """Share of the greatest likeness that is as good: what was changed twice is followed to its end."""
 NUMBERS = 3_000
 """Numbers below this are told from words: amounts, days and years."""

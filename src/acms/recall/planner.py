@@ -7,7 +7,7 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -110,6 +110,8 @@ Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 
 EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
+MARKED_SHARE = 0.25
+"""Share of what the past may fill that is reserved for marked messages which answer half as well as the best."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 LEAST = 48
@@ -212,7 +214,7 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
             reserved -= one.tokens
             left -= one.tokens
-    found, left = _by_score(past, budget, left)
+    found, left = _past(past, budget, left)
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
         if shown[index] is not None:
             continue
@@ -224,6 +226,21 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = _too_large(one, left)
     found += [choice for choice in shown if choice is not None]
     return complete(found)
+
+
+def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
+    """Choose what of the past fits, by score; marked messages that answer have a share reserved.
+
+    What is talked about a lot makes the words of a decision common, and then chatter that shares them goes before it.
+    """
+    reserved = int(left * MARKED_SHARE)
+    first = [one for one in past if one.source is Source.MARKED and 2 * one.relevance >= 1 and not one.heir]
+    kept: set[int] = set()
+    for one in sorted(first, key=best_first):
+        if one.tokens <= reserved:
+            kept.add(id(one))
+            reserved -= one.tokens
+    return _by_score(past, budget, left, kept)
 
 
 def best_first(one: Candidate) -> tuple[bool, float, float, int]:
@@ -250,12 +267,16 @@ def _without_heir(one: Candidate) -> Choice:
     return Choice(one, False, "later", f"v{one.later}, later on the same subject, did not fit")
 
 
-def _by_score(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits into what is left of a budget, by score; return what is left then.
+def _by_score(
+    past: Sequence[Candidate], budget: int, left: int, kept: Collection[int]
+) -> tuple[list[Choice], int]:
+    """Choose what of the past fits into what is left of a budget, what is kept and then by score; return what is left.
 
     What has a later statement on the same subject is shown with that one or not at all, so that one is chosen first.
     """
     order = [index for *_, index in sorted([(*best_first(one), index) for index, one in enumerate(past)])]
+    if kept:  # the best answer of all comes first nevertheless
+        order[1:] = sorted(order[1:], key=lambda index: id(past[index]) not in kept)
     heirs = _heirs(past)
     if heirs:
         order = list(dict.fromkeys(at for index in order for at in _chain(index, heirs)))

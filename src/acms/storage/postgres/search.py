@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from acms.model import Hit, Search
 from acms.storage import search
 from acms.storage.postgres.database import Database
 from acms.text.tokenizer import term
-from acms.text.tokenizer import words as words_of
 
 SMALL = 2_000
 """Searchable entries of a namespace up to which all are compared, as other stores do."""
@@ -26,6 +26,8 @@ LONGEST = 255
 """Characters of a word that is looked up."""
 MOST_NUMBERS = 16_000
 """Numbers of a vector that can be looked up."""
+
+_WORD = re.compile(r"\w+")
 
 
 class Searcher:
@@ -89,6 +91,6 @@ class Searcher:
 
 
 def _rare(terms: Sequence[str]) -> list[str]:
-    """Return the words to look up: those that tell something, or all when none does."""
-    said = [word for word in dict.fromkeys(words_of(" ".join(terms))) if len(word) <= LONGEST]
+    """Return the words to look up, as the server divides a text: those that tell something, or all when none does."""
+    said = [word for word in dict.fromkeys(_WORD.findall(" ".join(terms).lower())) if len(word) <= LONGEST]
     return ([word for word in said if term(word)] or said)[:WORDS]
