@@ -111,7 +111,7 @@ Steps: TypeAlias = Generator[list[str] | Pairs, Any, T]
 EXCERPT = 0.5
 """A unit larger than this share of the budget may be shown as an excerpt when it does not fit."""
 MARKED_SHARE = 0.25
-"""Share of what the past may fill that is reserved for marked messages which answer half as well as the best."""
+"""Share of what the past may fill that is reserved for marked messages which hold a quarter of what the best does."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
 LEAST = 48
@@ -234,7 +234,7 @@ def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choic
     What is talked about a lot makes the words of a decision common, and then chatter that shares them goes before it.
     """
     reserved = int(left * MARKED_SHARE)
-    first = [one for one in past if one.source is Source.MARKED and 2 * one.relevance >= 1 and not one.heir]
+    first = [one for one in past if one.source is Source.MARKED and 4 * one.relevance >= 1 and not one.heir]
     kept: set[int] = set()
     for one in sorted(first, key=best_first):
         if one.tokens <= reserved:
