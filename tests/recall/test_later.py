@@ -395,3 +395,23 @@ async def test_with_vectors_the_earlier_one_is_never_shown_alone_either(one: Dra
             assert items.coverage == 1
             both = together(items, ids)
         assert both
+
+
+async def test_a_later_statement_that_answers_badly_is_no_more_left_out_than_a_good_one() -> None:
+    """Many others answer better by words, and a small budget keeps few of them as candidates."""
+    async with session_on(MemoryStorage()) as session:
+        await session.ingest("user", "The lacquer colour of Zorblat Quimby is crimson.")
+        await session.close_episode()
+        for number in range(150):
+            await session.ingest("user", f"a colour swatch lies on shelf{number}")
+        await session.close_episode()
+        await session.ingest("user", "Zorblat Quimby went teal.")
+        await session.close_episode()
+        await session.ingest("user", "Good morning")
+        for budget in (60, 100, 200, 400):
+            items = await session.recall(
+                "Which colour of lacquer is it?", token_budget=budget, include_current_episode=False
+            )
+            if "crimson" in items.text():
+                assert "teal" in items.text(), budget
+        assert "crimson" in items.text()

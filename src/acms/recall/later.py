@@ -2,7 +2,7 @@
 
 No cue word is looked for, so it holds in every language. Two entries are about the same subject when they are alike in
 their rare words (the cosine of their tf-idf vectors, binary term counts) and, where there are vectors, in meaning. The
-later one is of the same speaker, or, where only roles are known, of the one who is spoken to, and in another episode.
+later one is of the same speaker, or of either side where only roles are known, and in another episode.
 It is shown with the earlier one and linked to it: "later, same subject". It is called no correction, and it replaces
 nothing: only an edit, an explicit id and the address of a fact do (decision 0056).
 """
@@ -57,10 +57,10 @@ def above_facts(ranking: Ranking, known: Known) -> None:
         document = known.field.document(place)
         if known.relevance[place] > 0:
             after = np.flatnonzero(documents > document)  # an edit stands where its message did
-            later = _nearest(field, ranking, document, after, earlier=-1)
+            later = _nearest(field, ranking, document, after)
             if later is not None:
-                known.later[place] = field.document(later.place) + 1
-                ranking.lift(later.place, known.relevance[place], known.worth(place) + ABOVE)
+                known.later[place] = field.document(later) + 1
+                ranking.lift(later, known.relevance[place], known.worth(place) + ABOVE)
 
 
 def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
@@ -75,7 +75,8 @@ def _after(field: Field, ranking: Ranking, place: int) -> Later | None:
     places = np.arange(place + 1, len(field))
     there = same[codes[places].astype(np.int64)]
     there &= field.column("episode")[places] != doc.episode
-    return _nearest(field, ranking, document, places[there], earlier=place)
+    later = _nearest(field, ranking, document, places[there])
+    return None if later is None else Later(later, place)
 
 
 def _speaks_too(doc: Doc, actor: str | None, summary: bool) -> bool:
@@ -83,8 +84,8 @@ def _speaks_too(doc: Doc, actor: str | None, summary: bool) -> bool:
     return not summary and actor == doc.actor
 
 
-def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, earlier: int) -> Later | None:
-    """Return the newest of the later entries that are most alike; None where none is alike enough."""
+def _nearest(field: Field, ranking: Ranking, document: int, places: Ints) -> int | None:
+    """Return the place of the newest of the later entries that are most alike; None where none is alike enough."""
     if not len(places):
         return None
     places = places[field.column("length")[places] <= STATEMENT]
@@ -102,7 +103,7 @@ def _nearest(field: Field, ranking: Ranking, document: int, places: Ints, *, ear
     alike = _cosines(field, ranking, document, shared, likely)
     least = max(ALIKE if ranking.space is None else ALIKE_BOTH, NEARLY * float(alike.max()))
     about = likely[alike >= least]
-    return Later(int(about.max()), earlier) if len(about) else None
+    return int(about.max()) if len(about) else None
 
 
 def _states(field: Field, ranking: Ranking, place: int) -> bool:

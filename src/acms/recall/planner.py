@@ -189,8 +189,8 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     """Divide a budget between the past and the current episode, both oldest first.
 
     The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then the past by score; then what is left for the current episode again. A share that is not
-    used flows on.
+    and then newest first; then the past, marked answers in a share of it and the rest by score; then what is left for
+    the current episode again. A share that is not used flows on.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget

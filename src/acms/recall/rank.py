@@ -67,14 +67,15 @@ class Question:
         markers: Iterable[tuple[int, str]] = (),
     ) -> Question:
         """Return a query as the index asks it."""
-        asked = tuple(dict.fromkeys(terms(words(query))))
+        said, named = words(query), names(query)
+        asked = tuple(dict.fromkeys(terms(said)))
         return cls(
             asked,
             space,
             vector,
-            tuple((frozenset(terms(words(name.said))), name.also) for name in names(query)),
+            tuple((frozenset(terms(words(name.said))), name.also) for name in named),
             tuple(pair for pair in markers if pair[0] in asked),
-            frozenset(tally(words(query))).union(*(name.also for name in names(query))),
+            frozenset(tally(said)).union(*(name.also for name in named)),
         )
 
     def known_names(self, field: Field) -> Question:
@@ -118,8 +119,6 @@ class Words(NamedTuple):
     total: float
     #: Places of the entries that hold each term of the query.
     held: Mapping[int, Ints]
-    #: All terms under which the text of the query would be found.
-    itself: frozenset[int] = frozenset()
 
 
 def by_words(field: Field, asked: Question) -> Words:
@@ -139,9 +138,7 @@ def by_words(field: Field, asked: Question) -> Words:
         gain = np.float32(one.weight * weights.feedback)
         feedback[one.places] += gain * one.density / (one.density + np.float32(weights.k))
     total = sum(one.weight for one in posted.values()) * (1 + weights.near)
-    return Words(
-        message, near, feedback, total, {number: one.places for number, one in posted.items()}, asked.itself
-    )
+    return Words(message, near, feedback, total, {number: one.places for number, one in posted.items()})
 
 
 def _posted(field: Field, number: int, markers: Sequence[tuple[int, str]]) -> Posted:
@@ -218,7 +215,15 @@ class Ranking:
     """The entries in force that answer a query best, and by how much each signal spoke for them."""
 
     def __init__(
-        self, field: Field, said: Words, fused: Floats, own: Floats, places: Ints, *, meant: Meant | None
+        self,
+        field: Field,
+        asked: Question,
+        said: Words,
+        fused: Floats,
+        own: Floats,
+        places: Ints,
+        *,
+        meant: Meant | None,
     ) -> None:
         self.field = field
         self._said = said
@@ -235,7 +240,7 @@ class Ranking:
         #: Places of the entries that hold each of the terms of the query, and how many these are.
         self.held = said.held
         #: All terms under which the text of the query would be found.
-        self.itself = said.itself
+        self.itself = asked.itself
         self.often = {number: len(places) for number, places in said.held.items()}
         #: What a cosine with the query usually is; None when nobody asked by meaning.
         self.level = None if meant is None else meant.level
@@ -245,18 +250,19 @@ class Ranking:
         self.best = _measure(said)
         #: Places of the later statements on the same subject, by the place of the earlier one.
         self.later: dict[int, int] = {}
-        #: Relevance and worth of what stands above something earlier, by place.
+        #: Relevance and worth of what is later than something on the same subject, by place.
         self._lifted: dict[int, tuple[float, float]] = {}
 
     def keep(self, tokens: int) -> None:
-        """Keep the best candidates that hold this many tokens together, a few at least, and the marked ones."""
+        """Keep the best candidates that hold so many tokens, a few at least, and all that are marked or linked."""
         held = self.field.column("tokens")[self.places].cumsum(dtype=np.int64)
         size = max(FEWEST, int(held.searchsorted(tokens)) + 1)
         if size < len(self.places):
-            marked = self.field.marked()
-            rest = self.places[size:]
-            more = rest[marked[rest]] if marked is not None else rest[:0]
-            self.places = np.concatenate([self.places[:size], more])
+            rest, marked = self.places[size:], self.field.marked()
+            stays = np.isin(rest, list(self.heirs))  # without it an earlier statement would be shown alone
+            if marked is not None:
+                stays |= marked[rest]
+            self.places = np.concatenate([self.places[:size], rest[stays]])
 
     def link(self, found: Iterable[Later]) -> None:
         """Let later statements stand right below the earlier ones, or above those that carry one of their markers."""
@@ -353,7 +359,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     own = said.message * np.float32((1 + field.weights.near) / (said.total or 1))
     if found is None or asked.vector is None or asked.space is None:
         fused = np.asarray(lexical * factor, np.float32)
-        return Ranking(field, said, fused, own, _best(field, fused, own, size), meant=None)
+        return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=None)
     usual = level(field, asked.space, asked.vector, found)
     values = found.cosines
     if not found.exact:
@@ -372,7 +378,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     fused = _fused(field, lexical, meant.near, factor)
     evident = np.where(meant.own >= np.float32(MEANT), meant.own, np.float32(0))
     own = np.asarray(own + evident - own * evident, np.float32)
-    return Ranking(field, said, fused, own, _best(field, fused, own, size), meant=meant)
+    return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=meant)
 
 
 def _measure(said: Words) -> float:
