@@ -228,7 +228,7 @@ def prompt(**options: Any) -> Render:
     async def render(call: Call) -> Sent:
         made = Prompt(OpenAIChat(MODEL)).system(SYSTEM["content"]).history(call.session)
         made = made.recall(call.session, call.query, **options)
-        return plain((await made.render(budget=call.budget)).payload["messages"] or ())
+        return plain((await made.render(budget=call.budget)).payload["messages"])
 
     return render
 
@@ -245,7 +245,7 @@ async def acs(call: Call) -> Sent:
         "budgets": {"tokens_max": room, "time_ms": 60_000},
     }
     reply = await ACS(sources=[call.session]).render(request)
-    texts = [one.text for one in reply.fragments if one.text and one.id not in call.ids]
+    texts = [one.text for one in reply.fragments or () if one.text and one.id not in call.ids]
     while texts and tokens(block("\n".join(texts))) > room + FRAMING:
         texts.pop()
     return [SYSTEM, *block("\n".join(texts)), *turn]
