@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from request_frames import Evidence, Message, Script, Turn
@@ -62,7 +63,7 @@ class System(NamedTuple):
     make: Callable[[], Render]
     #: It leaves records in the log, so that it needs one of its own for each budget.
     own: bool = False
-    #: Without it is the same for every budget.
+    #: False: it is the same for every budget.
     budgeted: bool = True
 
 
@@ -175,8 +176,9 @@ async def history(call: Call, room: int) -> tuple[Sent, set[str]]:
     items = await call.session.window(room + tokens(call.log[call.turn :]))
     found = [item for item in items if item.id not in call.ids]
     messages = chat_messages.render(found)
-    while found and tokens(messages) > room:
-        found = found[1:]
+    while found and (over := tokens(messages) - room) > 0:
+        sizes = accumulate(item.token_count for item in found)
+        found = found[1 + next((place for place, size in enumerate(sizes) if size >= over), len(found)) :]
         messages = chat_messages.render(found)
     return messages, {item.id for item in found}
 
