@@ -2,7 +2,7 @@
 
     python benchmarks/request.py --data ../shared/data                   # every set, hours
     python benchmarks/request.py --sets locomo-dev support --limit 2
-    python benchmarks/request.py --sets locomo-dev --limit 1 --turns 20  # half a minute, nothing else running
+    python benchmarks/request.py --sets locomo-dev --limit 1 --turns 20  # about a minute
     python benchmarks/request.py --chart frontier.svg --json > report.json
 
 Conversations are replayed message by message with questions along the way (`request_frames`), each way of making a
