@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from acms.ports import StorageBackend
 from acms.storage.wrapper import WrapperStorage
 
 _METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in ("aclose", "durability")]
+_RECORDS = ("record", "put_record")
+"""Methods that a wrapper has only when the store inside has them."""
 
 
 class FaultyStorage(WrapperStorage):
@@ -24,10 +26,13 @@ class FaultyStorage(WrapperStorage):
         self._faults: dict[tuple[str, int], tuple[Exception, bool]] = {}
         #: How often each method was called.
         self.calls: Counter[str] = Counter()
+        for method in _RECORDS:
+            if hasattr(self, method):
+                setattr(self, method, partial(self._call, method))
 
     def fail(self, method: str, nth: int, error: Exception, *, after: bool = False) -> None:
         """Raise `error` at the n-th call of a method from now on, counted from 1."""
-        if method not in _METHODS:
+        if method not in _METHODS and not (method in _RECORDS and hasattr(self, method)):
             raise ValueError(f"{method!r} is not a method that can fail")
         self._faults[method, self.calls[method] + nth] = (error, after)
 

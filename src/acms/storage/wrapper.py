@@ -30,17 +30,19 @@ from acms.model import (
     Search,
     State,
 )
-from acms.ports import StorageBackend
+from acms.ports import HasRecords, StorageBackend
 from acms.storage import handles
 from acms.storage.reading import Read
 
 
 class WrapperStorage:
-    """Hands every call to the store inside."""
+    """Hands every call to the store inside; it keeps records when that one does."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
         self.tenant = inner.tenant
+        if isinstance(inner, HasRecords):  # else the wrapper must not look as if it could
+            self.record, self.put_record = inner.record, inner.put_record
 
     @property
     def durability(self) -> Durability:
