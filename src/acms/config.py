@@ -83,6 +83,9 @@ class RecallConfig:
     token_budget: int = 4000
     #: Share of the budget reserved for the current episode; what it does not use flows on.
     current_episode_budget_pct: float = 0.4
+    #: Share of a prompt's room that what is recalled for one turn may take where a history stands beside it: more of
+    #: what answers, or fewer tokens that are paid in full.
+    effort: float = 0.7
     #: How long a reranker may take, tries and waits included, before a recall does without it.
     rerank_seconds: float = 5.0
 
@@ -91,6 +94,7 @@ class RecallConfig:
         try:
             budget(self.token_budget, "recall.token_budget")
             fraction(self.current_episode_budget_pct, "recall.current_episode_budget_pct")
+            fraction(self.effort, "recall.effort")
         except ValidationError as error:
             raise ConfigurationError(str(error)) from error
 

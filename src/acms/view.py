@@ -54,6 +54,16 @@ class View:
         return self._shared.namespace
 
     @property
+    def ends_at(self) -> int | None:
+        """The version at which it ends; None for a session, which goes on."""
+        return self._at
+
+    @property
+    def effort(self) -> float:
+        """Share of a prompt's room that what is recalled for a turn may take, see `RecallConfig`."""
+        return self._shared.config.recall.effort
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         return self._shared.counter
@@ -67,6 +77,10 @@ class View:
     def stage(self) -> Stage:
         """What may leave of its entries: recalls, windows, prompts and lists show them as it lets them through."""
         return self._shared.stage
+
+    async def context_id(self) -> str | None:
+        """Return the id of its log; None while nothing was written."""
+        return await self._shared.find()
 
     async def recall(
         self,
@@ -200,12 +214,14 @@ class View:
         budget: int | None = None,
         messages: int | None = None,
         since: int | None = None,
+        began: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
     ) -> pipeline.Gathered:
         """Return what is in force as units, oldest first: all of it, or the newest that fill a budget or a number.
 
-        With `since` everything from the last unit on that has no more than so many tokens of the log before it. With a
+        With `since` everything from the last unit on that has no more than so many tokens of the log before it; of
+        summaries that nobody asked for only those count then that came no later than version `began`. With a
         budget and a `scale` summaries are those that were there when the epoch of a prompt of that size began. The
         first unit may be beyond what was asked for. Reads little more of the log; tokens are by the session's counter.
         """
@@ -230,7 +246,9 @@ class View:
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
         if since is not None:
-            return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage)
+            return await pipeline.gather_since(
+                shared.storage, context, self._at, since, shared.stage, began
+            )
         return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:

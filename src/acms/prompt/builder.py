@@ -13,6 +13,7 @@ rendered = await (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -56,6 +57,13 @@ if TYPE_CHECKING:
     from acms.prompt.pins import PinRegistry
 
 __all__ = ["Content", "Plugin", "Prompt", "Rendered", "Report", "Request"]
+
+
+class Keeping(StrEnum):
+    """How long a recall stays where it was shown."""
+
+    TURNS = "turns"
+    TURN = "turn"
 
 
 class Plugin(Protocol):
@@ -210,6 +218,7 @@ class Prompt(Recipe):
         *,
         tokens: int | None = None,
         priority: int = RECALL,
+        keep: str = "turns",
         in_place: bool = False,
         min_relevance: float = 0.0,
         exclude: Sequence[str] = (),
@@ -218,9 +227,12 @@ class Prompt(Recipe):
     ) -> Self:
         """Add what a session's past says about a query, in at most so many tokens; other options as for `ACMS.recall`.
 
-        It is laid behind the last message that stays from turn to turn, so that all before it can be cached, unless
-        `in_place`. What the prompt shows of the session anyway is not recalled. Without `tokens` it may have a
-        sixteenth of the budget: what is recalled is new every turn, and never read from a cache.
+        Beside a `history` of the same session it stands before the newest message of the user and stays there: later
+        requests grow at their end, read all before from the provider's cache, and recall only what they do not show
+        yet. What stands where is kept in the session's store, by ids; see `acms.prompt.placements`. With
+        `keep="turn"`, at a past version, and without such a history it is chosen anew each time, behind all that stays,
+        or with `in_place` where the caller put it. What the prompt shows of the session anyway is not recalled.
+        Without `tokens` history and recall share the room by what answers, see `RecallConfig.effort`.
         """
         if isinstance(exclude, str) or not isinstance(exclude, Iterable):
             what = "string" if isinstance(exclude, str) else type(exclude).__name__
@@ -235,6 +247,7 @@ class Prompt(Recipe):
             None if tokens is None else validation.whole(tokens, "tokens", most=validation.BUDGET),
             _priority(priority),
             bool(in_place),
+            validation.choice(keep, Keeping, "keep") is Keeping.TURNS,
             {
                 "min_relevance": validation.fraction(min_relevance, "min_relevance"),
                 "exclude": tuple(exclude),

@@ -203,7 +203,7 @@ def _part(
             found.append((name, (value,)))
         else:
             found.append(
-                (name, _composed(value, pieces, known, told) if pieces else _quoted(value, known, told))
+                (name, _composed(value, pieces, known, told) if pieces else quoted(value, known, told))
             )
     return Written(fields["type"], tuple(sorted(found)))
 
@@ -221,11 +221,11 @@ def _composed(
         if at < 0:
             waiting += own
             continue
-        out.extend(_quoted(text[place:at], waiting, told))
-        out.extend(_quoted(piece.text, own, told))
+        out.extend(quoted(text[place:at], waiting, told))
+        out.extend(quoted(piece.text, own, told))
         place, waiting = at + len(piece.text), []
     rest = waiting or (known if not pieces else [])
-    out.extend(_quoted(text[place:], rest, told))
+    out.extend(quoted(text[place:], rest, told))
     return out.done()
 
 
@@ -279,7 +279,7 @@ def _texts(entry: str, told: Quotable) -> list[_Place]:
     return found
 
 
-def _quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
+def quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
     """Return a text as stretches of some entries, which it shows in order; what is none of theirs as it is."""
     if not text:
         return ()
@@ -426,11 +426,12 @@ def _revived(part: Whole | Written, told: Mapping[str, Quotable]) -> Part:
         return told[part.entry].parts[part.part]
     fields: dict[str, Any] = {"type": part.kind}
     for name, value in part.fields:
-        fields[name] = _joined_text(value, told) if isinstance(value, tuple) else value
+        fields[name] = joined_text(value, told) if isinstance(value, tuple) else value
     return parts_from_json([fields])[0]
 
 
-def _joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
+def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> str:
+    """Return the text of some stretches."""
     said: list[str] = []
     for segment in segments:
         if isinstance(segment, str):

@@ -27,25 +27,29 @@ from acms.observability.events import (
 )
 from acms.observability.logging import tell
 from acms.observability.tracing import RenderSpan, render_span
-from acms.plan.nodes import Composed, Fitted, Left, Placed, Scope
+from acms.plan.nodes import Composed, Fitted, Left, Node, Placed, Scope, Window
 from acms.plan.nodes import Step as Shrunk
 from acms.plan.tool_groups import paired
 from acms.ports import Codec
-from acms.prompt import pin_index, summary_coverage
+from acms.prompt import pin_index, placements, summary_coverage
 from acms.prompt import steps as content
 from acms.prompt.cache_forecast import confirm, predict
 from acms.prompt.fit import fit
 from acms.prompt.fit_state import written
 from acms.prompt.manifest import Manifest, Read
-from acms.prompt.manifest_writer import considered, ledger
+from acms.prompt.manifest_writer import considered, fingerprint, ledger
 from acms.prompt.manifest_writer import written as written_manifest
 from acms.prompt.resolve import Request, Resolved, Resolver, allowed, laid_out, remembering
-from acms.prompt.steps import Recalling, Step, at, replaced
+from acms.prompt.staying import TRIES, Pair, Staying, aside, pair
+from acms.prompt.steps import Log, Readable, Recalling, Shrinking, Step, at, replaced
 from acms.prompt_types import CacheMark, CachePrediction, Count, PromptMessage, Tool, Usage
 from acms.recall.request import EVIDENT
 from acms.results import ContextItems, Ledger
 
 __all__ = ["Rendered", "Report", "Request"]
+
+INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
+"""Roles whose messages some providers read before all others, wherever they stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,14 +241,14 @@ class _Render:
     ) -> Rendered:
         """Read, decide, write and report."""
         request = Request(render_id=self._id, budget=self._budget, codec=self._codec, tell=self._tell)
+        stays = None if self._limit is None else pair(steps)
         with span.stage("gather"):
-            resolved = await Resolver(request, self._message_budget, read).resolve(steps)
-        tree = paired(resolved.tree)
-        if resolved.recalls:
-            with span.stage("recall"):
-                tree = await self._recalled(tree, resolved)
-        with span.stage("fit"):
-            found = await self._fitted(tree, resolved)
+            taken = steps if stays is None else aside(steps, stays)
+            resolved = await Resolver(request, self._message_budget, read).resolve(taken)
+        if stays is None:
+            found = await self._decided(resolved.tree, resolved, span)
+        else:
+            found = await self._stayed(steps, stays, resolved, span)
         await self._commit(resolved, found.fitted)
         return self._made(resolved, found, after, span)
 
@@ -267,7 +271,86 @@ class _Render:
             found: Fitted = end.value
             return found
 
+    async def _decided(self, tree: Scope, resolved: Resolved, span: RenderSpan) -> _Fit:
+        """Recall what is recalled anew each turn, and fit the whole."""
+        tree = paired(tree)
+        if resolved.recalls:
+            with span.stage("recall"):
+                tree = await self._recalled(tree, resolved)
+        with span.stage("fit"):
+            return await self._fitted(tree, resolved)
+
     # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _stayed(
+        self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan
+    ) -> _Fit:
+        """Fit a prompt whose history and recall stay where they were shown, and keep what stands where."""
+        names = content.named(steps)
+        path = f"{resolved.tree.id}/{names[stays.history]}"
+        staying = await self._staying(steps, stays, resolved, names)
+        logs, found = list(resolved.logs), dict(self._found)
+        tries = 0
+        while True:
+            with span.stage("recall"):
+                placed = await staying.place()
+            resolved.logs = logs if placed.log is None else [*logs, placed.log]
+            self._found = {**found, **self._found}
+            scope = replace(at(resolved.tree, path), children=placed.nodes, strategy=Window(slack=0.0))
+            done = await self._decided(replaced(resolved.tree, {path: scope}), resolved, span)
+            tries += 1
+            if await staying.keep(placed, done.fitted, path):
+                return done
+            if tries == TRIES:
+                self._warnings.append("what stands where was not kept: other renders of this prompt kept theirs")
+                return done
+
+    async def _staying(
+        self, steps: Sequence[Step], stays: Pair, resolved: Resolved, names: Sequence[str]
+    ) -> Staying:
+        """Return what places a history and its recall in the room that everything else leaves."""
+        assert self._limit is not None
+        history = steps[stays.history]
+        assert isinstance(history, Shrinking)
+        (log,) = history.steps
+        assert isinstance(log, Log)
+        recall = None if stays.recall is None else steps[stays.recall]
+        if recall is not None:
+            assert isinstance(recall, Recalling)
+        tree, floors = _before_all(paired(resolved.tree), history.priority)
+        rest = await self._fit(tree, resolved, self._limit)
+        after = set(names[stays.history + 1 :])
+        behind = [one for one in rest.placed if one.path.split("/", 2)[1] in after]
+        front = [one for one in rest.placed if one not in behind or one.message.role in INSTRUCTING]
+        asked = any(one.message.role is Role.USER and not one.pieces for one in behind)
+
+        async def ask(tokens: int) -> ContextItems:
+            assert recall is not None and stays.recall is not None
+            items = await self._recall(recall, tokens, ())
+            self._found[f"{resolved.tree.id}/{names[stays.recall]}"] = items
+            return items
+
+        return Staying(
+            log.session,
+            recall,
+            self._codec,
+            room=max(0, self._limit - rest.tokens - floors),
+            asked=asked,
+            front=placements.front([fingerprint(one.message) for one in front], [one.name for one in self._tools]),
+            name=placements.shape(*self._shape(names, stays, log.session, recall)),
+            told=self._told,
+            ask=ask,
+        )
+
+    def _shape(
+        self, names: Sequence[str], stays: Pair, session: Readable, recall: Recalling | None
+    ) -> list[Json]:
+        """Return what prompts have in common whose recalls stand at the same places."""
+        found: list[Json] = [self._codec.name, self._codec.model, self._budget, names[stays.history]]
+        if recall is not None:
+            options = recall.options
+            found += [recall.tokens, session.effort, options["scope"], options["min_relevance"]]
+        return [*found, str(session.stage.mode or "")]
 
     async def _recalled(self, tree: Scope, resolved: Resolved) -> Scope:
         """Return the tree with what the past says, beside what is shown anyway.
@@ -461,6 +544,21 @@ def _entry_ids(placed: Iterable[Placed]) -> set[str]:
     found = {source for one in placed for source in one.message.sources}
     found.update(source for one in placed for piece in one.pieces for source in piece.sources)
     return found
+
+
+def _before_all(tree: Scope, priority: int) -> tuple[Scope, int]:
+    """Return a tree without the sections that shrink before those of a priority do, and the floors of these."""
+    kept: list[Node] = []
+    floors = 0
+    for node in tree.children:
+        if isinstance(node, Scope) and node.strategy is not None and node.priority > priority:
+            floors += node.floor
+            node = Scope(id=node.id)
+        elif isinstance(node, Scope):
+            node, below = _before_all(node, priority)
+            floors += below
+        kept.append(node)
+    return replace(tree, children=tuple(kept)), floors
 
 
 def _once(tree: Scope, placed: Sequence[Placed], recalls: Mapping[str, Recalling]) -> Scope | None:

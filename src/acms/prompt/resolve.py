@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from acms.errors import ValidationError
 from acms.log.in_force import Unit
-from acms.model import Kind, Role, ToolCall
+from acms.model import Kind, Role
 from acms.observability.events import Event
 from acms.plan.nodes import Atom, Keep, Node, Piece, Placed, Scope, Truncate, Window
 from acms.plan.prefix_cache import recall_tokens
@@ -321,22 +321,15 @@ def remembering(step: Recalling, name: str, tokens: int, found: tuple[Piece, ...
 
 
 def laid_out(placed: Sequence[Placed]) -> tuple[Placed, ...]:
-    """Return messages with those that move behind the last one that does not, each kind in its order.
+    """Return messages with those that move before the newest message of the user, each kind in its order.
 
-    Messages of an assistant that end the prompt without a tool call stay last: the model goes on writing them.
+    So an answer that was begun stays last, and what the model does in a turn stays behind what was asked. Where no user
+    speaks they stand last.
     """
     stable = [one for one in placed if not one.moves]
     moving = [one for one in placed if one.moves]
     if not moving:
         return tuple(placed)
-    end = len(stable)
-    while end and _begins_answer(stable[end - 1]):
-        end -= 1
-    while 0 < end < len(stable) and stable[end - 1].atom == stable[end].atom:
-        end += 1
+    asked = [place for place, one in enumerate(stable) if one.message.role is Role.USER]
+    end = asked[-1] if asked else len(stable)
     return (*stable[:end], *moving, *stable[end:])
-
-
-def _begins_answer(one: Placed) -> bool:
-    message = one.message
-    return message.role is Role.ASSISTANT and not any(isinstance(part, ToolCall) for part in message.parts)

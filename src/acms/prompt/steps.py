@@ -50,6 +50,16 @@ class Readable(Protocol):
         ...
 
     @property
+    def ends_at(self) -> int | None:
+        """The version at which it ends; None for a session, which goes on."""
+        ...
+
+    @property
+    def effort(self) -> float:
+        """Share of a prompt's room that what is recalled for a turn may take."""
+        ...
+
+    @property
     def counter(self) -> TokenCounter:
         """How the tokens of its messages are counted."""
         ...
@@ -64,12 +74,17 @@ class Readable(Protocol):
         """What may leave of its entries."""
         ...
 
+    async def context_id(self) -> str | None:
+        """Return the id of its log; None while nothing was written."""
+        ...
+
     async def said(
         self,
         *,
         budget: int | None = None,
         messages: int | None = None,
         since: int | None = None,
+        began: int | None = None,
         scale: int = 0,
         slack: float = 0.0,
     ) -> Gathered:
@@ -141,6 +156,8 @@ class Recalling(NamedTuple):
     tokens: int | None
     priority: int
     in_place: bool
+    #: Whether it stays where it was shown, for the turns to come; else it is chosen anew each time.
+    stays: bool
     options: Mapping[str, Any]
 
 

@@ -426,9 +426,14 @@ def _before(field: Field, place: int) -> tuple[Unit[Doc], int] | None:
 
 
 def _ranked(one: Candidate, ranking: Ranking, places: Sequence[int], terms: Terms) -> Candidate:
-    """Return a unit with its relevance: that of its best entry."""
-    best = max(places, key=lambda place: (ranking.score(place), -place))
-    return _scored(one, ranking, best, terms)
+    """Return a unit with the relevance of the entry that answers best, at the price of them all: one shows the others.
+
+    A call says little and is cheap, its answer is dear and says what is asked.
+    """
+    best = max(places, key=lambda place: (ranking.relevance(place), ranking.score(place), -place))
+    found = _scored(one, ranking, best, terms)
+    worth = ranking.worth(np.array([best]))[1][0] * ranking.cheaper(best, one.tokens)
+    return found._replace(score=raise_score(worth, found.boost))
 
 
 def _scored(one: Candidate, ranking: Ranking, place: int, terms: Terms) -> Candidate:

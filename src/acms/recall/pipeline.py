@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from acms.errors import SessionNotFoundError
-from acms.log.in_force import Cover, Unit, Units, effective, shown_role, units
+from acms.log.in_force import Cover, Unit, Units, effective, shown_role, unasked, units
 from acms.log.read import cover_at, read_stretches, version_of
 from acms.model import Entry, Head, Kind, Role, Search, Source, State
 from acms.ports import Frame, StorageBackend, TokenCounter
@@ -131,14 +131,28 @@ async def gather_last(
 
 
 async def gather_since(
-    storage: StorageBackend, context: str, at: int | None, tokens: int, stage: Stage = OPEN
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    tokens: int,
+    stage: Stage = OPEN,
+    began: int | None = None,
 ) -> Gathered:
-    """Read back from a version to a unit that has no more than so many tokens of the log before it."""
+    """Read back from a version to a unit that has no more than so many tokens of the log before it.
+
+    Summaries that nobody asked for have no effect when they came after `began`: what they stand for is read as it was
+    said.
+    """
 
     def enough(found: Sequence[Unit[Entry]]) -> bool:
         return bool(found) and before(found[0]) <= tokens
 
-    return await _gather_back(storage, await storage.head(context), at, 64, enough, stage)
+    head = await storage.head(context)
+    cover = None
+    if began is not None and head.rewrites:
+        replacing = await storage.read(context, at=version_of(head, at), replacing=True)
+        cover = Cover([one for one in replacing if not unasked(one) or one.version <= began])
+    return await _gather_back(storage, head, at, 64, enough, stage, cover)
 
 
 async def _gather_back(

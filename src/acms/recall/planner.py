@@ -7,6 +7,7 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -114,6 +115,8 @@ MARKED_SHARE = 0.25
 """Share of what the past may fill that is reserved for marked messages which hold a quarter of what the best does."""
 EXCERPTS = 3
 """Best candidates that may be shown as an excerpt."""
+RESULT = 0.125
+"""A tool call whose answers are larger than this share of the budget is shown with what in them answers."""
 LEAST = 48
 """Tokens that an excerpt is worth."""
 
@@ -284,8 +287,13 @@ def _by_score(
     for rank, index in enumerate(order):
         one = past[index]
         tokens = one.tokens
+        room = min(left, max(int(budget * RESULT), LEAST)) if len(one.costs) > 1 else 0
         if index in heirs and not chosen[heirs[index]].included:  # the room is for others
             chosen[index] = _without_heir(one)
+        elif tokens > room >= min(one.costs) + LEAST:
+            why = f"what answers in a tool call of {tokens} tokens"
+            chosen[index] = Choice(one, True, "excerpt", why, room)
+            left -= room
         elif tokens <= left:
             markers = one.unit.markers
             why = f"marked {', '.join(markers)}, and relevant" if markers else "relevant to the query"
@@ -437,6 +445,8 @@ def present(
         (item,) = items
         tokens = counter.count(item.content) + frame.cost(item.role, (), _named(item))
         return [replace(item, token_count=tokens, truncated=True)]
+    if choice.rule == "excerpt" and len(items) > 1:
+        return _excerpts(items, choice.room, counter, frame, query)
     if choice.rule == "excerpt":
         return [_excerpt(items[0], choice.room, counter, frame, query)]
     return cut_unit(items, choice.room, counter, frame) if choice.rule == "cut" else items
@@ -453,7 +463,7 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
     asked = set(terms(words(query)))
     framing = frame.cost(item.role, (), _named(item))
-    found = spans(item.content)
+    found = _records(item.content)
     best = sorted(
         range(len(found)),
         key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
@@ -470,6 +480,43 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
         return _cut_item(replace(item, content=answer), budget, counter, frame)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
+
+
+_RECORD = re.compile(r"(?<=[}\]]),\s*")
+"""Between two records of a text in one line: JSON."""
+
+
+def _records(content: str) -> list[tuple[int, int]]:
+    """Return where the sentences, lines and records of a text start and end; together they are the whole text."""
+    found: list[tuple[int, int]] = []
+    for start, end in spans(content):
+        ends = [match.end() for match in _RECORD.finditer(content, start, end)]
+        found += [*zip([start, *ends], [*ends, end], strict=True)]
+    return [(start, end) for start, end in found if start < end]
+
+
+def _excerpts(
+    items: Sequence[ContextItem], budget: int, counter: TokenCounter, frame: Frame, query: str
+) -> list[ContextItem]:
+    """Show of a tool call's answers what shares the most words with the query, the short ones whole."""
+    order = sorted(range(len(items)), key=lambda index: items[index].token_count)
+    shown = list(items)
+    left = budget
+    for waiting, index in zip(range(len(items), 0, -1), order, strict=True):
+        item = items[index]
+        if item.token_count > left // waiting and item.role is Role.TOOL:
+            item = _result(_excerpt(item, left // waiting, counter, frame, query), item)
+        shown[index] = item
+        left -= item.token_count
+    return shown if left >= 0 else cut_unit(shown, budget, counter, frame)
+
+
+def _result(item: ContextItem, whole: ContextItem) -> ContextItem:
+    """Return a cut item of a tool's answer as one: what it answers is still known."""
+    parts = tuple(
+        [replace(part, output=item.content) for part in whole.parts if isinstance(part, ToolResult)][:1]
+    )
+    return replace(item, parts=parts)
 
 
 def _written(content: str, found: Sequence[tuple[int, int]], kept: Sequence[int]) -> str:

@@ -320,6 +320,11 @@ class Ranking:
         """Return how much of what was asked an entry holds itself, relative to the best, in [0, 1]."""
         return self.worth(np.array([place]))[0][0]
 
+    def cheaper(self, place: int, tokens: int) -> float:
+        """Return by what an entry is worth less when so many tokens have to be shown with it."""
+        own = max(1, int(self.field.column("tokens")[place]))
+        return min(1.0, own / max(1, tokens)) ** self.field.weights.price
+
     def score(self, place: int, boost: float = 0.0) -> float:
         """Return the score of an entry in [0, 1): its worth, raised by its markers as far as it answers."""
         (relevance,), (worth,) = self.worth(np.array([place]))

@@ -1,0 +1,303 @@
+"""Placements: where a session's prompts show what was recalled for their turns, so that requests grow at their end.
+
+A provider reads from its cache what a request shares with the one before, up to the first change, and accepts signed
+reasoning only behind the very prefix it was produced under. A recall that is placed anew each turn changes the request
+in its middle, every turn. So what was recalled for a turn becomes a block before that turn's message of the user and
+stays there, in front of whatever follows, until the room is full. Then a new *epoch* begins: the newest messages, and
+what answers now.
+
+What stands where cannot be found again from the log alone (recalls depend on what was asked, and on vectors that come
+late), so it is kept: a record of ids and stretches, without text, beside the log (decision 0060). Everything here is a
+pure function of such a record and of what was read; `acms.prompt.staying` reads and stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from acms.log.hash_chain import is_summary, locate
+from acms.log.in_force import Cover, unasked
+from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall
+from acms.plan.nodes import Atom, Composed, Piece
+from acms.prompt.manifest import Quote, Segment, canonical
+from acms.prompt.manifest_writer import Quotable, joined_text, quoted
+from acms.prompt_types import PromptMessage
+from acms.results import ContextItem
+
+FORMAT = 1
+"""Version of the record's format; one of another version counts as none."""
+
+NEWEST = 0.15
+"""Share of the room that the newest messages take when an epoch begins: questions about them need no recall."""
+
+HALF = 0.5
+"""The same of a history without a recall beside it."""
+
+CUTOFF = 0.3
+"""Least relevance, beside the best answer, of what is recalled once half of what a recall may take is filled."""
+
+_REASONING = ("reasoning", "redacted_thinking")
+"""Types of items that hold encrypted reasoning."""
+
+TAG = 0xFFFF
+"""A query is told from others by 16 bits of a hash, which say nothing about its text."""
+
+
+class Quoted(NamedTuple):
+    """A piece of a block: which entries it shows, and which stretches of them."""
+
+    sources: tuple[str, ...]
+    text: tuple[Segment, ...]
+
+
+class Block(NamedTuple):
+    """What was recalled for one turn, and where it stands."""
+
+    #: It stands in front of what came after this version of the log.
+    after: int
+    tag: int
+    pieces: tuple[Quoted, ...]
+
+
+class Placements(NamedTuple):
+    """An epoch: where the history starts, and the blocks among it."""
+
+    #: Tokens of the log before the first message shown, and the version of that message.
+    start: int
+    first: int
+    #: Version of the log when the epoch began: reasoning from before was produced under another prefix.
+    began: int
+    #: Generation of erasures of the log then.
+    generation: int
+    #: Hash of what stands before the history: messages and tools.
+    front: str
+    #: Summaries in front of it.
+    lead: tuple[str, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the entries that the summaries in front and the blocks show."""
+        return [*self.lead, *(id for block in self.blocks for piece in block.pieces for id in piece.sources)]
+
+    def to_json(self) -> dict[str, Json]:
+        """Write it as the data of a record."""
+        return {
+            "format": FORMAT,
+            "start": self.start,
+            "first": self.first,
+            "began": self.began,
+            "generation": self.generation,
+            "front": self.front,
+            "lead": list(self.lead),
+            "blocks": [
+                {
+                    "after": block.after,
+                    "tag": block.tag,
+                    "pieces": [[list(piece.sources), list(map(_segment, piece.text))] for piece in block.pieces],
+                }
+                for block in self.blocks
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Placements | None:
+        """Read one back; None for what another release wrote, which costs an epoch and nothing else."""
+        if data.get("format") != FORMAT:
+            return None
+        return cls(
+            start=data["start"],
+            first=data["first"],
+            began=data["began"],
+            generation=data["generation"],
+            front=data["front"],
+            lead=tuple(data["lead"]),
+            blocks=tuple(
+                Block(
+                    block["after"],
+                    block["tag"],
+                    tuple(Quoted(tuple(ids), tuple(map(_segment_back, text))) for ids, text in block["pieces"]),
+                )
+                for block in data["blocks"]
+            ),
+        )
+
+    def inherited(self, fork: int) -> Placements | None:
+        """Return what of it a fork at a version goes on with; None when the epoch began later than that."""
+        if self.began > fork:
+            return None
+        return self._replace(blocks=tuple(block for block in self.blocks if block.after <= fork))
+
+
+def _segment(one: Segment) -> Json:
+    return one if isinstance(one, str) else list(one)
+
+
+def _segment_back(one: Any) -> Segment:
+    return one if isinstance(one, str) else Quote(*one)
+
+
+# ── is it still so ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | None]) -> bool:
+    """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
+
+    `replacing` are the entries of the log that put others out of force, `rows` those that `kept.ids` name. A summary
+    that nobody asked for takes effect with the next epoch, also on what it stands for.
+    """
+    for entry in replacing:
+        if entry.version > kept.began and not unasked(entry) and _reaches(entry, kept.first):
+            return False
+    cover = Cover([one for one in replacing if not unasked(one) or one.version <= kept.began])
+    return all(row is not None and row.state is State.LIVE and _in_force(row, cover) for row in rows)
+
+
+def _reaches(entry: Entry, first: int) -> bool:
+    """Return whether an entry changes the history from a version on; one fact replaces another, which is none of it."""
+    if entry.kind is Kind.SUMMARY:
+        return True
+    return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
+
+
+def _in_force(row: Entry, cover: Cover) -> bool:
+    return cover.by(row.version) is None
+
+
+def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids that blocks show of other logs, by log: a profile, another session."""
+    found: dict[str, list[str]] = {}
+    for id in kept.ids:
+        place = locate(id)
+        if place is not None and place[0] not in lineage:
+            found.setdefault(place[0], []).append(id)
+    return found
+
+
+# ── where a turn begins ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def turn(units: Sequence[Atom], *, asked: bool) -> int:
+    """Return the unit before which a block of the newest turn stands; their number when that is behind all of them.
+
+    That is the newest message of a user, unless it was answered. `asked` says that the caller wrote one behind them.
+    """
+    if asked:
+        return len(units)
+    for place in range(len(units) - 1, -1, -1):
+        message = units[place].messages[0]
+        if message.role is Role.USER and not any(map(is_summary, message.sources)):
+            return place
+        if message.role is Role.ASSISTANT and not any(isinstance(part, ToolCall) for part in message.parts):
+            break
+    return len(units)
+
+
+def position(units: Sequence[Atom], after: int) -> int:
+    """Return the unit before which a block stands: the first of those that all came after a version."""
+    place = len(units)
+    while place and units[place - 1].first > after:
+        place -= 1
+    return place
+
+
+def tag(query: str) -> int:
+    """Return what tells a query from others."""
+    return int.from_bytes(sha256(query.encode("utf-8", "surrogatepass")).digest()[:4], "big") & TAG
+
+
+def shape(*parts: Json) -> str:
+    """Return the name of the record for prompts of one shape."""
+    return sha256(canonical(list(parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+# ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def block(after: int, query: str, pieces: Sequence[Piece], told: Mapping[str, Quotable]) -> Block:
+    """Return recalled pieces as they are kept: by the stretches of the entries they show."""
+    found = [
+        Quoted(piece.sources, quoted(piece.text, [id for id in piece.sources if id in told], told))
+        for piece in pieces
+    ]
+    return Block(after, tag(query), tuple(found))
+
+
+def pieces(kept: Block, told: Mapping[str, Quotable]) -> tuple[Piece, ...]:
+    """Return the pieces of a block as they were shown."""
+    return tuple(
+        Piece(joined_text(piece.text, told), piece.sources[0], sources=piece.sources) for piece in kept.pieces
+    )
+
+
+def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[ContextItem]:
+    """Return the items worth their tokens: the best until they take `least`, then those not far below the best.
+
+    Answers of one tool call are one; what has a later statement on its subject is not shown without that one. In their
+    order.
+    """
+    groups: dict[str, list[ContextItem]] = {}
+    for item in items:
+        groups.setdefault(item.group or item.id, []).append(item)
+    ordered = sorted(groups.values(), key=lambda group: -max(item.score for item in group))
+    chosen: set[str] = set()
+    taken = 0
+    for group in ordered:
+        if taken >= least and max(item.relevance for item in group) < cutoff:
+            continue
+        chosen.update(item.id for item in group)
+        taken += sum(item.token_count for item in group)
+    left_out = {item.version for item in items if item.id not in chosen}
+    return [item for item in items if item.id in chosen and item.later not in left_out]
+
+
+def without_reasoning(unit: Atom) -> Atom:
+    """Return a unit without signed or encrypted reasoning, which holds only behind the prefix it was produced under."""
+    if not any(_bound(part) for message in unit.messages for part in message.parts):
+        return unit
+    return unit._replace(messages=tuple(map(_unreasoned, unit.messages)))
+
+
+def _unreasoned(message: PromptMessage) -> PromptMessage:
+    parts = tuple([part for part in message.parts if not _bound(part)])
+    return message if len(parts) == len(message.parts) else replace(message, parts=parts or (Text(""),))
+
+
+def _bound(part: Part) -> bool:
+    """Return whether a provider accepts a part only behind the prefix it was produced under."""
+    if isinstance(part, Reasoning):
+        return bool(part.signature)
+    return isinstance(part, Raw) and any(f'"{kind}"' in part.json for kind in _REASONING)
+
+
+def woven(
+    units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]
+) -> list[Atom | Composed]:
+    """Return units with blocks among them: each in front of what came after its version."""
+    found: list[Atom | Composed] = []
+    places = [(position(units, after), node) for after, node in blocks]
+    for place, unit in enumerate(units):
+        found += [node for at, node in places if at == place]
+        found.append(unit)
+    return found + [node for at, node in places if at == len(units)]
+
+
+def newest(costs: Sequence[int], share: int, room: int, turn: int) -> int:
+    """Return the first of the newest units that fit a share of the room.
+
+    Those of the newest turn, from unit `turn` on, are taken as far as they fit the room itself.
+    """
+    place = len(costs)
+    taken = 0
+    while place and taken + costs[place - 1] <= (room if place > turn else share):
+        place -= 1
+        taken += costs[place]
+    return min(place, len(costs) - 1) if costs else 0
+
+
+def front(messages: Sequence[str], tools: Sequence[Json]) -> str:
+    """Return what tells one beginning of a prompt from another: fingerprints of messages, and the tools."""
+    return shape(list(messages), list(tools))[:16]

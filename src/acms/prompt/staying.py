@@ -1,0 +1,442 @@
+"""A history whose recall stays: read at each render, placed, and kept for the next one.
+
+`acms.prompt.placements` decides; here the record and the log are read, the past is asked, and what stands where is
+stored by compare-and-set once there is a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from acms.errors import ConflictError, SessionNotFoundError
+from acms.log.hash_chain import is_summary
+from acms.log.in_force import Unit
+from acms.log.read import cover_at
+from acms.model import Context, Entry, State
+from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
+from acms.ports import Codec, HasRecords
+from acms.prompt import placements
+from acms.prompt import steps as content
+from acms.prompt.fit_state import written
+from acms.prompt.placements import Block, Placements
+from acms.prompt.resolve import MARGIN, LogRead
+from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
+from acms.recall.pipeline import Gathered
+from acms.results import ContextItems
+
+TRIES = 3
+"""How often a placement is made anew when another process stored one meanwhile."""
+
+
+class Pair(NamedTuple):
+    """A history and the recall beside it, by their places among the steps of a prompt."""
+
+    history: int
+    recall: int | None
+
+
+def pair(steps: Sequence[Step]) -> Pair | None:
+    """Return the history of a prompt that has one of its own, and the recall of the same session; None without one."""
+    histories = [place for place, step in enumerate(steps) if _session(step) is not None]
+    if len(histories) != 1:
+        return None
+    session = _session(steps[histories[0]])
+    assert session is not None
+    recalls = [
+        place
+        for place, step in enumerate(steps)
+        if isinstance(step, Recalling) and not step.in_place and _same(step.session, session)
+    ]
+    return Pair(histories[0], recalls[0] if recalls else None)
+
+
+def _session(step: Step) -> Readable | None:
+    """Return the session whose newest messages a step shows, and nothing else."""
+    if not isinstance(step, Shrinking) or step.newest is not None or len(step.steps) != 1:
+        return None
+    (only,) = step.steps
+    moves = isinstance(step.strategy, Window) and step.strategy.slack
+    return only.session if moves and isinstance(only, Log) and only.newest is None else None
+
+
+def _same(one: Readable, other: Readable) -> bool:
+    return (one.session_id, one.storage, one.ends_at) == (other.session_id, other.storage, other.ends_at)
+
+
+def aside(steps: Sequence[Step], found: Pair) -> list[Step]:
+    """Return the steps with empty scopes of the same names where a history and its recall are."""
+    names = content.named(steps)
+    history = steps[found.history]
+    assert isinstance(history, Shrinking)
+    left = list(steps)
+    left[found.history] = Fixed(Scope(id=names[found.history], priority=history.priority))
+    if found.recall is not None:
+        left[found.recall] = Fixed(Scope(id=names[found.recall]))
+    return left
+
+
+class Read(NamedTuple):
+    """What a placement shows of the log."""
+
+    gathered: Gathered
+    units: list[Atom]
+    lead: list[Atom]
+
+
+class Placed(NamedTuple):
+    """A history with what was recalled among it."""
+
+    nodes: tuple[Atom | Composed, ...]
+    #: None where nothing is to be kept: at a past version, or in a store that keeps no records.
+    kept: Placements | None
+    log: LogRead | None
+
+
+Ask = Callable[[int], Awaitable[ContextItems]]
+"""Recalls within so many tokens."""
+
+
+class Staying:
+    """One render's placement of a history and its recall."""
+
+    def __init__(
+        self,
+        session: Readable,
+        recall: Recalling | None,
+        codec: Codec,
+        *,
+        room: int,
+        asked: bool,
+        front: str,
+        name: str,
+        told: dict[str, Any],
+        ask: Ask,
+    ) -> None:
+        self._session = session
+        self._recall = recall
+        self._codec = codec
+        #: Raw tokens for all of it.
+        self._room = room
+        #: Whether the caller wrote a message of the user behind it.
+        self._asked = asked
+        self._front = front
+        #: Of the record: it says the shape of the prompt.
+        self._name = name
+        #: Entries that may be shown, by id.
+        self._told = told
+        self._ask = ask
+        self._context: Context | None = None
+        #: Revision of the record that was read; 0 when there was none of this log's own.
+        self._rev = 0
+        self._was: Placements | None = None
+        #: Whether an epoch begins in any case.
+        self._fresh = False
+
+    # ── the record ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _keeps(self) -> bool:
+        stays = self._recall is None or self._recall.stays
+        return stays and self._session.ends_at is None and isinstance(self._session.storage, HasRecords)
+
+    async def _load(self, context: Context) -> Placements | None:
+        """Read the record of this log, or of the one it was forked from, if its epoch can go on."""
+        storage = self._session.storage
+        if not self._keeps or not isinstance(storage, HasRecords):
+            return None
+        found = None
+        for owner, fork in [(context.id, None), *reversed([one for one in context.lineage if one[0] != context.id])]:
+            try:
+                record = await storage.record(owner, self._name)
+            except SessionNotFoundError:  # the parent was deleted
+                continue
+            if record is not None:
+                found = Placements.from_json(record.data)
+                if fork is None:
+                    self._rev, self._was = record.rev, found
+                elif found is not None:
+                    found = found.inherited(fork)
+                break
+        return found if found is not None and await self._lasts(found, context) else None
+
+    async def _lasts(self, kept: Placements, context: Context) -> bool:
+        """Return whether an epoch can go on; what it shows is read."""
+        storage = self._session.storage
+        head = await storage.head(context.id)
+        if head.epoch != kept.generation:
+            return False
+        rows = await storage.get(kept.ids) if kept.ids else []
+        replacing = await storage.read(context.id, at=head.version, replacing=True) if head.rewrites else []
+        others = placements.strangers(kept, [context.id, *(owner for owner, _ in context.lineage)])
+        foreign = {id for ids in others.values() for id in ids}
+        own = [row for id, row in zip(kept.ids, rows, strict=True) if id not in foreign]
+        if not placements.lasts(kept, replacing, own):
+            return False
+        known = [row for row in rows if row is not None and row.state is State.LIVE]
+        if len(known) < len(rows) or not await self._known_elsewhere(others):
+            return False
+        self._told.update({row.id: row for row in self._session.stage.entries(known)})
+        return True
+
+    async def _known_elsewhere(self, others: Mapping[str, Sequence[str]]) -> bool:
+        """Return whether what is shown of other logs is in force there."""
+        storage = self._session.storage
+        for owner, ids in others.items():
+            try:
+                head = await storage.head(owner)
+            except SessionNotFoundError:
+                return False
+            cover = await cover_at(storage, owner, head, head.version)
+            for row in await storage.get(ids):
+                if row is None or cover.by(row.version) is not None:
+                    return False
+        return True
+
+    async def keep(self, placed: Placed, fitted: Fitted, path: str) -> bool:
+        """Store what stands where; False when another process did meanwhile: place it anew.
+
+        False too when an epoch that went on was cut after all: what follows the cut was said behind another prefix.
+        """
+        kept, storage = placed.kept, self._session.storage
+        if kept is None or self._context is None or not isinstance(storage, HasRecords):
+            return True
+        lost = {id for one in fitted.left if one.path == path and one.gone for id in one.ids}
+        if lost and not self._fresh:
+            self._fresh = True
+            return False
+        if lost:
+            kept = _without(kept, placed, lost)
+        if kept == self._was:
+            return True
+        try:
+            await storage.put_record(self._context.id, self._name, kept.to_json(), rev=self._rev)
+        except ConflictError:
+            return False
+        return True
+
+    # ── placing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def place(self) -> Placed:
+        """Go on with the epoch that was kept, or begin one: when there is none, or it no longer fits."""
+        context_id = await self._session.context_id()
+        if context_id is None:
+            return await self._alone()
+        self._context = await self._session.storage.context(context_id)
+        kept = await self._load(self._context)
+        if kept is not None and not self._fresh:
+            placed = await self._go_on(kept)
+            if placed is not None:
+                return placed
+        self._fresh = True
+        return await self._begin()
+
+    async def _alone(self) -> Placed:
+        """Show what others know of a session that has said nothing yet."""
+        found = () if self._recall is None else await self._answers(self._room, frozenset(), single=True)
+        return Placed((content.recalled(found),) if found else (), None, None)
+
+    async def _go_on(self, kept: Placements) -> Placed | None:
+        """Add what the newest turn needs behind what was shown; None when it does not fit."""
+        read = await self._read_on(kept)
+        if kept.front != self._front:
+            kept = kept._replace(front=self._front, began=read.gathered.version)
+        units = _reasoned(read.units, kept.began)
+        place = placements.turn(units, asked=self._asked)
+        if self._recall is not None and not self._answered(kept.blocks, units, place):
+            if any(placements.position(units, one.after) == place for one in kept.blocks):
+                place = len(units)  # asked for something else in the middle of a turn: behind all that was said
+            blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
+            seen = _sources([*read.lead, *units], blocks)
+            found = await self._answers(self._depth, seen)
+            blocks.append(self._block(read, units, place, found))
+            kept = kept._replace(blocks=tuple(blocks))
+        placed = self._placed(kept, read._replace(units=units))
+        return placed if self._cost(placed.nodes) <= self._room else None
+
+    def _answered(self, blocks: Sequence[Block], units: Sequence[Atom], place: int) -> bool:
+        """Return whether what the newest turn asks was recalled already: at its beginning, or since."""
+        assert self._recall is not None
+        asked = placements.tag(self._recall.query)
+        return any(placements.position(units, one.after) >= place and one.tag == asked for one in blocks)
+
+    async def _begin(self) -> Placed:
+        """Begin an epoch: the newest messages, and what answers now."""
+        read = await self._read_newest()
+        units = _reasoned(read.units, read.gathered.version)
+        costs = [self._cost([unit]) for unit in units]
+        room = self._room - self._cost(read.lead)
+        start = self._start(read, units, costs, room)
+        single = self._single(units, costs)
+        found: tuple[Piece, ...] = ()
+        if self._recall is not None:
+            left = room - sum(costs[start:])
+            depth = left if single or (start == 0 and read.gathered.whole) else min(self._depth, left)
+            seen = _sources([*read.lead, *units[start:]], ())
+            found = await self._answers(depth, seen, single=single)
+            left -= self._cost([content.recalled(found)]) if found else 0
+            while single and start and costs[start - 1] <= left:
+                start -= 1
+                left -= costs[start]
+            shown = _sources(units[start:], ())
+            found = tuple([piece for piece in found if shown.isdisjoint(piece.sources)])
+        read = read._replace(units=units[start:])
+        place = placements.turn(read.units, asked=self._asked)
+        blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
+        whole = start == 0 and read.gathered.whole
+        storage = self._session.storage
+        kept = Placements(
+            start=read.units[0].before if read.units and not whole else 0,
+            first=read.units[0].first if read.units and not whole else 0,
+            began=read.gathered.version,
+            generation=(await storage.head(read.gathered.context)).epoch,
+            front=self._front,
+            lead=tuple([id for unit in read.lead for message in unit.messages for id in message.sources]),
+            blocks=blocks,
+        )
+        return self._placed(kept, read)
+
+    def _single(self, units: Sequence[Atom], costs: Sequence[int]) -> bool:
+        """Return whether a request shares its room with no later one, and is filled: nothing is kept for growth.
+
+        So it is with the first of its kind, with what keeps nothing, and where turns are so long that the next one
+        would not fit what is left: that is told by how much was said in the epoch before.
+        """
+        was = self._was
+        if self._recall is None or not self._keeps:
+            return not self._keeps
+        if was is None:
+            return True
+        said = sum(cost for unit, cost in zip(units, costs, strict=True) if unit.first > was.began)
+        return said > max(1, len(was.blocks)) * (self._room * (1 - placements.NEWEST) - self._depth)
+
+    def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int], room: int) -> int:
+        """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn."""
+        if read.gathered.whole and sum(costs) <= room:
+            return 0
+        share = placements.HALF if self._recall is None else placements.NEWEST
+        turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
+        return placements.newest(costs, int(room * share), room, turn)
+
+    def _block(self, read: Read, units: Sequence[Atom], place: int, found: Sequence[Piece]) -> Block:
+        assert self._recall is not None
+        after = read.gathered.version if place >= len(units) else units[place].first - 1
+        return placements.block(after, self._recall.query, found, self._told)
+
+    def _placed(self, kept: Placements, read: Read) -> Placed:
+        """Return the nodes of a history with its blocks."""
+        shown = [
+            (one.after, content.recalled(placements.pieces(one, self._told)))
+            for one in kept.blocks
+            if one.pieces
+        ]
+        assert self._context is not None
+        complete = read.gathered.whole and not kept.first
+        log = LogRead(self._session, read.gathered, complete, self._context.lineage, kept.first)
+        lead = [unit._replace(mandatory=True) for unit in read.lead]
+        nodes = (*lead, *placements.woven(content.kept(read.units), shown))
+        return Placed(nodes, kept if self._keeps else None, log)
+
+    def _cost(self, nodes: Iterable[Atom | Composed]) -> int:
+        """Return the raw tokens of some nodes."""
+        cost = self._codec.cost
+        messages = [
+            message
+            for node in nodes
+            for message in (node.messages if isinstance(node, Atom) else (written(node, node.pieces),))
+        ]
+        return sum(map(cost, messages))
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _read_on(self, kept: Placements) -> Read:
+        """Read what an epoch shows of the log."""
+        gathered = await self._session.said(since=kept.start, began=kept.began)
+        units = [unit for unit in self._units(gathered.units) if unit.before >= kept.start]
+        if kept.first:
+            units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
+        lead = [Unit((self._told[id],)) for id in kept.lead]
+        return Read(gathered, units, self._units(lead))
+
+    async def _read_newest(self) -> Read:
+        """Read the newest messages that the room could hold, and the summaries of what is older."""
+        wanted = int(self._room * MARGIN)
+        while True:
+            gathered = await self._session.said(budget=wanted)
+            units = self._units(gathered.units)
+            same = self._session.counter.name == self._codec.counter.name
+            if gathered.whole or same or self._cost(units) > self._room:
+                break
+            wanted *= 2
+        if gathered.whole and self._cost(units) <= self._room:
+            return Read(gathered, units, [])
+        older = content.older(gathered.units, gathered.cover)
+        shown = [Unit(tuple(self._session.stage.entries(unit.entries))) for unit in older]
+        summaries = [unit for unit in units if any(map(is_summary, unit.messages[0].sources))]
+        lead = [*self._units(shown), *summaries]
+        while lead and self._cost(lead) > self._room // 2:
+            lead.pop(0)
+        rest = [unit for unit in units if unit not in summaries]
+        return Read(gathered, rest, lead)
+
+    def _units(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
+        self._told.update({entry.id: entry for unit in units for entry in unit.entries})
+        return content.atoms(units, self._session.counter.name)
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _depth(self) -> int:
+        """Tokens that may be recalled for a turn."""
+        assert self._recall is not None
+        return int(self._session.effort * self._room) if self._recall.tokens is None else self._recall.tokens
+
+    async def _answers(self, depth: int, seen: frozenset[str], *, single: bool = False) -> tuple[Piece, ...]:
+        """Return what answers within a depth and is not seen yet; what is seen counts towards the depth.
+
+        `single` takes all that there is room for, else what is far below the best is not worth its tokens.
+        """
+        assert self._recall is not None
+        frame = self._codec.cost(content.framed(content.recalled(())))
+        tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
+        same = self._codec.counter.name == self._session.counter.name
+        while tokens > frame:
+            items = await self._ask(tokens - frame)
+            chosen = items if single else placements.answers(items, tokens // 2, placements.CUTOFF)
+            found = content.pieces([item for item in chosen if item.id not in seen], counted=same)
+            over = self._cost([content.recalled(found)]) - depth if found else 0
+            if over <= 0:
+                return found
+            tokens -= over
+        return ()
+
+
+def _reasoned(units: Sequence[Atom], began: int) -> list[Atom]:
+    """Return units without the reasoning from before an epoch."""
+    return [placements.without_reasoning(unit) if unit.first <= began else unit for unit in units]
+
+
+def _sources(units: Sequence[Atom], blocks: Sequence[Block]) -> frozenset[str]:
+    """Return the ids of the entries that units and blocks show."""
+    found = {id for unit in units for message in unit.messages for id in message.sources}
+    return frozenset(found.union(id for one in blocks for piece in one.pieces for id in piece.sources))
+
+
+def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placements:
+    """Return an epoch as it was cut to fit."""
+    left = [
+        node
+        for node in placed.nodes
+        if isinstance(node, Atom) and node.first and lost.isdisjoint(_sources([node], ()))
+    ]
+    blocks = [
+        one._replace(pieces=tuple([piece for piece in one.pieces if lost.isdisjoint(piece.sources)]))
+        for one in kept.blocks
+    ]
+    return kept._replace(
+        start=left[0].before if left else kept.start,
+        first=left[0].first if left else kept.first,
+        lead=tuple([id for id in kept.lead if id not in lost]),
+        blocks=tuple(blocks),
+    )
