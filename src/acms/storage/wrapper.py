@@ -9,41 +9,40 @@ one it was read under (rule 2.1). What is missing is read in runs.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import wraps
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
 from acms.log.encoding import locate
 from acms.model import (
-    Append,
-    Context,
-    ContextDraft,
-    ContextQuery,
-    Derived,
-    Done,
     Durability,
     Entry,
-    Failed,
     Head,
-    Hit,
-    Job,
-    JobQuery,
-    Json,
     Kind,
-    Lease,
-    Page,
-    Receipt,
-    Retry,
-    Search,
-    State,
 )
 from acms.ports import StorageBackend
 from acms.storage import append_rules, handles
 from acms.storage.append_rules import Read
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _inside(
+    method: Callable[Concatenate[StorageBackend, P], R],
+) -> Callable[Concatenate[WrapperStorage, P], R]:
+    """Return a method of the protocol as one that asks the store inside."""
+    name = method.__name__
+
+    @wraps(method)
+    async def ask(self: WrapperStorage, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.inner, name)(*args, **kwargs)
+
+    ask.__doc__ = f"See `StorageBackend.{name}`."
+    return cast("Any", ask)
 
 
 class WrapperStorage:
@@ -67,99 +66,25 @@ class WrapperStorage:
         """Let go of the handle."""
         await handles.release(self)
 
-    async def create(self, context: ContextDraft) -> Context:
-        """See `StorageBackend.create`."""
-        return await self.inner.create(context)
-
-    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
-        """See `StorageBackend.context`."""
-        return await self.inner.context(id_or_key, namespace=namespace)
-
-    async def contexts(self, query: ContextQuery) -> Page[Context]:
-        """See `StorageBackend.contexts`."""
-        return await self.inner.contexts(query)
-
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """See `StorageBackend.settings`."""
-        return await self.inner.settings(context, change, rev=rev)
-
-    async def head(self, context: str) -> Head:
-        """See `StorageBackend.head`."""
-        return await self.inner.head(context)
-
-    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """See `StorageBackend.append`."""
-        return await self.inner.append(ops)
-
-    async def read(
-        self,
-        context: str,
-        *,
-        at: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        kinds: Sequence[Kind] | None = None,
-        replacing: bool = False,
-        newest: int | None = None,
-        limit: int | None = None,
-        deleted: bool = False,
-    ) -> list[Entry]:
-        """See `StorageBackend.read`."""
-        return await Read(at, after, before, kinds, replacing, newest, limit, deleted).of(self.inner, context)
-
-    async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """See `StorageBackend.get`."""
-        return await self.inner.get(ids)
-
-    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
-        """See `StorageBackend.put_derived`."""
-        return await self.inner.put_derived(context, rows, wait=wait)
-
-    async def derived(
-        self, context: str, space: str, *, after: int = 0, at: int | None = None
-    ) -> list[Derived]:
-        """See `StorageBackend.derived`."""
-        return await self.inner.derived(context, space, after=after, at=at)
-
-    async def missing(
-        self, space: str, *, context: str | None = None, limit: int, after: int = 0
-    ) -> list[tuple[str, int]]:
-        """See `StorageBackend.missing`."""
-        return await self.inner.missing(space, context=context, limit=limit, after=after)
-
-    async def blank(
-        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
-    ) -> int:
-        """See `StorageBackend.blank`."""
-        return await self.inner.blank(context, versions, to=to, audit=audit)
-
-    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
-        """See `StorageBackend.restore`."""
-        await self.inner.restore(context, entries)
-
-    async def search(self, query: Search) -> list[Hit]:
-        """See `StorageBackend.search`."""
-        return await self.inner.search(query)
-
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """See `StorageBackend.claim`."""
-        return await self.inner.claim(kinds, lease=lease, limit=limit)
-
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """See `StorageBackend.extend`."""
-        return await self.inner.extend(lease, by=by)
-
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """See `StorageBackend.settle`."""
-        return await self.inner.settle(lease, outcome)
-
-    async def jobs(self, query: JobQuery) -> Page[Job]:
-        """See `StorageBackend.jobs`."""
-        return await self.inner.jobs(query)
-
-    async def aclose(self) -> None:
-        """See `StorageBackend.aclose`."""
-        await self.inner.aclose()
+    create = _inside(StorageBackend.create)
+    context = _inside(StorageBackend.context)
+    contexts = _inside(StorageBackend.contexts)
+    settings = _inside(StorageBackend.settings)
+    head = _inside(StorageBackend.head)
+    append = _inside(StorageBackend.append)
+    read = _inside(StorageBackend.read)
+    get = _inside(StorageBackend.get)
+    put_derived = _inside(StorageBackend.put_derived)
+    derived = _inside(StorageBackend.derived)
+    missing = _inside(StorageBackend.missing)
+    blank = _inside(StorageBackend.blank)
+    restore = _inside(StorageBackend.restore)
+    search = _inside(StorageBackend.search)
+    claim = _inside(StorageBackend.claim)
+    extend = _inside(StorageBackend.extend)
+    settle = _inside(StorageBackend.settle)
+    jobs = _inside(StorageBackend.jobs)
+    aclose = _inside(StorageBackend.aclose)
 
 
 _ENTRY_BYTES = 1_500
