@@ -48,6 +48,7 @@ __all__ = [
     "Raw",
     "Reasoning",
     "Receipt",
+    "Record",
     "Redaction",
     "Retry",
     "Role",
@@ -541,6 +542,17 @@ class Hit:
     context: str
     id: str
     score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A small JSON object under a name, kept beside the log of a context: derived state, no part of the log."""
+
+    context: str
+    name: str
+    #: Counts the times it was put, from 1; what is put after it was deleted starts anew.
+    rev: int
+    data: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

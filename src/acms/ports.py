@@ -36,6 +36,7 @@ from acms.model import (
     Page,
     Part,
     Receipt,
+    Record,
     Retry,
     Role,
     Search,
@@ -57,6 +58,7 @@ __all__ = [
     "HasHints",
     "HasIntegrity",
     "HasMigrations",
+    "HasRecords",
     "HasSpaces",
     "KVMemory",
     "Progress",
@@ -482,6 +484,32 @@ class HasSpaces(Protocol):
 
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own entries, sorted."""
+        ...
+
+
+@runtime_checkable
+class HasRecords(Protocol):
+    """A store that keeps small records beside a log: derived state, such as what a prompt showed where.
+
+    A record is no entry and moves nothing of the head. It is as durable as what the handle writes, but waits for no
+    standby; forks do not inherit it, and exports, copies and restored logs do not carry it. Erasing an entry deletes
+    every record of its fork tree in the same commit, deleting a context deletes those of the context.
+    """
+
+    async def record(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name; None when there is none.
+
+        One indexed read. `CorruptRecordError` when it does not read back as it was written.
+        """
+        ...
+
+    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
+        """Store a record if it is still at `rev`, where 0 says that there is none; return it at the next revision.
+
+        `ConflictError` when it is at another one, also where the answer to the call itself was lost: read it again. A
+        name has up to 64 characters, data 64 KB of JSON. A context keeps 32 records: a new one drives out the one put
+        longest ago.
+        """
         ...
 
 

@@ -121,8 +121,9 @@ def test_every_query_is_used_and_every_used_one_exists(dialect: str) -> None:
 #: its keys lie in a table of their own; PostgreSQL appends in one statement, locks rows and searches by indexes.
 _OWN = {
     "sqlite": {
-        "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key", "insert_job",
-        "insert_key", "jobs_ahead", "key_version", "live", "root_itself", "said",
+        "advance", "count_covered", "count_derived", "due_jobs", "due_jobs_ahead", "forget_key",
+        "forget_records_of_tree", "insert_job", "insert_key", "jobs_ahead", "key_version", "live", "root_itself",
+        "said",
     },
     "postgres": {
         "append", "append_with_jobs", "cited", "count_searchable", "feed", "hint", "horizon", "keyed", "lock_context",

@@ -107,6 +107,16 @@ async def operations(store: PostgresStorage, kind: str) -> list[Append]:
     return [Append(context=context.id, drafts=drafts, finish=lease)]
 
 
+async def test_a_record_waits_for_no_standby(pair: Pair, url: str) -> None:
+    async with PostgresStorage(url, durability="quorum") as store:
+        context = await new(store)
+        with pair.standby.deaf():
+            for rev in range(2):
+                record = await asyncio.wait_for(store.put_record(context.id, "a", {"n": rev}, rev=rev), 10)
+            assert await store.record(context.id, "a") == record
+        assert (await put(store, context, said("x"))).durability == "quorum"
+
+
 @pytest.mark.parametrize("end", ["terminate", "cancel"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_t14_a_commit_whose_wait_was_broken_off_is_confirmed_by_another_one(

@@ -233,6 +233,20 @@ FAULTS = [
         "test_one_watermark_misses_no_row_of_a_lineage",
     ),
     Fault(
+        "a record is put over any revision", "sqlite", query("put_record", r"WHERE records\.rev = :rev", "WHERE 1"),
+        "test_a_record_is_put_only_at_the_revision_that_was_read",
+    ),
+    Fault(
+        "an erasure keeps the records of other forks", "sqlite",
+        query("forget_records_of_tree", r"ref IN \(.*\)", "ref = ?"),
+        "test_an_erasure_deletes_the_records_of_its_fork_tree",
+    ),
+    Fault(
+        "the record named first goes first", "memory",
+        code(memory.MemoryStorage, "put_record", ("found.records.pop(named, None)", "pass")),
+        "test_a_context_keeps_a_bounded_number_of_records",
+    ),
+    Fault(
         "missing ignores what a fork inherited", "memory",
         code(memory.MemoryStorage, "missing", ("self._runs(found, 1,", "self._runs(found, found.first,")),
         "test_missing_of_a_fork_names_what_it_inherited",

@@ -162,6 +162,11 @@ def faults(code: Callable[..., Plant]) -> Iterator[tuple[str, Plant, str]]:
         "test_derived_rows_are_counted_once_for_a_whole_fork_tree",
     )
     yield (
+        "a record is put over any revision (postgres)",
+        query("put_record", r"WHERE r\.rev = %\(rev\)s", ""),
+        "test_a_record_is_put_only_at_the_revision_that_was_read",
+    )
+    yield (
         "derived rows are counted per context (postgres)",
         query(
             "put_derived",

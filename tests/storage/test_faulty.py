@@ -4,8 +4,8 @@ import pytest
 
 from acms.errors import StorageBusyError, StorageError
 from acms.model import ContextQuery, JobDraft, JobQuery, Search, State
-from acms.ports import StorageBackend
-from acms.storage import FaultyStorage, MemoryStorage, open_storage
+from acms.ports import HasRecords, StorageBackend
+from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, WrapperStorage, open_storage
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, put, said, stream
 
@@ -95,9 +95,14 @@ async def test_every_method_of_the_protocol_can_fail():
         "extend": lambda: store.extend(one, by=timedelta(minutes=1)),
         "settle": lambda: store.settle(two, outcome=None),
         "jobs": lambda: store.jobs(JobQuery()),
+        "record": lambda: store.record(context.id, "a"),
+        "put_record": lambda: store.put_record(context.id, "a", {}, rev=0),
     }
     promised = {
-        name for name, of in vars(StorageBackend).items() if callable(of) and not name.startswith("_")
+        name
+        for protocol in (StorageBackend, HasRecords)
+        for name, of in vars(protocol).items()
+        if callable(of) and not name.startswith("_")
     }
     assert set(calls) == promised - {"aclose"}
     for name, call in calls.items():
@@ -107,6 +112,20 @@ async def test_every_method_of_the_protocol_can_fail():
             await call()
         with pytest.raises(StorageError, match=name):
             await call()
+
+
+class Bare:
+    """A store that keeps no records."""
+
+    tenant = "default"
+
+
+@pytest.mark.parametrize("wrapper", [WrapperStorage, CachedStorage, FaultyStorage])
+def test_a_wrapper_keeps_records_only_when_the_store_inside_does(wrapper):
+    assert isinstance(wrapper(wrapper(MemoryStorage())), HasRecords)
+    assert not isinstance(wrapper(wrapper(Bare())), HasRecords)
+    with pytest.raises(ValueError, match="put_record"):
+        FaultyStorage(wrapper(Bare())).fail("put_record", 1, StorageError())
 
 
 def test_a_fault_of_a_method_that_does_not_exist_is_a_mistake():

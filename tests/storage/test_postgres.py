@@ -7,12 +7,12 @@ import psycopg
 import pytest
 
 from acms import open_storage
-from acms.errors import ConflictError, SessionNotFoundError
-from acms.model import Context
+from acms.errors import ConflictError, SchemaVersionError, SessionNotFoundError
+from acms.model import Context, State
 from acms.storage.postgres.store import PostgresStorage
 from acms.testing import StorageBackendTests, run_story
 from acms.testing.logs import fork, new, put, said
-from tests.servers.stores import another
+from tests.servers.stores import another, inside
 
 
 class TestPostgres(StorageBackendTests):
@@ -93,3 +93,47 @@ async def test_of_two_writers_of_the_same_settings_at_once_one_is_refused(
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in done} == {ConflictError, Context}
         assert (await one.context(context.id)).settings_rev == 1
+
+
+@pytest.mark.parametrize("how", ["erase", "delete"])
+async def test_no_record_stays_behind_an_erasure_it_raced_with(postgres_url: str, how: str) -> None:
+    """Whichever comes first: what was put goes with it, or is refused."""
+    async with PostgresStorage(postgres_url) as one, PostgresStorage(postgres_url) as other:
+        context = await new(one)
+        for n in range(1, 5):
+            await put(one, context, said(str(n)))
+            await one.put_record(context.id, "a", {}, rev=0)
+            async with await psycopg.AsyncConnection.connect(postgres_url) as holder:
+                await holder.execute("SELECT 1 FROM acms.contexts FOR UPDATE")
+                gone: Any = (
+                    other.blank(context.id, [n], to=State.ERASED, audit={})
+                    if how == "erase"
+                    else other.settings(context.id, {"deleted": True}, rev=2 * n - 2)
+                )
+                both: list[Any] = [one.put_record(context.id, "a", {"late": n}, rev=1), gone]
+                tasks = [asyncio.ensure_future(call) for call in (both if n % 2 else reversed(both))]
+                await asyncio.sleep(0.1)
+                await holder.rollback()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert inside(postgres_url, "SELECT count(*) FROM acms.records") == [(0,)]
+            if how == "delete":
+                await other.settings(context.id, {"deleted": False}, rev=2 * n - 1)
+
+
+async def test_a_database_without_records_gets_them_by_a_migration(postgres_url: str) -> None:
+    partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'acms.records'::regclass"
+    store = PostgresStorage(postgres_url)
+    await store.migrate(partitions=3)
+    async with store:
+        context = await new(store)
+        await put(store, context, said("one"))
+    inside(postgres_url, "DROP TABLE acms.records")
+    inside(postgres_url, "DELETE FROM acms.migrations WHERE version = 4")
+    with pytest.raises(SchemaVersionError) as refused:
+        await store.record(context.id, "a")
+    assert refused.value.options == ("run acms migrate",)
+    assert [step.version for step in await store.migrate()] == [4]
+    assert inside(postgres_url, partitions) == [(3,)]
+    async with store:
+        assert (await store.put_record(context.id, "a", {"n": 1}, rev=0)).rev == 1
+        assert len(await store.read(context.id)) == 1

@@ -119,6 +119,7 @@ def test_the_role_of_every_statement_owns_nothing_and_may_do_only_what_the_queri
         "entries": everything - {"DELETE"},
         "jobs": everything - {"DELETE"},
         "derived": everything,
+        "records": everything,
         "audit": {"INSERT"},
         "migrations": {"SELECT"},
         "kv": everything,

@@ -389,7 +389,7 @@ async def migrated(url: str, *, vectors: bool = True) -> list[int]:
 async def test_without_pgvector_vectors_are_compared_one_by_one_until_a_migration_adds_them(
     postgres_url: str, superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await migrated(postgres_url, vectors=False) == [1]
+    assert await migrated(postgres_url, vectors=False) == [1, 4]
     monkeypatch.setattr(migrate, "_UNUSED", "SELECT false")  # as if it had been used long since
     space = "model/256/f16/said1"
     vectors = directions(30, 256)
@@ -469,6 +469,7 @@ async def test_a_server_without_pgvector_searches_all_the_same_and_says_what_is_
         (True, None),
         (False, wants),
         (False, wants),
+        (True, None),
     ]
     assert await migrated(postgres15_url) == []
 

@@ -530,6 +530,37 @@ async def test_t44_planted_settings_tails_lineages_and_jobs_are_plain_data_or_co
     await sound(store, context.id)
 
 
+async def test_t44_a_planted_record_is_plain_data_or_corrupt(store, tmp_path, imports):
+    path = tmp_path / "a.db"
+    context = await new(store)
+    good = await store.put_record(context.id, "a", {"n": 1}, rev=0)
+    for column, before in (("data", '{"n":1}'), ("rev", 1)):
+        for value in [*PLANTED, 0, b'{"n":1}']:
+            change(path, f"UPDATE records SET {column} = ?", value)  # noqa: S608
+            try:
+                found = await store.record(context.id, "a")
+            except CorruptRecordError as error:
+                assert context.id in str(error) or "a.db" in str(error)
+                continue
+            assert found is not None
+            assert plain(dict(found.data))
+            assert type(found.rev) is int
+            assert found.rev > 0
+        change(path, f"UPDATE records SET {column} = ?", before)  # noqa: S608
+    assert await store.record(context.id, "a") == good
+    assert "acms_planted" not in imports
+
+
+async def test_what_an_erased_record_said_is_nowhere_in_the_file(store):
+    context = await new(store)
+    (id,) = (await put(store, context, said("a"))).ids
+    await store.put_record(context.id, "a", {"shown": "on the blackboard of room 12"}, rev=0)
+    assert await store.residue([], [b"on the blackboard of room 12"]) == [], "a record says it still"
+    await store.blank(context.id, [1], to=State.ERASED, audit={})
+    assert await store.residue([id], [b"on the blackboard of room 12"]) == []
+    assert b"blackboard" not in store.path.read_bytes()
+
+
 async def test_t45_one_flipped_byte_in_the_file_is_found_and_located(store, tmp_path):
     path = tmp_path / "a.db"
     root = await new(store)
@@ -570,7 +601,8 @@ async def earlier(tmp_path):
         "UPDATE contexts SET derived = (SELECT count(*) FROM derived d WHERE d.ref = contexts.ref)"
     )
     connection.execute("UPDATE contexts SET derived = 7 WHERE key = 'grandchild'")  # rows that were replaced
-    connection.execute("DROP TABLE kv; DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
+    connection.execute("DROP TABLE kv; DROP TABLE records")
+    connection.execute("DELETE FROM migrations WHERE version > 1; PRAGMA user_version = 1")
     connection.close()
     return path
 
@@ -590,6 +622,7 @@ async def test_the_counters_of_an_earlier_file_become_one_per_tree(earlier):
         await store.put_derived(tree[1].id, [Derived(version=1, space="s", data=b"new")])
         for context in tree:
             await sound(store, context.id)
+            assert (await store.put_record(context.id, "a", {}, rev=0)).rev == 1
             (row,) = await store.derived(context.id, "s", after=7)
             assert (row.version, row.seq, row.data) == (1, 8, b"new")
             assert (await put(store, context, said("on"))).head.derived == 8

@@ -79,6 +79,7 @@ from acms.testing.logs import (
     summed_up,
     taken_back,
 )
+from acms.testing.records import RecordTests
 from acms.testing.vectors import VectorTests
 
 HOSTILE = (
@@ -121,7 +122,7 @@ HOSTILE = (
 """Ids, keys, names and words that are meant to hurt (T35)."""
 
 
-class StorageBackendTests(VectorTests, ErasureTests, JobTests):
+class StorageBackendTests(VectorTests, ErasureTests, JobTests, RecordTests):
     """Everything a store promises; subclass it and give it a store."""
 
     #: True when the store is made with the fixture `clock`, so that a lease can run out.
@@ -162,8 +163,7 @@ class StorageBackendTests(VectorTests, ErasureTests, JobTests):
         assert await store.context("a") == one
         assert await store.context("a", namespace="n") == two
         assert await store.context(two.id) == two
-        with pytest.raises(SessionNotFoundError):
-            await store.context("a", namespace="elsewhere")
+        assert await refused(store.context("a", namespace="elsewhere"), SessionNotFoundError)
 
     async def test_contexts_are_listed_newest_first_in_pages(self, store: StorageBackend) -> None:
         """Every context is on exactly one page, and the last page says that it is the last."""

@@ -33,11 +33,12 @@ from acms.model import (
     Lease,
     Page,
     Receipt,
+    Record,
     Retry,
     Search,
     State,
 )
-from acms.storage import append_rules, handles, search
+from acms.storage import append_rules, handles, records, search
 from acms.storage.append_rules import Read
 
 
@@ -157,6 +158,8 @@ class Log:
     entries: list[Entry] = field(default_factory=list)
     keys: dict[str, int] = field(default_factory=dict)
     derived: dict[tuple[str, int, int], Derived] = field(default_factory=dict)
+    #: Revision and data by name, the one put longest ago first.
+    records: dict[str, tuple[int, str]] = field(default_factory=dict)
     #: Both count on the root of the fork tree only.
     epoch: int = 0
     seq: int = 0
@@ -301,6 +304,8 @@ class MemoryStorage:
             settings_rev=rev + 1,
             deleted_at=deleted_at,
         )
+        if deleted_at is not None:
+            found.records.clear()
         return found.context
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -459,6 +464,8 @@ class MemoryStorage:
         if changed:
             for one in tree:
                 one.head = replace(one.head, rewrites=one.head.rewrites + 1)
+                if to is State.ERASED:
+                    one.records.clear()
             self._logs[found.context.root].epoch += 1
             self.audit.append(
                 {"context": context, "action": to.value, "versions": changed, "detail": dict(audit)}
@@ -541,6 +548,24 @@ class MemoryStorage:
             and entry.kind in (Kind.MESSAGE, Kind.FACT, Kind.SUMMARY)
             and entry.content
         ][:limit]
+
+    # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def record(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name."""
+        named, found = records.named(name), self._log(context)
+        return records.read(context, named, *found.records[named]) if named in found.records else None
+
+    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
+        """Store a record if it is still at `rev`."""
+        named, text, found = records.named(name), records.written(data, rev), self._log(context)
+        if found.records.get(named, (0, ""))[0] != rev:
+            raise records.moved(named, rev)
+        found.records.pop(named, None)
+        found.records[named] = (rev + 1, text)
+        for old in list(found.records)[: -records.KEPT]:
+            del found.records[old]
+        return records.read(context, named, rev + 1, text)
 
     # ── restoring, searching ────────────────────────────────────────────────────────────────────────────────────────
 

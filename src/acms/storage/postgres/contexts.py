@@ -148,6 +148,8 @@ class Contexts:
             found = await self._db.rows(connection, "update_settings", values)
             if found:
                 tried = True
+                if deleted_at is not None:
+                    await self._db.rows(connection, "forget_records", {"contexts": [context]})
                 return read_context(found[0])
             now = read_context((await self._db.rows(connection, "context_by_id", {"context": context}))[0])
             written = (now.settings_rev, now.settings, now.deleted_at) == (rev + 1, merged, deleted_at)

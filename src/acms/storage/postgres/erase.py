@@ -51,6 +51,8 @@ class Eraser:
             if changed:
                 await self._db.rows(connection, "count_rewrite", {"contexts": tree})
                 await self._db.rows(connection, "raise_epoch", {"root": log.root})
+                if to is State.ERASED:
+                    await self._db.rows(connection, "forget_records", {"contexts": tree})
                 values = {"context": context, "action": to.value, "detail": detail}
                 values["versions"] = dump(sorted(changed))
                 await self._db.rows(connection, "insert_audit", values)

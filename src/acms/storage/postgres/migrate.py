@@ -190,6 +190,7 @@ async def migrate(
     done: list[Migration] = []
 
     async def work(connection: Connection) -> list[Migration]:
+        nonlocal vectors
         steps = await status(connection)
         if all(step.applied or step.waits_for for step in steps):
             return done
@@ -207,7 +208,8 @@ async def migrate(
             except _ForbiddenError:
                 pool.lacks_vectors = "an administrator who runs: CREATE EXTENSION vector"
                 log(logging.WARNING, "vectors_left_out", reason=pool.lacks_vectors)
-                break
+                vectors = False
+                continue
             done.append(step)
             if progress is not None:
                 progress(step)

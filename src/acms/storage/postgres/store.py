@@ -30,11 +30,12 @@ from acms.model import (
     Migration,
     Page,
     Receipt,
+    Record,
     Retry,
     Search,
     State,
 )  # fmt: skip
-from acms.storage import handles
+from acms.storage import handles, records
 from acms.storage.kv_home import Clock, utc_now
 from acms.storage.postgres.append import Appender
 from acms.storage.postgres.contexts import Contexts
@@ -45,6 +46,7 @@ from acms.storage.postgres.jobs import JobQueue
 from acms.storage.postgres.kv import PostgresKV
 from acms.storage.postgres.migrate import migrate, plan
 from acms.storage.postgres.pool import Pool
+from acms.storage.postgres.records import Records
 from acms.storage.postgres.search import Searcher
 
 
@@ -77,6 +79,7 @@ class PostgresStorage:
         self.tenant = db.tenant
         self._contexts, self._reader, self._derived = Contexts(db), Reader(db), DerivedRows(db)
         self._eraser, self._searcher, self._feed = Eraser(db), Searcher(db), Feed(db)
+        self._records = Records(db)
         self._jobs = JobQueue(db, hints=hints)
         self._appender = Appender(db, self._jobs)
 
@@ -237,6 +240,16 @@ class PostgresStorage:
     async def spaces(self, context: str) -> list[str]:
         """Return the names of the spaces in which a context has derived rows of its own."""
         return await self._derived.spaces(context)
+
+    # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def record(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name."""
+        return await self._records.get(context, records.named(name))
+
+    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
+        """Store a record if it is still at `rev`; the commit waits for no standby."""
+        return await self._records.put(context, records.named(name), records.written(data, rev), rev)
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -350,6 +350,40 @@ WHERE tenant_id = %(tenant)s AND context_id = %(context)s AND space = %(space)s 
   AND version BETWEEN %(first)s AND %(last)s
 ORDER BY seq;
 
+-- name: record
+SELECT c.deleted_at, r.rev, r.data
+FROM acms.contexts c
+LEFT JOIN acms.records r ON r.tenant_id = c.tenant_id AND r.context_id = c.context_id AND r.name = %(name)s
+WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s;
+
+-- Gives no row back where it is not at the revision; what there is is never at 0. The context was locked by a statement of
+-- its own, so that nothing is put behind an erasure that goes on, and the number of records is that of others' puts too.
+-- What is derived needs no standby: its commit waits for none.
+-- name: put_record
+INSERT INTO acms.records AS r (tenant_id, context_id, name, rev, seq, data)
+SELECT %(tenant)s, %(context)s, %(name)s, 1,
+       (SELECT coalesce(max(o.seq), 0) + 1 FROM acms.records o
+        WHERE o.tenant_id = %(tenant)s AND o.context_id = %(context)s),
+       %(data)s
+FROM acms.contexts c
+WHERE c.tenant_id = %(tenant)s AND c.context_id = %(context)s AND c.deleted_at IS NULL
+  AND (%(rev)s = 0 OR EXISTS (SELECT FROM acms.records o
+                              WHERE o.tenant_id = %(tenant)s AND o.context_id = %(context)s AND o.name = %(name)s))
+ON CONFLICT (tenant_id, context_id, name) DO UPDATE SET rev = r.rev + 1, seq = excluded.seq, data = excluded.data
+WHERE r.rev = %(rev)s
+RETURNING r.rev, set_config('synchronous_commit',
+                            CASE current_setting('synchronous_commit') WHEN 'off' THEN 'off' ELSE 'local' END, true);
+
+-- name: bound_records
+DELETE FROM acms.records r
+WHERE r.tenant_id = %(tenant)s AND r.context_id = %(context)s
+  AND r.seq <= (SELECT o.seq FROM acms.records o
+                WHERE o.tenant_id = %(tenant)s AND o.context_id = %(context)s
+                ORDER BY o.seq DESC LIMIT 1 OFFSET %(kept)s);
+
+-- name: forget_records
+DELETE FROM acms.records WHERE tenant_id = %(tenant)s AND context_id = ANY(%(contexts)s::text[]);
+
 -- name: live_logs
 SELECT context_id, coalesce(fork, 0) + 1, version FROM acms.contexts
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL ORDER BY number;

@@ -189,6 +189,7 @@ FROM contexts
 UNION ALL SELECT concat_ws(char(10), context, kind, dedupe, state) FROM jobs
 UNION ALL SELECT concat_ws(char(10), action, detail) FROM audit
 UNION ALL SELECT DISTINCT space FROM derived
+UNION ALL SELECT concat_ws(char(10), name, data) FROM records
 UNION ALL SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL;
 
 -- name: raise_epoch
@@ -222,6 +223,31 @@ UPDATE contexts SET derived = ? WHERE ref = (SELECT root FROM contexts WHERE ref
 -- name: derived
 SELECT version, part, start, "end", data, seq FROM derived
 WHERE ref = ? AND space = ? AND seq > ? AND seq <= ? AND version BETWEEN ? AND ? ORDER BY seq;
+
+-- name: record
+SELECT c.deleted_at, r.rev, r.data
+FROM contexts c LEFT JOIN records r ON r.ref = c.ref AND r.name = :name
+WHERE c.tenant = :tenant AND c.id = :context;
+
+-- Gives no row back where it is not at the revision; what there is is never at 0.
+-- name: put_record
+INSERT INTO records (ref, name, rev, seq, data)
+SELECT :ref, :name, 1, (SELECT coalesce(max(seq), 0) + 1 FROM records WHERE ref = :ref), :data
+WHERE :rev = 0 OR EXISTS (SELECT 1 FROM records WHERE ref = :ref AND name = :name)
+ON CONFLICT (ref, name) DO UPDATE SET rev = records.rev + 1, seq = excluded.seq, data = excluded.data
+WHERE records.rev = :rev
+RETURNING rev;
+
+-- name: bound_records
+DELETE FROM records
+WHERE ref = :ref AND seq <= (SELECT seq FROM records WHERE ref = :ref ORDER BY seq DESC LIMIT 1 OFFSET :kept);
+
+-- name: forget_records
+DELETE FROM records WHERE ref = ?;
+
+-- What was shown where names entries by id, whichever of the tree showed it.
+-- name: forget_records_of_tree
+DELETE FROM records WHERE ref IN (SELECT ref FROM contexts WHERE root = (SELECT root FROM contexts WHERE ref = ?));
 
 -- name: live_logs
 SELECT id, ref, coalesce(fork, 0) + 1, version FROM contexts WHERE tenant = ? AND deleted_at IS NULL ORDER BY ref;

@@ -79,9 +79,10 @@ class Contexts:
         merged = {**old.settings, **{k: v for k, v in change.items() if k != "deleted"}}
         merged = {key: value for key, value in merged.items() if value is not None}
         written, gone = dump(merged) if merged else None, None if deleted_at is None else micros(deleted_at)
-        self._tables.rows(
-            connection, "update_settings", (written, gone, self._tables.ref(connection, context))
-        )
+        ref = self._tables.ref(connection, context)
+        self._tables.rows(connection, "update_settings", (written, gone, ref))
+        if deleted_at is not None:
+            self._tables.rows(connection, "forget_records", (ref,))
         return self._get(connection, context)
 
     def create(self, connection: apsw.Connection, context: ContextDraft) -> Context:

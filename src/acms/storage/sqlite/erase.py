@@ -136,7 +136,9 @@ class Eraser:
             detail, now = dump(dict(audit)) if audit else None, micros(self._clock())
             values = (self._tables.tenant, context, to.value, dump(changed), detail, now)
             self._tables.rows(connection, "insert_audit", values)
-            self._stale = self._stale or to is State.ERASED
+            if to is State.ERASED:
+                self._tables.rows(connection, "forget_records_of_tree", (ref,))
+                self._stale = True
         return len(changed)
 
     def _blank(self, connection: apsw.Connection, ref: int, place: tuple[str, int, int], to: State) -> bool:

@@ -32,11 +32,12 @@ from acms.model import (
     Migration,
     Page,
     Receipt,
+    Record,
     Retry,
     Search,
     State,
 )
-from acms.storage import append_rules, handles
+from acms.storage import append_rules, handles, records
 from acms.storage.append_rules import Read
 from acms.storage.sql import queries
 from acms.storage.sqlite.append import Appender
@@ -44,6 +45,7 @@ from acms.storage.sqlite.contexts import Contexts
 from acms.storage.sqlite.erase import Eraser
 from acms.storage.sqlite.file import SQLiteFile, Steps
 from acms.storage.sqlite.jobs import JobQueue
+from acms.storage.sqlite.records import Records
 from acms.storage.sqlite.tables import DerivedRows, Tables
 
 INLINE_ROWS = 512
@@ -80,6 +82,7 @@ class SQLiteStorage:
         self._jobs = JobQueue(self._tables, clock)
         self._appender = Appender(self._tables, self._jobs, durability=durability, entropy=entropy)
         self._derived = DerivedRows(self._tables)
+        self._records = Records(self._tables)
         self._eraser = Eraser(self._file, self._tables, clock)
         self._file.steps = Steps(self._appender.together, self._appender.forget, self._eraser.committed)
 
@@ -213,6 +216,18 @@ class SQLiteStorage:
     async def search(self, query: Search) -> list[Hit]:
         """Search facts, summaries and marked messages across the live contexts of a namespace."""
         return await self._file.read(lambda reader: self._derived.search(reader, query), large=True)
+
+    # ── records ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def record(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name."""
+        named = records.named(name)
+        return await self._file.read(lambda reader: self._records.get(reader, context, named))
+
+    async def put_record(self, context: str, name: str, data: Mapping[str, Json], *, rev: int) -> Record:
+        """Store a record if it is still at `rev`."""
+        named, text = records.named(name), records.written(data, rev)
+        return await self._file.write(lambda writer: self._records.put(writer, context, named, text, rev))
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,35 @@
+"""The records beside the logs of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from acms.model import Record
+from acms.storage import records
+from acms.storage.postgres.database import Database, Named
+
+
+class Records:
+    """The records of a tenant."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def get(self, context: str, name: str) -> Record | None:
+        """Return the record a context itself has under a name."""
+        rows = await self._db.one("record", {"context": context, "name": name})
+        return records.found(context, name, rows)
+
+    async def put(self, context: str, name: str, data: str, rev: int) -> Record:
+        """Store a record if it is still at `rev`."""
+        where = {"context": context}
+        asked: list[Named] = [
+            ("lock_context", where),
+            ("head", where),
+            ("put_record", {**where, "name": name, "data": data, "rev": rev}),
+        ]
+        if rev == 0:
+            asked.append(("bound_records", {**where, "kept": records.KEPT}))
+        _, head, put, *_ = await self._db.ask(*asked)
+        self._db.read_head(context, head)  # refuses a context that is deleted
+        if not put:
+            raise records.moved(name, rev)
+        return records.read(context, name, put[0][0], data)
