@@ -58,8 +58,8 @@ from acms import ACMS, ACMSConfig, CacheConfig, open_storage
 from acms.branches.importers import read_chat
 from acms.model import ContextDraft, Kind
 from acms.providers.tokens import EstimatingTokenCounter, default_counter
+from acms.recall.embeddings import passages
 from acms.recall.rank import unnamed
-from acms.text.chunks import passages
 from acms.text.tokenizer import terms, words
 
 DIMENSION = 384

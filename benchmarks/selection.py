@@ -46,7 +46,7 @@ from acms.contract.entities import entities
 from acms.contract.selection import PROFILES, Selection, select
 from acms.errors import ACMSError
 from acms.providers.tokens import default_counter
-from acms.text.chunks import spans
+from acms.text.tokenizer import spans
 from acms_eval import Conversation, load
 from acms_eval.retrieval import budgets
 

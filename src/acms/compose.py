@@ -73,18 +73,29 @@ def handlers(
     write to, which reflections keep out of the way of.
     """
     from acms.compaction import job
-    from acms.erasure import erase  # a worker alone needs them
     from acms.facts import adopt
 
     known = {} if counters is None else counters
     return {
         "adopt": adopt.adopt,
-        "collect": erase.collect,
-        "expire": erase.expire,
+        "collect": _collect,
+        "expire": _expire,
         **{compaction_kind(one): job.handler(config, one, known) for one in (None, *summarizers)},
         REFLECT: _offline(config, known, handle),
         **{reflection_kind(one): _reflecting(config, one, known, handle) for one in reflectors},
     }
+
+
+async def _collect(storage: StorageBackend, lease: Lease) -> Outcome:
+    from acms.erasure.erase import collect  # a worker alone needs it
+
+    return await collect(storage, lease)
+
+
+async def _expire(storage: StorageBackend, lease: Lease) -> Outcome:
+    from acms.erasure.erase import expire
+
+    return await expire(storage, lease)
 
 
 def _reflecting(

@@ -15,7 +15,7 @@ from acms.config import ACMSConfig
 from acms.errors import EpisodeNotFoundError, SessionNotFoundError, ValidationError
 from acms.log import policy as policy_levels
 from acms.log import validation
-from acms.log.hash_chain import episode_id
+from acms.log.encoding import episode_id
 from acms.log.policy import ResolvedPolicy
 from acms.model import (
     ANY,
@@ -41,13 +41,13 @@ from acms.recall.planner import media_tokens
 from acms.results import Branch, Compaction, Erasure, IndexStats, MessageReceipt
 from acms.session_state import SharedSession
 from acms.storage import handles
-from acms.storage.cached import CachedStorage, CacheStats
+from acms.storage.wrapper import CachedStorage, CacheStats
 from acms.text.markers import detect
 from acms.view import View
 from acms.write import rewrite
 from acms.write.episodes import TIME_GAP
-from acms.write.queue import AppendRequest, Delivered
-from acms.write.rewrite import DETECTED, Writer
+from acms.write.queue import AppendRequest, Delivered, Writer
+from acms.write.rewrite import DETECTED
 
 __all__ = ["ACMS"]
 

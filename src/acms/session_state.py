@@ -25,12 +25,11 @@ from acms.recall.planner import TextFrame
 from acms.recall.reranker import Reranking
 from acms.results import ContextItems
 from acms.storage import handles
-from acms.storage.cached import CachedStorage
+from acms.storage.wrapper import CachedStorage
 from acms.text.markers import freeze
 
 if TYPE_CHECKING:
-    from acms.jobs.background import Background
-    from acms.jobs.worker import Handler
+    from acms.jobs.worker import Background, Handler
     from acms.recall.embeddings import Embedding
     from acms.recall.index_cache import Indexes
 
@@ -156,7 +155,7 @@ class SharedSession:
     @property
     def background(self) -> Background:
         """Return the worker of the storage handle in this process; the first session hears what it does."""
-        from acms.jobs.background import background
+        from acms.jobs.worker import background
 
         return background(self.handle, self.storage, self.config.worker, self.config.retry, self.tell)
 

@@ -8,7 +8,7 @@ from functools import partial
 from acms.errors import ValidationError, VectorsUnavailableError
 from acms.knowledge import Fact
 from acms.log import policy, read, validation
-from acms.log.hash_chain import episode_id
+from acms.log.encoding import episode_id
 from acms.log.in_force import Cover, preview
 from acms.log.policy import ResolvedPolicy
 from acms.log.read import active, find_entry, in_force
@@ -246,9 +246,7 @@ class View:
                 shared.storage, context, self._at, shared.frame, budget, shared.stage
             )
         if since is not None:
-            return await pipeline.gather_since(
-                shared.storage, context, self._at, since, shared.stage, began
-            )
+            return await pipeline.gather_since(shared.storage, context, self._at, since, shared.stage, began)
         return await pipeline.gather_all(shared.storage, context, self._at, shared.stage)
 
     async def history(self, *, limit: int = 50, after: int = 0) -> HistoryPage:
@@ -313,7 +311,7 @@ class View:
         Addresses match without regard to case, articles, plurals and punctuation. With `scope="namespace"` the facts
         of the namespace's profile are listed.
         """
-        from acms.facts import profile as facts
+        from acms.facts import request as facts
 
         facts.check_filter(subject, attribute, fact_type)
         if scope not in ("session", "namespace"):

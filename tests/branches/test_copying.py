@@ -14,7 +14,7 @@ from acms.branches import export
 from acms.erasure import erase
 from acms.errors import ConflictError, ForkDepthError, LegalHoldError, NotFoundError, SessionNotFoundError
 from acms.log import policy as policy_levels
-from acms.log.reissue import COPIES, COPYING
+from acms.log.provenance import COPIES, COPYING
 from acms.model import ContextQuery, Derived, Done, JobDraft, JobQuery, Kind, Lease
 from acms.storage import FaultyStorage, MemoryStorage
 from acms.testing import HashEmbedder, sound

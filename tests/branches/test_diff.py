@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from acms.branches.diff import LogState, Run, common, deltas, disputed, stretches
 from acms.facts.adopt import candidates, clipped, grounded
-from acms.log.hash_chain import entry_id
+from acms.log.encoding import entry_id
 from acms.log.in_force import Cover
 from acms.model import Entry, Kind, State
 from acms.results import Change, Delta, Diff

@@ -15,7 +15,7 @@ import pytest
 from acms import ACMS, Kind, State, StorageBackend, open_storage
 from acms.branches.export import PAGE, Problem, export, restore, verify
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError
-from acms.log.entry_json import entry_to_json
+from acms.log.encoding import entry_to_json
 from acms.model import Append, Context, ContextDraft, Draft
 from acms.ports import Handle
 from acms.storage import MemoryStorage

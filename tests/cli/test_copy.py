@@ -27,7 +27,7 @@ from acms.cli.commands import app
 from acms.erasure import erase
 from acms.errors import ConflictError, ValidationError
 from acms.log import policy as policy_levels
-from acms.log.entry_json import dump
+from acms.log.encoding import dump
 from acms.model import ContextQuery, Derived, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.ports import HasSpaces, StorageBackend
 from acms.storage import FaultyStorage, MemoryStorage, SQLiteStorage

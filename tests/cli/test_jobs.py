@@ -22,7 +22,7 @@ from acms.cli.commands import app
 from acms.cli.jobs import Everybody
 from acms.cli.keys import served
 from acms.errors import ConflictError, NotFoundError
-from acms.jobs import operator as operations
+from acms.jobs import requests as operations
 from acms.jobs.worker import Worker
 from acms.model import Append, Failed, JobDraft, JobQuery
 from acms.observability.events import Event

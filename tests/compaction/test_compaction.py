@@ -36,7 +36,7 @@ from acms.jobs.requests import compaction_kind
 from acms.jobs.worker import Worker
 from acms.model import JobQuery
 from acms.ports import SummaryRequest
-from acms.storage.faulty import FaultyStorage
+from acms.storage.wrapper import FaultyStorage
 from tests.support.talk import (
     LONG_EPISODES,
     PATIENT,

@@ -66,17 +66,17 @@ OTHERWISE = {
 #: Names that are still to be changed. This list only shrinks.
 STILL = {
     "aside": "recall.index_cache.aside",
-    "beside": "recall.fact_sources.Beside recall.fact_sources.beside",
+    "beside": "recall.pipeline.Beside recall.pipeline.beside",
     "card": "recall.reindex._cards",
     "certainty": "recall.confidence.certainty",
     "lead": "recall.confidence._lead",
     "offer": "recall.candidates.Offer recall.candidates.offer",
     "said": """
-        facts.mentions.Said 
+        facts.consolidate.Said
         recall.rank._said_of recall.rerank._said write.retirement._said_in
     """,
     "shown": "facts.backlog.shown log.in_force.shown_role",
-    "stale": "recall.superseded.Stale recall.superseded.stale",
+    "stale": "log.in_force.Stale log.in_force.stale",
     "standing": "facts.adopt.standing",
     "succession": "log.facts.Succession recall.rerank._keep_successions recall.rerank.successions",
     "unit": "log.in_force.Unit log.in_force.Units log.in_force.units recall.candidates.unit_at recall.planner.cut_unit",

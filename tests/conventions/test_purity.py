@@ -21,12 +21,12 @@ IO = """
     compaction.job
     contract.caller contract.engine contract.providers contract.session_source
     erasure.erase erasure.proof
-    facts.adopt facts.job facts.profile facts.request
+    facts.adopt facts.job facts.request
     log.policy log.read
     privacy.scan privacy.stage
     prompt.builder prompt.messages prompt.pins prompt.prefix_window prompt.render prompt.replay prompt.resolve
     prompt.summaries
-    recall.embeddings recall.fact_sources recall.index_cache recall.pipeline recall.profiles recall.reindex
+    recall.embeddings recall.index_cache recall.pipeline recall.reindex
     recall.reranker
     write.queue write.retirement write.rewrite
 """.split()

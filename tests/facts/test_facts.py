@@ -56,7 +56,7 @@ def unkeyed(draft: Draft) -> Draft:
 
 
 async def known_of(storage: Any, context: str) -> list[Fact]:
-    from acms.facts.profile import facts
+    from acms.facts.request import facts
 
     return await facts(storage, context, None)
 

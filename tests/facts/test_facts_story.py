@@ -28,7 +28,7 @@ from acms import (
     WorkerConfig,
     open_storage,
 )
-from acms.facts.profile import facts
+from acms.facts.request import facts
 from acms.log.facts import Succession, address
 from acms.log.in_force import Cover
 from acms.model import Append, Entry, Expect, Origin, Receipt

@@ -13,7 +13,7 @@ from acms.config import EpisodeBoundaryConfig, RetryConfig, WorkerConfig
 from acms.errors import ACMSError, JobFailedError, ProviderError, StorageBusyError
 from acms.facts import backlog as reflect
 from acms.facts.job import handler
-from acms.jobs.operator import cancel
+from acms.jobs.requests import cancel
 from acms.jobs.worker import Worker
 from acms.knowledge import Decision, Fact, Proposal, Reflection
 from acms.log import facts as known

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from acms.log.hash_chain import genesis, verify
+from acms.log.encoding import genesis, verify
 from acms.model import Append, Context, ContextDraft, ContextQuery, Draft, Entry, Kind, Receipt
 from acms.ports import Handle, HasIntegrity, StorageBackend
 from acms.storage import open_storage

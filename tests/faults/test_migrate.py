@@ -19,7 +19,7 @@ import pytest
 
 from acms.branches import export
 from acms.errors import ACMSError, SchemaVersionError, StorageFullError
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.model import Context, ContextQuery, Derived, Entry, Job, JobDraft, JobQuery, State
 from acms.storage.sql import migrations
 from acms.storage.sqlite import schema as sqlite_schema

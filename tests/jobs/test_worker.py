@@ -28,8 +28,7 @@ from acms.errors import (
     StorageReadOnlyError,
     ValidationError,
 )
-from acms.jobs.background import Background, background
-from acms.jobs.worker import Handler, Worker
+from acms.jobs.worker import Background, Handler, Worker, background
 from acms.model import Append, Context, Done, Failed, Job, JobDraft, JobQuery, JobState, Lease, Retry
 from acms.observability.events import Event, JobFailed, JobFinished
 from acms.ports import Handle, StorageBackend

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.errors import CorruptRecordError
-from acms.log.entry_json import (
+from acms.log.encoding import (
     FORMAT,
     context_from_json,
     context_to_json,
@@ -266,7 +266,7 @@ def test_spans_are_pairs_of_numbers() -> None:
 
 WATCHED = """
 import json, sys
-from acms.log.entry_json import entry_from_json
+from acms.log.encoding import entry_from_json
 from acms.errors import CorruptRecordError
 records = json.loads(sys.stdin.read())
 events = ("import", "exec", "compile", "open", "os.system", "subprocess.Popen", "pickle.find_class")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from acms.log.facts import address, as_fact, collision, demoted, facts, has_address, in_force, revoked, then
-from acms.log.in_force import Cover
+from acms.log.facts import address, as_fact, collision, facts, has_address, in_force, revoked, then
+from acms.log.in_force import Cover, stale
 from acms.model import Draft, Entry, Kind, Origin, State
 from tests.support.factlog import FactLog, at
 from tests.support.logs import NOON, entry
@@ -176,10 +176,13 @@ def test_what_comes_back_to_an_address_that_is_filled_is_revoked_too() -> None:
 
 
 def test_what_two_entries_demote_is_good_where_both_say_so() -> None:
-    one = retraction(2, 1, reason="removed", demotes=[["m_1", [[0, 10], [20, 30]]], ["m_2", []]])
-    other = retraction(4, 3, reason="removed", demotes=[["m_1", [[5, 25]]]])
-    assert demoted(Cover([one, other])) == {"m_1": ((5, 10), (20, 25)), "m_2": ()}
-    assert demoted(Cover([one, retraction(5, 2)])) == {}
+    first, second = entry(1), entry(2)
+    one = retraction(4, 3, reason="removed", demotes=[[first.id, [[0, 10], [20, 30]]], [second.id, []]])
+    other = retraction(6, 5, reason="removed", demotes=[[first.id, [[5, 25]]]])
+    found = stale(Cover([one, other]))
+    assert found.of([first]) == ("v6", 6, ((5, 10), (20, 25)))
+    assert found.of([second]) == ("v4", 4, ())
+    assert not stale(Cover([one, retraction(7, 4)]))
 
 
 def test_undo_of_an_update_brings_back_what_was_said() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.hash_chain import (
+from acms.log.encoding import (
     base32,
     canonical,
     context_id,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from acms.log.hash_chain import digest, genesis, locate, verify
-from acms.log.reissue import copied, copy_of, renamed
+from acms.log.encoding import digest, genesis, locate, verify
+from acms.log.provenance import copied, copy_of, renamed
 from acms.model import Entry, State
 from acms.storage import MemoryStorage
 from acms.testing.logs import mixed, new, noted, put, said

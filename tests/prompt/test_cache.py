@@ -9,7 +9,7 @@ import pytest
 
 from acms import ACMS, ACMSConfig, CompactionPolicy, open_storage
 from acms.codecs import AnthropicMessages, OpenAIChat
-from acms.log.hash_chain import is_summary
+from acms.log.encoding import is_summary
 from acms.model import Kind
 from acms.plan.prefix_cache import recall_tokens
 from acms.prompt import Prompt

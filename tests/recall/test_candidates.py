@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 
 from acms.config import EpisodeBoundaryConfig
 from acms.errors import EntryNotFoundError
+from acms.log.in_force import Stale, stale
 from acms.model import Kind, Role, Source, State
 from acms.ports import TokenCounter
 from acms.recall.candidates import SEEN, Offer, Rest, Terms, newest, offer
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known, Usual
-from acms.recall.fact_sources import Beside
 from acms.recall.later import above_facts, later_statements
-from acms.recall.pipeline import plan_recall
+from acms.recall.pipeline import Beside, plan_recall
 from acms.recall.planner import TextFrame
 from acms.recall.rank import Question, rank
 from acms.recall.request import Ranked, Recall
-from acms.recall.superseded import Stale, stale
 from acms.results import ContextItems
 from acms.text.markers import WEIGHTS
 from tests.support.counters import COUNTERS, Counting

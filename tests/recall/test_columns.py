@@ -14,6 +14,7 @@ from acms.model import Kind, Role, Source
 from acms.recall import vector_score
 from acms.recall.candidates import Offer, Terms, offer, unit_at
 from acms.recall.corpus import Field
+from acms.recall.index import Floats, widened
 from acms.recall.planner import (
     EXCERPT,
     EXCERPTS,
@@ -28,7 +29,6 @@ from acms.recall.planner import (
 from acms.recall.rank import Question, Ranking, alike, rank
 from acms.recall.request import EVIDENT
 from acms.recall.vector_score import by_meaning, cosines
-from acms.recall.vectors import Floats, widened
 from acms.text.markers import WEIGHTS, boost
 from tests.support.counters import Counting
 from tests.support.indexes import Row, field_of, half, unit

@@ -14,11 +14,10 @@ from acms.log.in_force import Cover
 from acms.recall import vector_score
 from acms.recall.candidates import Terms, offer
 from acms.recall.corpus import NEAR, Field
-from acms.recall.index import Segment
+from acms.recall.index import BLOCK, Segment, Vectors, signs
 from acms.recall.planner import TextFrame, share
 from acms.recall.rank import MEANT, Question, rank
 from acms.recall.vector_score import by_meaning, cosines, level, with_context
-from acms.recall.vectors import BLOCK, Vectors, signs
 from acms.text.markers import WEIGHTS
 from tests.recall.test_planner import BYTES
 from tests.support.indexes import Row, built, field_of, half, packed, snapshot, unit

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from acms.model import Embedded
-from acms.write.queue import Delivered
-from acms.write.rewrite import Writer
+from acms.write.queue import Delivered, Writer
 
 
 class Slow:

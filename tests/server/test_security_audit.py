@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from acms.log import hash_chain
+from acms.log import encoding
 from acms.server import create_app
 from acms.server.audit import Noted, trail
 from acms.server.operation import Scope
@@ -99,7 +99,7 @@ async def test_the_trail_is_a_chain_that_verifies_and_nobody_can_reach_it(
     context = await home.handle.context("@audit", namespace=OWN)
     entries = await home.handle.read(context.id)
     assert len(entries) == 4
-    assert list(hash_chain.verify(entries, head=hash_chain.genesis(context.id), version=0)) == []
+    assert list(encoding.verify(entries, head=encoding.genesis(context.id), version=0)) == []
     for one in OPERATIONS:
         if "{context_id}" not in one.path:
             continue

@@ -24,7 +24,7 @@ from acms import (
     WorkerConfig,
     open_storage,
 )
-from acms.jobs import operator
+from acms.jobs import requests
 from acms.knowledge import Proposal, Reflection
 from acms.model import JobQuery
 from acms.observability.events import Event, JobFailed, Reflected
@@ -254,7 +254,7 @@ async def test_11_a_reflection_that_fails_is_tried_again_and_seen(
         assert len(await session.entries()) == 4
         (failed,) = (await storage.jobs(JobQuery(states=(JobState.FAILED,)))).items
         assert failed.error
-        await operator.retry(storage, failed.id)
+        await requests.retry(storage, failed.id)
         await session.wait(failed)
         assert len(reflector.requests) == 8
         assert [turn.text for turn in reflector.requests[-1].turns] == ["And now something else", "Noted."]

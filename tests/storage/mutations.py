@@ -33,15 +33,13 @@ from hypothesis import Phase
 
 from acms.log import in_force
 from acms.ports import StorageBackend
-from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, cached
-from acms.storage.memory import jobs
+from acms.storage import CachedStorage, MemoryStorage, SQLiteStorage, append_rules, wrapper
+from acms.storage.append_rules import Read
 from acms.storage.memory import store as memory
 from acms.storage.postgres.store import PostgresStorage
-from acms.storage.reading import Read
 from acms.storage.sqlite import append as sqlite_append
 from acms.storage.sqlite import contexts as sqlite_contexts
-from acms.storage.sqlite import derived as sqlite_derived
-from acms.storage.sqlite import queue, tables
+from acms.storage.sqlite import file, tables
 from acms.storage.sqlite import store as sqlite
 from acms.testing import ManualClock, StorageBackendTests, run_story
 from tests.servers.postgres import Databases, Server
@@ -157,13 +155,13 @@ FAULTS = [
     ),
     Fault(
         "a refused operation takes its neighbours with it", "sqlite",
-        code(queue.WriteQueue, "_attempt",
+        code(file.WriteQueue, "_attempt",
              ("except ACMSError as error:\n        result = error", "except ACMSError as error:\n        raise")),
         "test_a_refused_operation_leaves_its_neighbours_alone",
     ),
     Fault(
         "a refused operation is not undone", "sqlite",
-        code(queue.WriteQueue, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
+        code(file.WriteQueue, "_attempt", ('"ROLLBACK TO op"', '"SELECT 1"')),
         "test_a_stale_lease_is_fenced_off",
     ),
     Fault(
@@ -255,31 +253,31 @@ FAULTS = [
     ),
     Fault(
         "missing takes a block that is nearly covered for covered", "sqlite",
-        code(sqlite_derived.DerivedRows, "missing", ("<= block[3] - low:", "< block[3] - low:")),
+        code(tables.DerivedRows, "missing", ("<= block[3] - low:", "< block[3] - low:")),
         "test_missing_of_a_fork_names_what_it_inherited",
     ),
     Fault(
         "a cache gets by id what it got before", "cached",
-        code(cached.CachedStorage, "get",
+        code(wrapper.CachedStorage, "get",
              ("self._line(owner, await self.inner.head(owner))",
               "self._lines.get(owner) or self._line(owner, await self.inner.head(owner))")),
         "test_what_was_got_before_an_erasure_is_got_blank_after_it",
     ),
     Fault(
         "a cache ignores the epoch", "cached",
-        code(cached.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
+        code(wrapper.CachedStorage, "_line", ("line.epoch != head.epoch", "False")),
         "test_expiring_deletes_the_content_and_keeps_the_rest",
     ),
     Fault(
         "a cache remembers the head", "cached",
-        code(cached.CachedStorage, "read",
+        code(wrapper.CachedStorage, "read",
              ("head = await self.inner.head(context)",
               "head = self.__dict__.setdefault(f'head {context}', await self.inner.head(context))")),
         "test_t10_a_fork_at_any_version_reads_exactly_what_was_there",
     ),
     Fault(
         "a cache ignores new replacements", "cached",
-        code(cached.CachedStorage, "_replacing", ("upto >= head.version or line.rewrites == head.rewrites", "upto")),
+        code(wrapper.CachedStorage, "_replacing", ("upto >= head.version or line.rewrites == head.rewrites", "upto")),
         "test_t11_what_was_read_at_a_version_is_read_there_for_ever",
     ),
     Fault(
@@ -348,12 +346,12 @@ FAULTS = [
     ),
     Fault(
         "names of jobs are ignored", "memory",
-        code(jobs.JobQueue, "_twin", ("job.dedupe == dedupe", "False")),
+        code(memory.JobQueue, "_twin", ("job.dedupe == dedupe", "False")),
         "test_a_job_is_enqueued_with_its_append_and_once_per_name",
     ),
     Fault(
         "what is done is settled again", "memory",
-        code(jobs.JobQueue, "settle",
+        code(memory.JobQueue, "settle",
              ("(job.attempt, job.state) != (lease.attempt, lease.job.state) or job.state is JobState.DONE",
               "job.attempt != lease.attempt")),
         "test_what_is_done_is_neither_settled_again_nor_retried",

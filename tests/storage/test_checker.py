@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acms.errors import ACMSError, StorageError
-from acms.log.hash_chain import entry_id
+from acms.log.encoding import entry_id
 from acms.model import Append, Context, ContextDraft, ContextQuery, Entry, Head, Receipt
 from acms.ports import StorageBackend
 from acms.storage import CachedStorage, FaultyStorage, MemoryStorage, SQLiteStorage, open_storage

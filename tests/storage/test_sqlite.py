@@ -19,7 +19,7 @@ from acms.errors import (
     SchemaVersionError,
     SessionNotFoundError,
 )
-from acms.log.hash_chain import genesis, verify
+from acms.log.encoding import genesis, verify
 from acms.model import (
     Append,
     ContextQuery,
@@ -33,7 +33,7 @@ from acms.model import (
     State,
 )
 from acms.storage import SQLiteStorage
-from acms.storage.sqlite.queue import Answer
+from acms.storage.sqlite.file import Answer
 from acms.testing import StorageBackendTests, run_story, sound
 from acms.testing.logs import fork, new, noted, put, said, summed_up
 

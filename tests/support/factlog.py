@@ -10,7 +10,7 @@ from acms.facts import consolidate
 from acms.facts.consolidate import Consolidated, Rules
 from acms.knowledge import Fact, Outcome, Proposal
 from acms.log import facts
-from acms.log.in_force import Cover
+from acms.log.in_force import Cover, stale
 from acms.model import Draft, Entry, Kind, Origin
 from tests.support.logs import NOON, Log
 
@@ -107,8 +107,9 @@ class FactLog(Log):
 
     def demoted(self) -> dict[str, list[str]]:
         """Content of the demoted messages → what of each is still good."""
-        by_id = {entry.id: entry.content for entry in self.entries}
+        known = stale(self.cover())
         return {
-            by_id[id]: [by_id[id][start:end].strip() for start, end in spans]
-            for id, spans in facts.demoted(self.cover()).items()
+            entry.content: [entry.content[start:end].strip() for start, end in found.spans]
+            for entry in self.entries
+            if (found := known.of([entry])) is not None
         }

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from acms.config import EpisodeBoundaryConfig
-from acms.log.hash_chain import entry_id
+from acms.log.encoding import entry_id
 from acms.log.in_force import Cover, Unit, effective, units
 from acms.log.validation import canonical_text
 from acms.model import Draft, Entry, Kind, Origin, Part, Role, Span, State, Text, ToolCall, ToolResult

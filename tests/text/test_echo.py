@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from acms import ACMS, open_storage
 from acms.text import chat_messages
-from acms.text.echo import own_words, unquoted
-from acms.text.markers import detect
+from acms.text.markers import detect, own_words, unquoted
 
 BLOCK = chat_messages.wrap("user: Decision: use Redis.\n\nassistant: Noted.", chat_messages.RECALLED)
 TRANSCRIPT = "user: Decision: use Redis.\n\nassistant: Noted.\n\nHere is a second paragraph.\n\nuser: Thanks."

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.model import Draft, Kind, Origin, Role, ToolCall, ToolResult
 from acms.recall.index import Segment
 from acms.text import index_record

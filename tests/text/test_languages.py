@@ -6,8 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.text.languages import LANGUAGES, UNKNOWN, detect, function_words, stem
-from acms.text.tokenizer import day_terms, found_by, names, tally, term, terms, words
+from acms.text.tokenizer import (
+    LANGUAGES,
+    UNKNOWN,
+    day_terms,
+    detect,
+    found_by,
+    function_words,
+    names,
+    stem,
+    tally,
+    term,
+    terms,
+    words,
+)
 
 #: A language, a text in it, and questions that say the same in other forms of its words.
 SAID = [

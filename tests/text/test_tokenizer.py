@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.text.tokenizer import BITS, LONGEST, Terms, day_terms, found_by, names, tally, term, terms, words
 
 

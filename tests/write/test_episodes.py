@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.model import Role, ToolResult
 from acms.write.episodes import (
     MAX_TURNS,

@@ -17,8 +17,8 @@ from acms.branches import export, forks
 from acms.branches.export import PAGE, Problem
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
 from acms.log import policy, validation
-from acms.log.hash_chain import genesis, token
-from acms.log.reissue import COPIED, COPIES, COPYING, Run, copied, copy_of
+from acms.log.encoding import genesis, token
+from acms.log.provenance import COPIED, COPIES, COPYING, Run, copied, copy_of
 from acms.model import (
     Append,
     Context,

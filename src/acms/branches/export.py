@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from acms.errors import ACMSError, CorruptRecordError
-from acms.log import hash_chain
-from acms.log.entry_json import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
+from acms.log import encoding
+from acms.log.encoding import context_from_json, context_to_json, dump, entry_from_json, entry_to_json
 from acms.model import Context, Entry, Json, Kind
 from acms.ports import Progress, StorageBackend
 
@@ -157,7 +157,7 @@ async def verify(
     """Recompute every hash and counter of a log, inherited segments too; return what does not agree."""
     head = await storage.head(context.id)
     oldest = await storage.context(context.lineage[0][0] if context.lineage else context.id)
-    check = _Check(context.id, hash_chain.genesis(oldest.parent or oldest.id))
+    check = _Check(context.id, encoding.genesis(oldest.parent or oldest.id))
     after = 0
     while after < head.version:
         try:
@@ -237,7 +237,7 @@ class _Check:
         blind = before != self.version or any(
             version in self.unreadable for version in range(first, batch[-1].version)
         )
-        for version, what in hash_chain.verify(batch, head=self.head, version=before):
+        for version, what in encoding.verify(batch, head=self.head, version=before):
             if not (blind and ("broken" in what or version in self.unreadable)):
                 self.report(version, what)
         if blind:

@@ -31,7 +31,7 @@ from acms.cli.base import (
 )
 from acms.cli.render import Column, Screen
 from acms.errors import SessionNotFoundError, ValidationError
-from acms.log.hash_chain import locate
+from acms.log.encoding import locate
 from acms.log.in_force import Cover, preview
 from acms.model import Kind
 from acms.ports import StorageBackend

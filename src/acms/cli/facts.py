@@ -31,7 +31,7 @@ from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import EntryNotFoundError
 from acms.knowledge import Decision, Fact, Scope
-from acms.log.hash_chain import locate
+from acms.log.encoding import locate
 from acms.log.in_force import preview
 from acms.log.read import profile
 from acms.model import Entry

@@ -32,7 +32,7 @@ from acms.cli.keys import served
 from acms.cli.render import Column, Screen
 from acms.config import ACMSConfig
 from acms.errors import ACMSError, ConfigurationError
-from acms.jobs import operator
+from acms.jobs import requests
 from acms.jobs.worker import GRACE, Handler, Worker
 from acms.log.in_force import preview
 from acms.log.validation import PAGE
@@ -300,7 +300,7 @@ def jobs(
                 )
                 found, next_after = list(page.items), page.next_after
             else:
-                change = operator.retry if verb == RETRY else operator.cancel
+                change = requests.retry if verb == RETRY else requests.cancel
                 found = [await change(storage, id) for id in rest]
             names = await _sessions(storage, found)
         screen = Screen(as_json)

@@ -18,7 +18,7 @@ from acms.cli import render
 from acms.cli.base import AsJson, At, Db, File, Namespace, Session, app, looking, opened, run
 from acms.cli.render import Column, Screen
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.log.entry_json import parts_from_json, parts_to_json
+from acms.log.encoding import parts_from_json, parts_to_json
 from acms.log.in_force import preview
 from acms.model import Json, Media, Privacy, Raw, Reasoning, Role, ToolCall, ToolResult
 from acms.model import Text as Words

@@ -46,8 +46,8 @@ from acms.prompt.manifest import Manifest
 from acms.prompt.render import Rendered
 from acms.results import Diff, IndexStats, MessageReceipt
 from acms.storage import kv as _kv
-from acms.storage.cached import CacheStats
 from acms.storage.kv_home import Clock, utc_now
+from acms.storage.wrapper import CacheStats
 
 if TYPE_CHECKING:
     import ssl

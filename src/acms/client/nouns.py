@@ -12,7 +12,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from acms.errors import ACMSError, ConfigurationError
-from acms.log.entry_json import parts_from_json
+from acms.log.encoding import parts_from_json
 from acms.log.policy import ResolvedPolicy
 from acms.model import Entry, Job, Json, Privacy, Redaction
 from acms.results import (

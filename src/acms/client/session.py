@@ -15,7 +15,7 @@ from acms.client.transport import path
 from acms.client.view import RemoteView
 from acms.errors import EntryNotFoundError, EpisodeNotFoundError, JobFailedError, ValidationError
 from acms.log import validation
-from acms.log.entry_json import parts_to_json
+from acms.log.encoding import parts_to_json
 from acms.log.policy import ResolvedPolicy
 from acms.model import ANY, Job, JobState, Json, Origin, Part, Privacy, Role, Seen
 from acms.results import Branch, Compaction, Erasure, MessageReceipt

@@ -70,7 +70,7 @@ from acms.write.rewrite import take_back, taken_back
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
-    from acms.write.rewrite import Writer
+    from acms.write.queue import Writer
 
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 ASKED = 70

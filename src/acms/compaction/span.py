@@ -15,8 +15,8 @@ from acms.model import Entry, Kind, Privacy, Role, Span
 from acms.plan.prefix_cache import SLACK, step
 from acms.ports import TokenCounter, Turn
 from acms.results import speak
-from acms.text.chunks import spans
 from acms.text.summary_form import LEAST, SHORTER
+from acms.text.tokenizer import spans
 
 MARKED = 4
 """Marked messages stay as they are while they take no more than one part in so many of the budget."""

@@ -582,7 +582,7 @@ def _load() -> None:
 @once
 def _load_memory() -> None:
     """Load what a first recall needs."""
-    for name in ("confidence", "candidates", "later", "index_cache", "fact_sources"):
+    for name in ("confidence", "candidates", "later", "index_cache"):
         import_module(f"acms.recall.{name}")
 
 

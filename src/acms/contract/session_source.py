@@ -26,7 +26,7 @@ from acms.privacy.detect import effective, redact
 from acms.results import ContextItem, ContextItems, speak
 from acms.runtime.threads import breathe, off_loop
 from acms.session import ACMS
-from acms.text.chunks import spans
+from acms.text.tokenizer import spans
 from acms.view import View
 from acms.write.episodes import is_mark
 

@@ -18,9 +18,8 @@ from acms.errors import ACMSError, EntryNotFoundError, LegalHoldError, SessionNo
 from acms.log import policy, validation
 from acms.log.in_force import Cover
 from acms.log.policy import CompactionPolicy
-from acms.log.provenance import Link, Reached, Run, spans
+from acms.log.provenance import COPIED, COPIES, Link, Reached, Run, spans
 from acms.log.read import profile
-from acms.log.reissue import COPIED, COPIES
 from acms.model import Append, Context, ContextQuery, Done, Entry, Failed, JobDraft, Kind, Lease, Retry, State
 from acms.ports import Progress, StorageBackend
 from acms.results import Erasure

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from acms.branches import export
-from acms.log import hash_chain
+from acms.log import encoding
 from acms.log.provenance import Link
 from acms.model import Context, Entry, JobQuery, Json, Media, Raw, Reasoning, State, Text, ToolCall
 from acms.ports import StorageBackend
@@ -115,7 +115,7 @@ async def _broken(storage: StorageBackend, context: Context) -> list[str]:
     if context.deleted_at is None:
         return [str(problem) for problem in await export.verify(storage, context)]
     oldest = await storage.context(context.lineage[0][0]) if context.lineage else context
-    head, before = hash_chain.genesis(oldest.parent or oldest.id), 0
+    head, before = encoding.genesis(oldest.parent or oldest.id), 0
     found: list[str] = []
     rest: list[Entry] = []
     more = True
@@ -128,7 +128,7 @@ async def _broken(storage: StorageBackend, context: Context) -> list[str]:
         cut = len([entry for entry in entries if entry.batch != entries[-1].batch]) if more else len(entries)
         whole, rest = entries[:cut], entries[cut:]
         found += [
-            f"{context.id} v{n}: {what}" for n, what in hash_chain.verify(whole, head=head, version=before)
+            f"{context.id} v{n}: {what}" for n, what in encoding.verify(whole, head=head, version=before)
         ]
         if whole:
             head, before = whole[-1].chain, whole[-1].version

@@ -9,8 +9,8 @@ from typing import Any
 
 from acms.errors import ACMSError, ConflictError, SessionNotFoundError
 from acms.log import read
+from acms.log.encoding import locate
 from acms.log.facts import REVOKED, Succession, address_of, has_address
-from acms.log.hash_chain import locate
 from acms.log.in_force import ENDED, Cover
 from acms.model import Append, Context, Done, Draft, Entry, Expect, Failed, JobDraft, Kind, Lease, Span, State
 from acms.observability.logging import log

@@ -51,7 +51,7 @@ from acms.privacy.stage import stage as stage_of
 from acms.providers.tokens import token_counter
 from acms.storage import handles
 from acms.storage.handles import Shared
-from acms.text.echo import own_words
+from acms.text.markers import own_words
 from acms.text.summary_form import RECIPE
 from acms.write.retirement import Rewrite, follow
 

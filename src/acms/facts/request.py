@@ -1,4 +1,7 @@
-"""What a session asks of reflection: a job now, an end to wait for, and that nothing waits for a model that is gone."""
+"""What a session asks of facts: which a log knows at a version, a reflection now, an end to wait for.
+
+Nothing waits for a model that is gone.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,59 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from acms.errors import ACMSError
-from acms.jobs import operator, requests
-from acms.model import UNFINISHED, Append, Job, JobQuery, JobState
+from acms.jobs import requests
+from acms.knowledge import Fact
+from acms.log import facts as rules
+from acms.log import read, validation
+from acms.log.in_force import Cover
+from acms.model import UNFINISHED, Append, Job, JobQuery, JobState, Kind
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.privacy.stage import OPEN, Stage
 
 if TYPE_CHECKING:
     from acms.session_state import SharedSession
+
+
+async def facts(
+    storage: StorageBackend,
+    context: str,
+    at: int | None,
+    *,
+    subject: str | None = None,
+    attribute: str | None = None,
+    fact_type: str | None = None,
+    history: bool = False,
+    stage: Stage = OPEN,
+) -> list[Fact]:
+    """Return the facts in force at a version as they may leave, oldest first; with `history` the retired ones too.
+
+    `subject` and `attribute` match as addresses do: case, articles, plurals and punctuation aside.
+    """
+    head = await storage.head(context)
+    version = read.version_of(head, at)
+    made = await storage.read(context, at=version, kinds=(Kind.FACT,))
+    if not made:
+        return []
+    replacing = await storage.read(context, at=version, replacing=True) if head.rewrites else []
+    found = stage.facts(rules.facts(made, Cover(replacing), replacing), made)
+    about = rules.address(subject or "", attribute or "")
+    return [
+        fact
+        for fact in found
+        if (history or fact.retired is None)
+        and (subject is None or rules.address(fact.subject, "")[0] == about[0])
+        and (attribute is None or rules.address("", fact.attribute)[1] == about[1])
+        and (fact_type is None or fact.fact_type == fact_type)
+    ]
+
+
+def check_filter(subject: str | None, attribute: str | None, fact_type: str | None) -> None:
+    """Raise `ValidationError` for a filter that is not a text."""
+    for field, value in (("subject", subject), ("attribute", attribute), ("fact_type", fact_type)):
+        if value is not None:
+            validation.text(value, field)
+
 
 WITHDRAWN = "asked for in another way"
 """Why a job was cancelled that is to be asked for again at once."""
@@ -38,7 +87,7 @@ async def request(shared: SharedSession, context: str) -> Job:
         if found.payload.get("force") and (found.kind == kind or found.state is not JobState.READY):
             return found
         if found.state is JobState.READY:
-            await operator.withdraw(storage, found, WITHDRAWN)
+            await requests.withdraw(storage, found, WITHDRAWN)
         else:  # what it leaves is asked for again
             while await _newest(storage, context, (JobState.RUNNING,)) is not None:
                 await asyncio.sleep(POLL)
@@ -67,7 +116,7 @@ async def _take_over(shared: SharedSession, context: str) -> None:
     if not lost and found.state not in UNFINISHED:
         return
     other = found.state is JobState.READY and found.kind != kind
-    if lost or (other and await operator.withdraw(storage, found, WITHDRAWN)):
+    if lost or (other and await requests.withdraw(storage, found, WITHDRAWN)):
         draft = requests.reflection(context, kind, force=bool(found.payload.get("force")))
         (result,) = await storage.append([Append(context=context, drafts=(), jobs=(draft,))])
         if isinstance(result, ACMSError):

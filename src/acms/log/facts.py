@@ -224,28 +224,6 @@ def _moment(value: Any) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# ── what a fact takes out of view ───────────────────────────────────────────────────────────────────────────────────
-
-
-def demoted(cover: Cover) -> dict[str, tuple[Span, ...]]:
-    """Return the messages that say what is no longer so: id → the characters of each that are still good.
-
-    A span is (start, end) of the content, the end not included; none says that nothing of the message is good.
-    """
-    found: dict[str, tuple[Span, ...]] = {}
-    for entry in cover.retiring:
-        for id, spans in entry.data.get("demotes", ()):
-            good = tuple((start, end) for start, end in spans)
-            found[id] = _both(found[id], good) if id in found else good
-    return found
-
-
-def _both(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
-    """Return what lies in both of two ascending lists of spans."""
-    cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
-    return tuple(sorted((start, end) for start, end in cut if start < end))
-
-
 # ── what a change of the log does to facts ──────────────────────────────────────────────────────────────────────────
 
 

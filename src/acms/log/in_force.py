@@ -1,18 +1,20 @@
-"""What is in force at a version, and in which order it is read.
+"""What is in force at a version, in which order it is read, and which messages say what is no longer so.
 
 Everything here is a pure function of the entries up to a version, so time travel, edits, retractions and compaction
 are one mechanism. The *effective sequence* is the messages and summaries in force, each at its place: a message at its
 version, a summary or an edit at the first version it replaces (rule 1.5). An *atomic group* is what no output may
-split: one message, or a tool call with all its answers (rule 1.18).
+split: one message, or a tool call with all its answers (rule 1.18). A message is *demoted* by the entry that retired a
+fact made from it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from acms.log.encoding import locate
 from acms.model import Entry, Kind, Part, Role, Span, State, ToolCall, ToolResult
 
 LONG_RUN = 64
@@ -312,3 +314,73 @@ def preview(content: str, length: int = 100) -> str:
     """Return the start of a text on one line."""
     line = " ".join(content[: 4 * length].split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+class Demotion(NamedTuple):
+    """What became of one message."""
+
+    #: The entry that replaced or ended what it says, in words, and its version.
+    by: str
+    version: int
+    #: Characters of its content that are still good; none: nothing of it.
+    spans: tuple[Span, ...]
+
+
+class Stale:
+    """The demoted messages that one log knows of; also of other logs, when it is the profile of a namespace."""
+
+    __slots__ = ("_found", "_profile", "_versions")
+
+    def __init__(self, found: Mapping[str, tuple[int, tuple[Span, ...]]], *, profile: bool = False) -> None:
+        #: Version of the entry that did it, and characters that are still good.
+        self._found = found
+        self._profile = profile
+        #: A message is looked up by its version, which needs no reading of it.
+        self._versions = {place[1] for id in found if (place := locate(id)) is not None}
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._found)
+
+    def holds(self, version: int) -> bool:
+        """Whether a message of this version may be demoted."""
+        return version in self._versions
+
+    def as_profile(self) -> Stale:
+        """Return the same as what the profile of a namespace knows."""
+        return Stale(self._found, profile=True) if self._found else self
+
+    def since(self, version: int) -> Demotion:
+        """Return what becomes of a message that says no more than one that an entry demoted."""
+        return Demotion(self._by(version), version, ())
+
+    def of(self, docs: Iterable[Doc | Entry]) -> Demotion | None:
+        """Return what became of one of some entries; None when nothing did."""
+        for doc in docs:
+            if doc.version in self._versions and doc.id in self._found:
+                version, spans = self._found[doc.id]
+                return Demotion(self._by(version), version, spans)
+        return None
+
+    def _by(self, version: int) -> str:
+        return f"v{version} of the profile" if self._profile else f"v{version}"
+
+
+NONE = Stale({})
+
+
+def stale(cover: Cover) -> Stale:
+    """Return what the entries with effect demote: undoing one of them restores everything."""
+    found: dict[str, tuple[int, tuple[Span, ...]]] = {}
+    for entry in cover.retiring:  # the newest first
+        for id, spans in entry.data.get("demotes", ()):
+            good = tuple((start, end) for start, end in spans)
+            by, kept = found.get(id, (entry.version, good))
+            found[id] = by, _both(kept, good) if id in found else good
+    return Stale(found) if found else NONE
+
+
+def _both(left: Sequence[Span], right: Sequence[Span]) -> tuple[Span, ...]:
+    """Return what lies in both of two ascending lists of spans."""
+    cut = [(max(a, c), min(b, d)) for a, b in left for c, d in right]
+    return tuple(sorted((start, end) for start, end in cut if start < end))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from acms.log.hash_chain import is_summary
+from acms.log.encoding import is_summary
 from acms.model import Role, Text
 from acms.ports import Codec
 from acms.prompt.manifest import Manifest, Sent

@@ -15,8 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from acms.errors import EntryNotFoundError, ValidationError
-from acms.log.entry_json import parts_from_json, parts_to_json
-from acms.log.hash_chain import locate
+from acms.log.encoding import locate, parts_from_json, parts_to_json
 from acms.model import Json, Part, Source, Text
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec

@@ -75,7 +75,7 @@ async def chat_plan(reader: Reader, context: str, at: int | None, asked: Recall)
     comes before it is the same from turn to turn. `TokenBudgetExceededError` when not even the newest unit fits.
     """
     from acms.recall.candidates import Terms, facts, offer, together
-    from acms.recall.fact_sources import Beside, beside
+    from acms.recall.pipeline import Beside, beside
     from acms.recall.rank import CANDIDATES
 
     frame = chat_messages.ChatFrame(reader.counter)

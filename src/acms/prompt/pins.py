@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 from acms.errors import ValidationError
 from acms.log import validation
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.model import Json, KVEntry, Role
 from acms.observability.events import Event, PinsLoaded, PinsSkipped
 from acms.plan.nodes import PINS, Omit, Scope

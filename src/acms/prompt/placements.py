@@ -18,7 +18,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from acms.log.hash_chain import is_summary, locate
+from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, unasked
 from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall
 from acms.plan.nodes import Atom, Composed, Piece
@@ -36,8 +36,11 @@ NEWEST = 0.15
 HALF = 0.5
 """The same of a history without a recall beside it."""
 
-CUTOFF = 0.3
-"""Least relevance, beside the best answer, of what is recalled once half of what a recall may take is filled."""
+FILLED = 0.6
+"""Share of what a recall may take that is filled by score alone."""
+
+CUTOFF = 0.2
+"""Least relevance, beside the best answer, of what is recalled beyond that."""
 
 _REASONING = ("reasoning", "redacted_thinking")
 """Types of items that hold encrypted reasoning."""
@@ -97,7 +100,9 @@ class Placements(NamedTuple):
                 {
                     "after": block.after,
                     "tag": block.tag,
-                    "pieces": [[list(piece.sources), list(map(_segment, piece.text))] for piece in block.pieces],
+                    "pieces": [
+                        [list(piece.sources), list(map(_segment, piece.text))] for piece in block.pieces
+                    ],
                 }
                 for block in self.blocks
             ],
@@ -119,7 +124,9 @@ class Placements(NamedTuple):
                 Block(
                     block["after"],
                     block["tag"],
-                    tuple(Quoted(tuple(ids), tuple(map(_segment_back, text))) for ids, text in block["pieces"]),
+                    tuple(
+                        Quoted(tuple(ids), tuple(map(_segment_back, text))) for ids, text in block["pieces"]
+                    ),
                 )
                 for block in data["blocks"]
             ),
@@ -273,9 +280,7 @@ def _bound(part: Part) -> bool:
     return isinstance(part, Raw) and any(f'"{kind}"' in part.json for kind in _REASONING)
 
 
-def woven(
-    units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]
-) -> list[Atom | Composed]:
+def woven(units: Sequence[Atom], blocks: Sequence[tuple[int, Composed]]) -> list[Atom | Composed]:
     """Return units with blocks among them: each in front of what came after its version."""
     found: list[Atom | Composed] = []
     places = [(position(units, after), node) for after, node in blocks]

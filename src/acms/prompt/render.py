@@ -282,9 +282,7 @@ class _Render:
 
     # ── recall ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _stayed(
-        self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan
-    ) -> _Fit:
+    async def _stayed(self, steps: Sequence[Step], stays: Pair, resolved: Resolved, span: RenderSpan) -> _Fit:
         """Fit a prompt whose history and recall stay where they were shown, and keep what stands where."""
         names = content.named(steps)
         path = f"{resolved.tree.id}/{names[stays.history]}"
@@ -302,7 +300,9 @@ class _Render:
             if await staying.keep(placed, done.fitted, path):
                 return done
             if tries == TRIES:
-                self._warnings.append("what stands where was not kept: other renders of this prompt kept theirs")
+                self._warnings.append(
+                    "what stands where was not kept: other renders of this prompt kept theirs"
+                )
                 return done
 
     async def _staying(
@@ -325,7 +325,8 @@ class _Render:
         asked = any(one.message.role is Role.USER and not one.pieces for one in behind)
 
         async def ask(tokens: int) -> ContextItems:
-            assert recall is not None and stays.recall is not None
+            assert recall is not None
+            assert stays.recall is not None
             items = await self._recall(recall, tokens, ())
             self._found[f"{resolved.tree.id}/{names[stays.recall]}"] = items
             return items
@@ -336,7 +337,9 @@ class _Render:
             self._codec,
             room=max(0, self._limit - rest.tokens - floors),
             asked=asked,
-            front=placements.front([fingerprint(one.message) for one in front], [one.name for one in self._tools]),
+            front=placements.front(
+                [fingerprint(one.message) for one in front], [one.name for one in self._tools]
+            ),
             name=placements.shape(*self._shape(names, stays, log.session, recall)),
             told=self._told,
             ask=ask,

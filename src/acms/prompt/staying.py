@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError
-from acms.log.hash_chain import is_summary
+from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
 from acms.log.read import cover_at
 from acms.model import Context, Entry, State
@@ -147,7 +147,10 @@ class Staying:
         if not self._keeps or not isinstance(storage, HasRecords):
             return None
         found = None
-        for owner, fork in [(context.id, None), *reversed([one for one in context.lineage if one[0] != context.id])]:
+        for owner, fork in [
+            (context.id, None),
+            *reversed([one for one in context.lineage if one[0] != context.id]),
+        ]:
             try:
                 record = await storage.record(owner, self._name)
             except SessionNotFoundError:  # the parent was deleted
@@ -246,7 +249,9 @@ class Staying:
         place = placements.turn(units, asked=self._asked)
         if self._recall is not None and not self._answered(kept.blocks, units, place):
             if any(placements.position(units, one.after) == place for one in kept.blocks):
-                place = len(units)  # asked for something else in the middle of a turn: behind all that was said
+                place = len(
+                    units
+                )  # asked for something else in the middle of a turn: behind all that was said
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
             seen = _sources([*read.lead, *units], blocks)
             found = await self._answers(self._depth, seen)
@@ -403,7 +408,11 @@ class Staying:
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
             items = await self._ask(tokens - frame)
-            chosen = items if single else placements.answers(items, tokens // 2, placements.CUTOFF)
+            chosen = (
+                items
+                if single
+                else placements.answers(items, int(tokens * placements.FILLED), placements.CUTOFF)
+            )
             found = content.pieces([item for item in chosen if item.id not in seen], counted=same)
             over = self._cost([content.recalled(found)]) - depth if found else 0
             if over <= 0:

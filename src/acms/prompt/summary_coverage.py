@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from acms.compaction import span
-from acms.log.entry_json import parts_to_json
+from acms.log.encoding import parts_to_json
 from acms.log.validation import canonical_text
 from acms.model import Entry, Json, Role, Text
 from acms.plan.nodes import Atom, Composed, Fitted, Left, Node, Piece, Scope, Summarise

@@ -15,18 +15,16 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from acms.log.hash_chain import locate
-from acms.log.in_force import Doc, Lone, Unit
+from acms.log.encoding import locate
+from acms.log.in_force import NONE, Demotion, Doc, Lone, Stale, Unit
 from acms.model import Kind, Role, Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
-from acms.recall.index import DAY, Snapshot
+from acms.recall.index import DAY, Ints, Snapshot
 from acms.recall.planner import Candidate, Choice, candidate
 from acms.recall.rank import ABOVE, Ranking, alike, raise_score
 from acms.recall.request import EVIDENT
-from acms.recall.superseded import NONE, Demotion, Stale
-from acms.recall.vectors import Ints
 from acms.results import Verdict
 from acms.text.markers import boost
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from acms.recall.corpus import NEAR, Field
 from acms.recall.fact_candidates import Known
+from acms.recall.index import Floats, Ints
 from acms.recall.rank import Question, Ranking
-from acms.recall.vectors import Floats, Ints
 from acms.results import Certainty
 from acms.text.tokenizer import rarity, terms, words
 

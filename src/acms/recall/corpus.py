@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from acms.log.in_force import Cover, anchor
 from acms.model import Entry, Kind, State
-from acms.recall.index import Snapshot
-from acms.recall.vectors import Floats, Ints
+from acms.recall.index import Floats, Ints, Snapshot
 from acms.text.index_record import EMPTY, ONE, REPLACES, Label
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

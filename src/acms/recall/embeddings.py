@@ -4,6 +4,10 @@ A message is committed and acknowledged first and embedded in the background: an
 vector, never a message, and its writer no time (rule 2.4). What was acknowledged waits here in a bounded queue, and the
 next recall of its log waits for it, bounded too. Everything else that lacks a vector is asked of the store, not
 remembered: that covers a full queue, a provider that failed, a process that was killed, and a new model (rule 2.3).
+
+A model reads so many words and no more, so a long text is embedded in chunks of about 170 words that end with a
+sentence, of which the nearest counts. Who speaks is part of every text, and when it was said of the first. A fact is
+one statement: its one text begins with its subject and attribute instead.
 """
 
 from __future__ import annotations
@@ -14,19 +18,71 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import ACMSError, ProviderError, SessionNotFoundError
-from acms.model import Derived, Draft, Embedded, Privacy, State
+from acms.model import Derived, Draft, Embedded, Kind, Privacy, State
 from acms.observability.logging import log
 from acms.ports import Embedder, StorageBackend
 from acms.privacy.modes import mode_of
 from acms.recall.patience import PATIENCE, patience
 from acms.storage import handles
-from acms.text.chunks import RECIPE, Passage, passages
+from acms.text.index_record import named
+from acms.text.tokenizer import spans
+
+RECIPE = "said2"
+"""Name of this recipe in a space: vectors of another one are never compared with these."""
+WORDS = 170
+"""Words of a chunk, at most, unless one sentence is longer."""
+PARTS = 64
+"""Chunks of one entry, at most."""
+
+_MONTHS = (
+    "January February March April May June July August September October November December".split()
+)  # fmt: skip
+
+
+class Passage(NamedTuple):
+    """A text to embed, and the characters of the content it stands for."""
+
+    start: int
+    end: int
+    text: str
+
+
+def passages(draft: Draft) -> list[Passage]:
+    """Return the whole entry, or its chunks in order where it is long; nothing for one without content."""
+    content = draft.content
+    if not content.strip():
+        return []
+    speaker = draft.actor or (draft.role.value if draft.role else draft.kind.value)
+    said = draft.created_at
+    date = f"{said.day} {_MONTHS[said.month - 1]} {said.year}"
+    if draft.kind is Kind.FACT:  # it stands alone, under its address
+        about = named(draft)
+        return [Passage(0, len(content), f"{about}: {content}" if about else content)]
+    if len(content.split(None, WORDS + 1)) <= WORDS:
+        return [Passage(0, len(content), f"{date} {speaker}: {content}")]
+    (_, end), *rest = _chunks(content, spans(content))[:PARTS]
+    first = Passage(0, end, f"{date} {speaker}: {content[:end]}")
+    return [first, *(Passage(start, end, f"{speaker}: {content[start:end]}") for start, end in rest)]
+
+
+def _chunks(content: str, sentences: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    start, words = sentences[0][0], 0
+    for first, last in sentences:
+        size = len(content[first:last].split())
+        if words and words + size > WORDS:
+            found.append((start, first))
+            start, words = first, 0
+        words += size
+    found.append((start, len(content)))
+    return found
+
 
 BATCH = 64
 """Texts of one call to an embedder."""

@@ -16,10 +16,10 @@ from acms.log.in_force import FACT, Doc, Lone
 from acms.model import Source
 from acms.ports import Frame
 from acms.recall.corpus import Field
+from acms.recall.index import Floats
 from acms.recall.planner import Candidate
 from acms.recall.rank import CANDIDATES, MEANT, Question, Ranking, raise_score
 from acms.recall.vector_score import SPREAD, USUAL, Level, cosines
-from acms.recall.vectors import Floats
 from acms.text.markers import boost
 from acms.text.tokenizer import rarity
 

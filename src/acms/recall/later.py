@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from acms.log.in_force import Doc
 from acms.recall.corpus import Field
 from acms.recall.fact_candidates import Known
+from acms.recall.index import Floats, Ints
 from acms.recall.rank import ABOVE, Later, Ranking, largest, wholes
-from acms.recall.vectors import Floats, Ints
 from acms.text.tokenizer import term
 
 LEADERS = 3

@@ -13,14 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from acms.log.in_force import FACT, Doc, Lone, Unit, shown_role, speaker
+from acms.log.in_force import FACT, Demotion, Doc, Lone, Unit, shown_role, speaker
 from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResult
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
-from acms.recall.superseded import Demotion
 from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
-from acms.text.chunks import spans
-from acms.text.tokenizer import terms, words
+from acms.text.tokenizer import spans, terms, words
 
 CUT = " […] "
 """Stands for what was left out of a text that did not fit."""

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from acms.recall.corpus import NEAR, Field
+from acms.recall.index import Floats, Ints
 from acms.recall.vector_score import Level, Meaning, by_meaning, cosines, level, slots_of, with_context
-from acms.recall.vectors import Floats, Ints
 from acms.text.tokenizer import found_by, names, rarity, tally, term, terms, words
 
 DEEP = 10

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from acms.log.in_force import NONE, Stale
 from acms.ports import Frame, StorageBackend, TokenCounter
 from acms.privacy.stage import OPEN, Stage
-from acms.recall.superseded import NONE, Stale
 
 if TYPE_CHECKING:  # they bring numpy: loaded by the first recall
     import numpy as np

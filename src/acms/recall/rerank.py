@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from acms.log.in_force import shown_role
+from acms.log.in_force import Demotion, shown_role
 from acms.model import Entry, Kind, Privacy
 from acms.recall.candidates import Offer
 from acms.recall.corpus import Field
 from acms.recall.planner import Candidate, Choice, Pairs, Scores, Steps, best_first, trimmed
 from acms.recall.rank import Ranking, raise_score
-from acms.recall.superseded import Demotion
 from acms.results import speak
 
 ABOVE = 1e-4

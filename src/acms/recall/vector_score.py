@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.recall.corpus import Field, around
-from acms.recall.index import Segment
-from acms.recall.vectors import Floats, Ints, Vectors, signs
+from acms.recall.index import Floats, Ints, Segment, Vectors, signs
 
 EXACT = 4_096
 """Vectors up to which all cosines are computed; above, sign bits choose which ones are."""

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from acms.contract import problem_details
 from acms.errors import ACMSError, IdempotencyMismatchError, NotFoundError, SessionNotFoundError
 from acms.log import validation
-from acms.log.entry_json import dump
+from acms.log.encoding import dump
 from acms.model import Append, ContextDraft, Draft, Head, Json, Kind, Origin, Receipt, Role
 from acms.observability.logging import log, safe_error
 from acms.server.deadlines import Deadlines, within

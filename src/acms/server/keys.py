@@ -19,7 +19,7 @@ from typing import Any
 
 from acms.errors import ACMSError, ConflictError, NotFoundError, ValidationError
 from acms.log import validation
-from acms.log.hash_chain import Entropy, token
+from acms.log.encoding import Entropy, token
 from acms.model import Json, KVEntry
 from acms.ports import KVMemory
 from acms.server.audit import Audit

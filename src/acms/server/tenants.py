@@ -17,7 +17,7 @@ from acms.config import ACMSConfig
 from acms.contract.engine import ACS
 from acms.contract.providers import KnowledgeSource
 from acms.errors import ConfigurationError, SessionNotFoundError
-from acms.jobs.background import background
+from acms.jobs.worker import background
 from acms.log import validation
 from acms.model import Context
 from acms.ports import Embedder, Handle, KVMemory, Reflector, Reranker, Summarizer

@@ -8,16 +8,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from acms.errors import ConfigurationError, MissingExtraError
 from acms.ports import Handle
 from acms.runtime.lazy import lazily
-from acms.storage.cached import CachedStorage, CacheStats
-from acms.storage.wrapper import WrapperStorage
+from acms.storage.wrapper import CachedStorage, CacheStats, WrapperStorage
 
 if TYPE_CHECKING:
     from acms.storage.chroma.vectors import ChromaVectors
-    from acms.storage.faulty import FaultyStorage
     from acms.storage.memory.store import MemoryStorage
     from acms.storage.postgres.store import PostgresStorage
     from acms.storage.shards import Shards
     from acms.storage.sqlite.store import SQLiteStorage
+    from acms.storage.wrapper import FaultyStorage
 
 __all__ = [
     "CacheStats",
@@ -34,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "ChromaVectors": "acms.storage.chroma.vectors",
-    "FaultyStorage": "acms.storage.faulty",
+    "FaultyStorage": "acms.storage.wrapper",
     "MemoryStorage": "acms.storage.memory.store",
     "PostgresStorage": "acms.storage.postgres.store",
     "SQLiteStorage": "acms.storage.sqlite.store",

@@ -1,12 +1,15 @@
-"""Decisions every store makes alike: is an append a repeat, does its expectation hold, what is the new head."""
+"""Decisions every store makes alike: is an append a repeat, does its expectation hold, what is the new head.
+
+And what a read asks for, handed on whole from the method of a store down to its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from acms.errors import (
     ACMSError,
@@ -43,6 +46,7 @@ from acms.model import (
     Retry,
     State,
 )
+from acms.ports import StorageBackend
 
 _MADE = frozenset((Kind.MESSAGE, Kind.FACT, Kind.SUMMARY))
 """What says something of its own: a retraction that names its target repeats nothing of it."""
@@ -275,3 +279,40 @@ async def whole_appends(
             batch = [entry for entry in batch if entry.batch == batch[-1].batch]
     if batch:
         yield batch
+
+
+class Read(NamedTuple):
+    """The keywords of `StorageBackend.read`; a tuple, since one is made for every read."""
+
+    at: int | None = None
+    after: int = 0
+    before: int | None = None
+    kinds: Sequence[Kind] | None = None
+    replacing: bool = False
+    newest: int | None = None
+    limit: int | None = None
+    deleted: bool = False
+
+    def last(self, version: int) -> int:
+        """Return the last version that is read of a log that stands at a version."""
+        if self.at is not None:
+            version = min(version, self.at)
+        return version if self.before is None else min(version, self.before - 1)
+
+    def at_most(self, count: int) -> bool:
+        """Return whether no more entries than this can be found, however long the log is."""
+        return (
+            (self.newest is not None and self.newest <= count)
+            or (self.limit is not None and self.limit <= count)
+            or any(end is not None and end - self.after <= count for end in (self.before, self.at))
+        )
+
+    def cut(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries of the wanted kinds, as many as are wanted of them; ascending."""
+        kinds = self.kinds
+        found = entries if kinds is None else [entry for entry in entries if entry.kind in kinds]
+        return found[: self.limit] if self.newest is None else found[max(0, len(found) - self.newest) :]
+
+    def of(self, storage: StorageBackend, context: str) -> Awaitable[list[Entry]]:
+        """Read a log of a store."""
+        return storage.read(context, **self._asdict())

@@ -16,8 +16,7 @@ from typing import Any, Literal, Self
 
 from acms.errors import ConflictError, CorruptRecordError, HandleError
 from acms.log import validation
-from acms.log.entry_json import dump, load_mapping
-from acms.log.hash_chain import Entropy, micros, moment, token
+from acms.log.encoding import Entropy, dump, load_mapping, micros, moment, token
 from acms.model import Json, KVEntry
 
 Clock = Callable[[], datetime]

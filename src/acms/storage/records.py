@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log.entry_json import load_mapping
+from acms.log.encoding import load_mapping
 from acms.log.validation import RECORD_BYTES, RECORD_NAME_CHARS, document, name, whole
 from acms.model import Json, Record
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import Any
 
-from acms.log.hash_chain import entry_id
+from acms.log.encoding import entry_id
 from acms.model import Hit, Kind, Search
 from acms.text.tokenizer import found_by, rarity
 

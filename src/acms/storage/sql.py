@@ -11,8 +11,15 @@ from importlib.resources import files
 from typing import Any
 
 from acms.errors import CorruptRecordError
-from acms.log.entry_json import dump, load_mapping, parts_from_json, parts_to_json, spans_from_json
-from acms.log.hash_chain import entry_id, moment
+from acms.log.encoding import (
+    dump,
+    entry_id,
+    load_mapping,
+    moment,
+    parts_from_json,
+    parts_to_json,
+    spans_from_json,
+)
 from acms.model import (
     EMPTY,
     Context,

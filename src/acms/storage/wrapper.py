@@ -1,38 +1,48 @@
-"""A store in front of another one: keeps the same promise, passes the same suite."""
+"""A store in front of another one: keeps the same promise, passes the same suite.
+
+`WrapperStorage` hands everything on, `CachedStorage` remembers entries, `FaultyStorage` fails on purpose. Entries are
+immutable, so a cache of them can only be short, never stale: every read first asks the store for the head row, and an
+entry is served from memory when the context's epoch, which rises with every erasure anywhere in its fork tree, is the
+one it was read under (rule 2.1). What is missing is read in runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import timedelta
-from typing import Self
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from acms.errors import ACMSError
+from acms.log.encoding import locate
 from acms.model import (
-    Append,
-    Context,
-    ContextDraft,
-    ContextQuery,
-    Derived,
-    Done,
     Durability,
     Entry,
-    Failed,
     Head,
-    Hit,
-    Job,
-    JobQuery,
-    Json,
     Kind,
-    Lease,
-    Page,
-    Receipt,
-    Retry,
-    Search,
-    State,
 )
 from acms.ports import HasRecords, StorageBackend
-from acms.storage import handles
-from acms.storage.reading import Read
+from acms.storage import append_rules, handles
+from acms.storage.append_rules import Read
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _inside(
+    method: Callable[Concatenate[StorageBackend, P], R],
+) -> Callable[Concatenate[WrapperStorage, P], R]:
+    """Return a method of the protocol as one that asks the store inside."""
+    name = method.__name__
+
+    @wraps(method)
+    async def ask(self: WrapperStorage, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.inner, name)(*args, **kwargs)
+
+    ask.__doc__ = f"See `StorageBackend.{name}`."
+    return cast("Any", ask)
 
 
 class WrapperStorage:
@@ -58,29 +68,80 @@ class WrapperStorage:
         """Let go of the handle."""
         await handles.release(self)
 
-    async def create(self, context: ContextDraft) -> Context:
-        """See `StorageBackend.create`."""
-        return await self.inner.create(context)
+    create = _inside(StorageBackend.create)
+    context = _inside(StorageBackend.context)
+    contexts = _inside(StorageBackend.contexts)
+    settings = _inside(StorageBackend.settings)
+    head = _inside(StorageBackend.head)
+    append = _inside(StorageBackend.append)
+    read = _inside(StorageBackend.read)
+    get = _inside(StorageBackend.get)
+    put_derived = _inside(StorageBackend.put_derived)
+    derived = _inside(StorageBackend.derived)
+    missing = _inside(StorageBackend.missing)
+    blank = _inside(StorageBackend.blank)
+    restore = _inside(StorageBackend.restore)
+    search = _inside(StorageBackend.search)
+    claim = _inside(StorageBackend.claim)
+    extend = _inside(StorageBackend.extend)
+    settle = _inside(StorageBackend.settle)
+    jobs = _inside(StorageBackend.jobs)
+    aclose = _inside(StorageBackend.aclose)
 
-    async def context(self, id_or_key: str, *, namespace: str = "default") -> Context:
-        """See `StorageBackend.context`."""
-        return await self.inner.context(id_or_key, namespace=namespace)
 
-    async def contexts(self, query: ContextQuery) -> Page[Context]:
-        """See `StorageBackend.contexts`."""
-        return await self.inner.contexts(query)
+_ENTRY_BYTES = 1_500
+"""What an entry without text takes in memory."""
 
-    async def settings(self, context: str, change: Mapping[str, Json], *, rev: int) -> Context:
-        """See `StorageBackend.settings`."""
-        return await self.inner.settings(context, change, rev=rev)
 
-    async def head(self, context: str) -> Head:
-        """See `StorageBackend.head`."""
-        return await self.inner.head(context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """How a cache is doing, counted in entries."""
 
-    async def append(self, ops: Sequence[Append]) -> list[Receipt | ACMSError]:
-        """See `StorageBackend.append`."""
-        return await self.inner.append(ops)
+    hits: int
+    misses: int
+    bytes: int
+    contexts: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the entries that came from memory; 0 before the first read."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else 0.0
+
+
+@dataclass(slots=True)
+class _Line:
+    """The cached entries of one context under one epoch."""
+
+    epoch: int
+    entries: dict[int, Entry] = field(default_factory=dict)
+    #: Those that were asked for by id: apart, so that they do not cut the runs in which a log is read.
+    single: dict[int, Entry] = field(default_factory=dict)
+    bytes: int = 0
+    #: All replacing entries up to a version.
+    replacing: list[Entry] = field(default_factory=list)
+    upto: int = 0
+    #: `Head.rewrites` at that version.
+    rewrites: int = 0
+    #: True once it was evicted: whoever still walks it no longer counts its bytes.
+    dropped: bool = False
+
+
+class CachedStorage(WrapperStorage):
+    """Keeps recently read entries in memory, the least recently used contexts go first."""
+
+    def __init__(self, inner: StorageBackend, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+        super().__init__(inner)
+        self.max_bytes = max_bytes
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    @property
+    def stats(self) -> CacheStats:
+        """Return hits, misses and size."""
+        return CacheStats(hits=self._hits, misses=self._misses, bytes=self._bytes, contexts=len(self._lines))
 
     async def read(
         self,
@@ -95,59 +156,179 @@ class WrapperStorage:
         limit: int | None = None,
         deleted: bool = False,
     ) -> list[Entry]:
-        """See `StorageBackend.read`."""
-        return await Read(at, after, before, kinds, replacing, newest, limit, deleted).of(self.inner, context)
+        """Read entries, from memory where they are there."""
+        append_rules.check_read(newest, limit)
+        read = Read(at, after, before, kinds, replacing, newest, limit, deleted)
+        if deleted:  # rare, and without a head there is no epoch to trust
+            return await read.of(self.inner, context)
+        head = await self.inner.head(context)
+        first, last = max(1, after + 1), read.last(head.version)
+        if first > last:
+            return []
+        line = self._line(context, head)
+        if replacing:
+            known = await self._replacing(context, head, line)
+            return read.cut([entry for entry in known if first <= entry.version <= last])
+        if kinds is not None and Kind.MESSAGE not in kinds:
+            return await read._replace(at=last).of(self.inner, context)
+        return await self._walk(context, line, read, first, last)
 
     async def get(self, ids: Sequence[str]) -> list[Entry | None]:
-        """See `StorageBackend.get`."""
-        return await self.inner.get(ids)
+        """Return entries by id, from memory where they are there and their context's epoch is still the same."""
+        places = {id: place for id in ids if (place := locate(id)) is not None}
+        often = Counter([owner for owner, _ in places.values()])
+        lines: dict[str, _Line] = {}
+        for owner, times in often.items():
+            if times > 1 or owner in self._lines:  # one entry costs no more than one head
+                with suppress(ACMSError):  # of a deleted context: the store still knows its entries
+                    lines[owner] = self._line(owner, await self.inner.head(owner))
+        found: dict[str, Entry] = {}
+        for id, (owner, version) in places.items():
+            line = lines.get(owner)
+            entry = None if line is None else line.entries.get(version) or line.single.get(version)
+            if entry is not None and entry.id == id:
+                found[id] = entry
+        rest = [id for id in places if id not in found]
+        self._hits += len(found)
+        if rest:
+            fetched = [entry for entry in await self.inner.get(rest) if entry is not None]
+            self._misses += len(fetched)
+            found.update({entry.id: entry for entry in fetched})
+            for owner, line in lines.items():
+                self._keep(line, [entry for entry in fetched if entry.context == owner], line.single)
+            self._evict()
+        return [found.get(id) for id in ids]
 
-    async def put_derived(self, context: str, rows: Sequence[Derived], *, wait: bool = True) -> int:
-        """See `StorageBackend.put_derived`."""
-        return await self.inner.put_derived(context, rows, wait=wait)
+    def _line(self, context: str, head: Head) -> _Line:
+        line = self._lines.get(context)
+        if line is None or line.epoch != head.epoch:
+            if line is not None:
+                self._bytes -= line.bytes
+                line.dropped = True
+            line = self._lines[context] = _Line(head.epoch)
+        self._lines.move_to_end(context)
+        return line
 
-    async def derived(
-        self, context: str, space: str, *, after: int = 0, at: int | None = None
-    ) -> list[Derived]:
-        """See `StorageBackend.derived`."""
-        return await self.inner.derived(context, space, after=after, at=at)
+    async def _replacing(self, context: str, head: Head, line: _Line) -> list[Entry]:
+        """Return the replacing entries up to a head, or more: those that came since are read behind the known ones."""
+        if head.rewrites == 0:
+            return []
+        known, upto = line.replacing, line.upto
+        if upto >= head.version or line.rewrites == head.rewrites:
+            self._hits += len(known)
+            return known
+        newer = await self.inner.read(context, at=head.version, after=upto, replacing=True)
+        self._hits += len(known)
+        self._misses += len(newer)
+        found = [*known, *newer]
+        if head.version > line.upto:  # another reader may have been further meanwhile
+            line.replacing, line.upto, line.rewrites = found, head.version, head.rewrites
+        return found
 
-    async def missing(
-        self, space: str, *, context: str | None = None, limit: int, after: int = 0
-    ) -> list[tuple[str, int]]:
-        """See `StorageBackend.missing`."""
-        return await self.inner.missing(space, context=context, limit=limit, after=after)
+    async def _walk(self, context: str, line: _Line, read: Read, first: int, last: int) -> list[Entry]:
+        """Step through the versions, which have no gaps, and fetch each missing run as it comes."""
+        kinds, newest, limit = read.kinds, read.newest, read.limit
+        wanted = newest if newest is not None else limit
+        step = -1 if newest is not None else 1
+        version, end = (last, first - 1) if newest is not None else (first, last + 1)
+        found: list[Entry] = []
+        entries = line.entries
+        fetched = 0
+        while version != end and (wanted is None or len(found) < wanted):
+            entry = entries.get(version)
+            if entry is None:
+                run = version
+                stop = end if wanted is None else version + step * (wanted - len(found) + 8)
+                stop = max(stop, end) if step < 0 else min(stop, end)
+                while run != stop and run not in entries:
+                    run += step
+                low, high = (run + 1, version) if step < 0 else (version, run - 1)
+                missing = await self.inner.read(context, at=high, after=low - 1)
+                if len(missing) != high - low + 1:
+                    return await read._replace(at=last).of(self.inner, context)
+                fetched += len(missing)
+                self._keep(line, missing, line.entries)
+                entry = entries[version]
+            if kinds is None or entry.kind in kinds:
+                found.append(entry)
+            version += step
+        self._misses += fetched
+        self._hits += max(0, len(found) - fetched)
+        if newest is not None:
+            found.reverse()
+        self._evict()
+        return found
 
-    async def blank(
-        self, context: str, versions: Sequence[int], *, to: State, audit: Mapping[str, Json]
-    ) -> int:
-        """See `StorageBackend.blank`."""
-        return await self.inner.blank(context, versions, to=to, audit=audit)
+    def _keep(self, line: _Line, entries: Sequence[Entry], where: dict[int, Entry]) -> None:
+        # Two readers may miss the same run.
+        new = [entry for entry in entries if entry.version not in line.entries and entry.version not in where]
+        where.update({entry.version: entry for entry in new})
+        if where is line.entries:
+            new = [entry for entry in new if line.single.pop(entry.version, None) is None]
+        size = sum(_ENTRY_BYTES + len(entry.content) * (2 if entry.parts else 1) for entry in new)
+        if not line.dropped:
+            line.bytes += size
+            self._bytes += size
 
-    async def restore(self, context: Context, entries: AsyncIterator[Entry]) -> None:
-        """See `StorageBackend.restore`."""
-        await self.inner.restore(context, entries)
+    def _evict(self) -> None:
+        while self._bytes > self.max_bytes and self._lines:
+            _, line = self._lines.popitem(last=False)
+            self._bytes -= line.bytes
+            line.bytes = 0
+            line.dropped = True
 
-    async def search(self, query: Search) -> list[Hit]:
-        """See `StorageBackend.search`."""
-        return await self.inner.search(query)
 
-    async def claim(self, kinds: Sequence[str], *, lease: timedelta, limit: int = 1) -> list[Lease]:
-        """See `StorageBackend.claim`."""
-        return await self.inner.claim(kinds, lease=lease, limit=limit)
+_METHODS = [name for name in vars(WrapperStorage) if name[0] != "_" and name not in ("aclose", "durability")]
 
-    async def extend(self, lease: Lease, *, by: timedelta) -> Lease:
-        """See `StorageBackend.extend`."""
-        return await self.inner.extend(lease, by=by)
 
-    async def settle(self, lease: Lease, outcome: Retry | Failed | Done) -> Job:
-        """See `StorageBackend.settle`."""
-        return await self.inner.settle(lease, outcome)
+_RECORDS = ("record", "put_record")
+"""Methods that a wrapper has only when the store inside has them."""
 
-    async def jobs(self, query: JobQuery) -> Page[Job]:
-        """See `StorageBackend.jobs`."""
-        return await self.inner.jobs(query)
 
-    async def aclose(self) -> None:
-        """See `StorageBackend.aclose`."""
-        await self.inner.aclose()
+class FaultyStorage(WrapperStorage):
+    """Raises what it was told to; without faults it is the store inside.
+
+    store.fail("append", 3, StorageBusyError())                 the third append is refused
+    store.fail("append", 3, StorageError(), after=True)         it is stored, but its answer is lost
+    """
+
+    def __init__(self, inner: StorageBackend) -> None:
+        super().__init__(inner)
+        self._faults: dict[tuple[str, int], tuple[Exception, bool]] = {}
+        #: How often each method was called.
+        self.calls: Counter[str] = Counter()
+        for method in _RECORDS:
+            if hasattr(self, method):
+                setattr(self, method, partial(self._call, method))
+
+    def fail(self, method: str, nth: int, error: Exception, *, after: bool = False) -> None:
+        """Raise `error` at the n-th call of a method from now on, counted from 1."""
+        if method not in _METHODS and not (method in _RECORDS and hasattr(self, method)):
+            raise ValueError(f"{method!r} is not a method that can fail")
+        self._faults[method, self.calls[method] + nth] = (error, after)
+
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls[method] += 1
+        place = (method, self.calls[method])
+        error, after = self._faults.get(place, (None, True))
+        if error is not None and not after:
+            raise error
+        result = await getattr(self.inner, method)(*args, **kwargs)
+        fault = self._faults.get(place)  # it may have been told meanwhile
+        if fault is not None:
+            raise fault[0]
+        return result
+
+
+def _failing(name: str) -> Any:
+    """Return a method of a wrapper as one that can fail."""
+
+    @wraps(getattr(WrapperStorage, name))
+    async def method(self: FaultyStorage, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(name, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
+
+    return method
+
+
+for _name in _METHODS:
+    setattr(FaultyStorage, _name, _failing(_name))

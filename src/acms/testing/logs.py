@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from acms.errors import ACMSError
-from acms.log.hash_chain import genesis, locate, verify
+from acms.log.encoding import genesis, locate, verify
 from acms.model import (
     Append,
     Context,

@@ -35,7 +35,7 @@ from acms.errors import (
     SessionNotFoundError,
     ValidationError,
 )
-from acms.log.hash_chain import genesis, verify
+from acms.log.encoding import genesis, verify
 from acms.model import (
     Append,
     Context,

@@ -23,8 +23,8 @@ from hashlib import sha256
 from typing import NamedTuple
 from zlib import crc32
 
+from acms.log.encoding import micros
 from acms.log.facts import address, has_address
-from acms.log.hash_chain import micros
 from acms.model import Draft, Kind, Privacy, Role, ToolCall, ToolResult
 from acms.text.tokenizer import found_by, names, tally, terms, words
 

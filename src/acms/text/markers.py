@@ -1,14 +1,139 @@
-"""Markers: find signals of importance in a text and weigh them."""
+"""Markers: find signals of importance in a text and weigh them; in what somebody said, not in what ACMS rendered.
+
+Agents paste what they were shown into messages. Such text is stored as said, but no marker is found in it and no fact
+is learned from it: it would be a second witness that only repeats the first. What cannot be told apart is kept.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from acms.model import MarkerType
-from acms.text.echo import unquoted
+from acms.model import MarkerType, Role
+from acms.text.chat_messages import ORPHAN, RECALLED, SUMMARY
 from acms.text.tokenizer import terms, words
+
+_OPENING = tuple(opening.strip() for opening, _ in (RECALLED, SUMMARY, ORPHAN))
+_MARKS = tuple(
+    re.compile(rf"(?P<open>{re.escape(opening.strip())}\r?\n)|\r?\n{re.escape(closing.strip())}")
+    for opening, closing in (RECALLED, SUMMARY, ORPHAN)
+)
+_ROLES = "|".join(role.value for role in Role)
+_QUOTED = re.compile(rf"(?:{_ROLES}):(?:\s|\Z)")
+_GAP = re.compile(r"\r?\n(?:[ \t]{0,80}\r?\n)++")
+_FENCE = re.compile(r"^[ \t]{0,3}```", re.MULTILINE)
+_LIST = re.compile(r"[ \t]|[-*+\u2022] |\d{1,3}[.)] |```")
+_FACT = "fact: "
+
+
+def unquoted(text: str) -> str:
+    """Return a text without the delimited blocks of `messages()`, and itself when it has none.
+
+    A block reaches to the mark that closes it, also over blocks inside. One that is never closed is no block.
+    """
+    if not any(opening in text for opening in _OPENING):
+        return text
+    spans: list[tuple[int, int]] = []
+    for marks in _MARKS:
+        start = end = -1
+        depth = 0
+        for mark in marks.finditer(text):
+            if mark["open"]:
+                before = text[max(0, mark.start() - 20) : mark.start()].rstrip()
+                if not before.endswith(("<details>", "<details open>")):  # HTML has a <summary> of its own
+                    start = mark.start() if not depth else start
+                    depth += 1
+            elif depth:
+                end = mark.end()
+                depth -= 1
+                if not depth:
+                    spans.append((start, end))
+                    start = end = -1
+        if depth and end > start:  # an opening mark inside was part of what somebody said
+            spans.append((start, end))
+    if not spans:
+        return text
+    kept: list[str] = []
+    place = 0
+    for start, end in sorted(spans):
+        if start > place:
+            kept.append(text[place:start])
+        place = max(place, end)
+    kept.append(text[place:])
+    return "\n\n".join(piece.strip("\r\n") for piece in kept if piece.strip())
+
+
+def own_words(
+    text: str, *, known: Collection[str] = frozenset(), speakers: Collection[str] = frozenset()
+) -> str:
+    """Return a text without what ACMS rendered into it, "" when nothing is left; ordinary prose byte for byte.
+
+    Left out are delimited blocks of `messages()`; paragraphs as `ContextItems.text()` writes them, which begin with a
+    role in small letters or one of `speakers` and a colon, with everything up to the last of them; and paragraphs that
+    equal one of `known`, the contents of facts in force and of summaries, with or without `fact:` before. After the
+    last quoted paragraph a list, an indented one and a code block that is still open are taken for its content.
+    """
+    said = unquoted(text)
+    pieces = _GAP.split(said)
+    gaps = [gap[0] for gap in _GAP.finditer(said)]
+    rendered = _quoted(pieces, speakers)
+    if known:
+        _known(pieces, known, rendered)
+    if not any(rendered):
+        return said if said.strip() else ""
+    kept: list[str] = []
+    for index, piece in enumerate(pieces):
+        if not rendered[index] and piece.strip():
+            if kept:
+                kept.append("\n\n" if rendered[index - 1] else gaps[index - 1])
+            kept.append(piece)
+    return "".join(kept)
+
+
+def _quoted(pieces: list[str], speakers: Collection[str]) -> list[bool]:
+    """Return which paragraphs belong to a transcript."""
+    named = [bool(_QUOTED.match(piece)) or _spoken(piece, speakers) for piece in pieces]
+    if True not in named:
+        return named
+    first = named.index(True)
+    last = len(named) - 1 - named[::-1].index(True)
+    fences = sum(len(_FENCE.findall(piece)) for piece in pieces[first : last + 1])
+    while last + 1 < len(pieces):
+        before, after = pieces[last].rstrip(), pieces[last + 1]
+        if not (fences % 2 or before.endswith(":") or _LIST.match(after)):
+            break
+        last += 1
+        fences += len(_FENCE.findall(after))
+    return [first <= index <= last for index in range(len(pieces))]
+
+
+def _spoken(piece: str, speakers: Collection[str]) -> bool:
+    """Return whether a paragraph begins with the name of a known speaker and a colon."""
+    name, colon, _ = piece[:300].partition(": ")
+    return bool(colon) and name in speakers
+
+
+def _known(pieces: list[str], known: Collection[str], rendered: list[bool]) -> None:
+    """Mark the paragraphs that equal a known text, which may have several."""
+    whole = {_even(content) for content in known}
+    starts: dict[str, set[int]] = {}
+    for content in whole:
+        paragraphs = _GAP.split(content)
+        starts.setdefault(paragraphs[0], set()).add(len(paragraphs))
+    evened = [_even(piece) for piece in pieces]
+    for index, piece in enumerate(evened):
+        first = piece.removeprefix(_FACT)
+        for size in sorted(starts.get(first, ()), reverse=True):
+            if "\n\n".join([first, *evened[index + 1 : index + size]]) in whole:
+                rendered[index : index + size] = [True] * size
+                break
+
+
+def _even(text: str) -> str:
+    """Return a text with equal line ends and gaps, as copying and pasting may change them."""
+    return _GAP.sub("\n\n", text.strip()).replace("\r\n", "\n")
+
 
 #: Words that announce a marker when they start a line and a colon follows.
 WORDS: Mapping[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from acms.ports import Turn
-from acms.text.chunks import spans
+from acms.text.tokenizer import spans
 
 RECIPE = "extractive1"
 """Name of the recipe: another one writes another text."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from acms.config import CLOSING_PATTERNS, EpisodeBoundaryConfig
-from acms.log.hash_chain import episode_id, micros
+from acms.log.encoding import episode_id, micros
 from acms.model import Draft, Entry, Json, Kind, Role, ToolCall, ToolResult
 from acms.results import Episode
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from acms.config import EpisodeBoundaryConfig, RetryConfig
 from acms.errors import (
@@ -30,12 +31,13 @@ from acms.jobs import requests
 from acms.jobs.requests import CompactionRequest
 from acms.log import policy as policy_levels
 from acms.log import read
-from acms.log.hash_chain import Entropy, token
+from acms.log.encoding import Entropy, token
 from acms.log.policy import CompactionPolicy, due
 from acms.log.read import active
-from acms.model import ANY, Append, Draft, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
+from acms.model import ANY, Append, Draft, Embedded, Expect, Head, JobDraft, Kind, Receipt, Seen, ToolCall
 from acms.observability.logging import log
 from acms.ports import StorageBackend
+from acms.session_state import SharedSession
 from acms.storage.handles import shared
 from acms.write.episodes import Place, Tail, place, tail_of
 
@@ -431,3 +433,67 @@ def write_queue(storage: StorageBackend, context: str, entropy: Entropy) -> Writ
     if queue is None:
         queue = queues[context] = WriteQueue(storage, context, entropy)
     return queue
+
+
+class Writer:
+    """Appends to one session's log and tells the indexes and the embedder."""
+
+    def __init__(self, shared: SharedSession) -> None:
+        self._shared = shared
+        self._queue: WriteQueue | None = None
+
+    def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
+        """Append what a request holds; None when there was no open episode to close."""
+        if self._queue is None:
+            self._queue = write_queue(self._shared.handle, context, os.urandom)
+        return self._queue.post(request)
+
+    def forget_policy(self, context: str) -> None:
+        """Let the next append ask for the policy again."""
+        write_queue(self._shared.handle, context, os.urandom).forget_policy()
+
+    async def idle(self) -> None:
+        """Wait until everything that was posted is delivered."""
+        if self._queue is not None:
+            await self._queue.idle()
+            self._queue = None
+
+    def note(self, context: str, delivered: Delivered) -> bool:
+        """Hand new entries to the index; return whether there is more to do that takes time."""
+        shared, receipt = self._shared, delivered.receipt
+        if receipt.repeated:
+            return False
+        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
+        for offset, draft in enumerate(delivered.drafts, start):
+            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
+        return indexes.due or shared.embedding is not None
+
+    async def index(self, context: str, delivered: Delivered) -> Embedded:
+        """Let the index store what waits, and the embedder know of new messages; neither is waited for."""
+        shared, receipt = self._shared, delivered.receipt
+        if shared.indexes.due:
+            await shared.indexes.flush(everything=False)
+        first = receipt.versions[0] + delivered.start
+        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
+        if shared.embedding is None or not said:
+            return "stored"
+        return shared.embedding.put(context, receipt.head.epoch, said, shared.indexes.learn)
+
+    async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
+        """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
+        shared = self._shared
+        request = AppendRequest(
+            drafts,
+            shared.config.episodes,
+            shared.config.retry,
+            rewrite=True,
+            rewrites=head.rewrites,
+            decided=head.version,
+        )
+        try:
+            delivered = await self.post(context, request)
+        except Overtaken:
+            return None
+        if delivered is not None and self.note(context, delivered):
+            await self.index(context, delivered)
+        return delivered

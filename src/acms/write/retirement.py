@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from acms.errors import ACMSError, ConflictError
 from acms.log import facts as rules
+from acms.log.encoding import locate
 from acms.log.facts import REVOKED
-from acms.log.hash_chain import locate
 from acms.log.in_force import Cover
 from acms.log.read import profile
 from acms.model import Append, Draft, Entry, Expect, Kind, Origin, Span

@@ -1,95 +1,29 @@
-"""Writing: what every verb that appends does afterwards, and the verbs that put something out of force.
+"""The verbs that put something out of force.
 
 An edit and a retraction are entries like any other: history keeps what they replace, and retracting one undoes it.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from acms.errors import GoneError, ValidationError
 from acms.log import validation
 from acms.log.in_force import Cover, group_spans
 from acms.log.read import find_entry
-from acms.model import Draft, Embedded, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
+from acms.model import Draft, Entry, Head, Kind, Origin, Part, Receipt, State, Text, ToolResult
 from acms.privacy.modes import stored_mode
 from acms.recall.planner import media_tokens
 from acms.session_state import SharedSession
 from acms.text.markers import detect
 from acms.write import retirement
-from acms.write.queue import AppendRequest, Delivered, Overtaken, WriteQueue, write_queue
+from acms.write.queue import Writer
 
 DETECTED = (Origin.USER, Origin.ASSISTANT)
 """Whose texts are searched for markers."""
 UNDO = "undo"
 """Reason of the retraction of a rewrite."""
-
-
-class Writer:
-    """Appends to one session's log and tells the indexes and the embedder."""
-
-    def __init__(self, shared: SharedSession) -> None:
-        self._shared = shared
-        self._queue: WriteQueue | None = None
-
-    def post(self, context: str, request: AppendRequest) -> Coroutine[Any, Any, Delivered | None]:
-        """Append what a request holds; None when there was no open episode to close."""
-        if self._queue is None:
-            self._queue = write_queue(self._shared.handle, context, os.urandom)
-        return self._queue.post(request)
-
-    def forget_policy(self, context: str) -> None:
-        """Let the next append ask for the policy again."""
-        write_queue(self._shared.handle, context, os.urandom).forget_policy()
-
-    async def idle(self) -> None:
-        """Wait until everything that was posted is delivered."""
-        if self._queue is not None:
-            await self._queue.idle()
-            self._queue = None
-
-    def note(self, context: str, delivered: Delivered) -> bool:
-        """Hand new entries to the index; return whether there is more to do that takes time."""
-        shared, receipt = self._shared, delivered.receipt
-        if receipt.repeated:
-            return False
-        indexes, epoch, start = shared.indexes, receipt.head.epoch, delivered.start
-        for offset, draft in enumerate(delivered.drafts, start):
-            indexes.note(context, epoch, receipt.versions[0] + offset, receipt.ids[offset], draft)
-        return indexes.due or shared.embedding is not None
-
-    async def index(self, context: str, delivered: Delivered) -> Embedded:
-        """Let the index store what waits, and the embedder know of new messages; neither is waited for."""
-        shared, receipt = self._shared, delivered.receipt
-        if shared.indexes.due:
-            await shared.indexes.flush(everything=False)
-        first = receipt.versions[0] + delivered.start
-        said = [one for one in enumerate(delivered.drafts, first) if one[1].kind is Kind.MESSAGE]
-        if shared.embedding is None or not said:
-            return "stored"
-        return shared.embedding.put(context, receipt.head.epoch, said, shared.indexes.learn)
-
-    async def rewrite(self, context: str, drafts: Sequence[Draft], head: Head) -> Delivered | None:
-        """Append an edit or a retraction and what it does to facts; None when another one came first: decide again."""
-        shared = self._shared
-        request = AppendRequest(
-            drafts,
-            shared.config.episodes,
-            shared.config.retry,
-            rewrite=True,
-            rewrites=head.rewrites,
-            decided=head.version,
-        )
-        try:
-            delivered = await self.post(context, request)
-        except Overtaken:
-            return None
-        if delivered is not None and self.note(context, delivered):
-            await self.index(context, delivered)
-        return delivered
 
 
 async def retract(shared: SharedSession, writer: Writer, id: str, *, reason: str, alone: bool = False) -> int:

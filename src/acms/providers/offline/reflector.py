@@ -1,16 +1,389 @@
-"""The reflector that needs no model: marked lines, a few shapes of plain sentences, and what takes whose place."""
+"""The reflector that needs no model: marked lines, a few shapes of plain sentences, and what takes whose place.
+
+A marked line becomes a fact in its own words, whatever its language. An unmarked sentence is read only from a user,
+only whole, and only where all of it has one of the shapes: a question, a guess, a condition, a report of what others do
+and everything that begins or goes on otherwise has none of them.
+
+A line takes the place of another one when it says what goes ("from Flask to", "instead of Flask") and exactly one fact
+holds that, or when it says what comes ("switching to cookies") and names a fact beside it. A line that only speaks of
+an earlier one builds on it. In doubt both stay: a fact that was retired by mistake is worse than one too many.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from acms.knowledge import Proposal, Reflection
-from acms.providers.offline.corrections import settle
-from acms.providers.offline.statements import statements
+from acms.knowledge import Cardinality, Fact, Proposal, Reflection
+from acms.log.facts import address
+from acms.model import MarkerType, Origin
+from acms.ports import Turn
+from acms.text.markers import WORDS, detect, line_start
+from acms.text.tokenizer import found_by, rarity, spans, term, words
 
 if TYPE_CHECKING:
     from acms.ports import ReflectionRequest
+
+
+MARKED, PLAIN = 0.95, 0.8
+"""How sure a fact is: what a marker announces, and what has the shape of a plain statement."""
+PROJECT = "project"
+"""Subject of what belongs to nobody in particular."""
+DOCUMENT = 800
+"""Characters from which on a text is a document: labels in its lists are headings, and its sentences illustrate."""
+LONGEST = 600
+"""Characters of a fact, at most: whole sentences from the first one on."""
+BELOW = 16
+"""Lines below a label that may belong to it."""
+SENTENCE = 12
+"""Words of a plain sentence, at most."""
+
+_LABELS = {marker: re.compile(line_start(words), re.IGNORECASE) for marker, words in WORDS.items()}
+_LABEL = re.compile(r"[ \t>#*_-]*[^\W\d][\w'’-]*+(?: [\w'’-]++){0,2}[*_]{0,3}[:：]")
+_OPENING = re.compile(r"[^,:.!?]{1,40}[,:] ")
+_EDGES = " \t>#*_-:："
+
+UNREAL = re.compile(
+    r"\b(?:not|never|against|if|may|might|could|would|should|nicht|wenn|si|pas)\b|n['’]t\b|[不没若]|如果",
+    re.IGNORECASE,
+)
+"""What is denied or only thought of: it changes nothing."""
+
+_PHRASE = r"[^\W\d_][\w-]*(?: [\w-]+){0,4}?"
+_ABOUT = rf"(?P<attribute>(?P<thing>{_PHRASE}))"
+_BREAK = r"(?=$|[,;:!?(–—]|\.(?:\s|$)| - | (?:because|but|so|now|instead)\b)"
+_WORD = r"(?:[A-ZÀ-Þ][\w.+#/&'’-]*|[$€£]?\d[\w.,:/%-]*)"
+#: A name ("Bank of America") or an amount ("12 people").
+_NAME = (
+    rf"(?P<value>{_WORD}(?: (?:(?:of|de|and) )?{_WORD}){{0,4}}|[$€£]?\d[\w.,:/%-]*(?: [a-z]{{2,12}}){{1,2}})"
+)
+NAME = re.compile(_NAME)
+_VALUE = rf"(?P<value>[A-ZÀ-Þ\d$€£][^,;:!?(–—]*?){_BREAK}"
+_IS = r"(?:is|are|ist|sind|es|est|是)"
+_MINE = r"(?P<mine>(?i:my|meine?|mi|mon|ma|我的))"
+_WHAT = r"(?P<what>[a-z]+(?: [a-z]+){0,3})"
+_USING = r"(?i:(?:we(?:['’]ll|['’]re| will)? )?us(?:e|ing)) (?P<value>\S+(?: \S+){0,4}?)"
+_OURS = r"(?i:our|the|unsere?|nuestr[ao]|notre)"
+
+#: What a marked line may begin with that gives its fact an address, and how many values that holds.
+_ADDRESSES: tuple[tuple[Cardinality, re.Pattern[str]], ...] = (
+    ("one", re.compile(rf"(?:{_MINE} |{_OURS} )?{_ABOUT} {_IS} (?:(?:a|an|the) )?{_VALUE}")),
+    ("one", re.compile(rf"(?:{_OURS} )?(?P<attribute>(?P<thing>{_PHRASE}) (?:is|are) \w+ (?:with|by)) {_VALUE}")),
+    ("one", re.compile(rf"{_NAME} is (?:our|{_MINE}) {_ABOUT}{_BREAK}")),
+    ("one", re.compile(rf"{_USING} as (?:(?:the|our|an?) )?{_ABOUT}{_BREAK}")),
+    ("many", re.compile(rf"{_USING} for (?:(?:the|our) )?{_ABOUT}{_BREAK}")),
+)  # fmt: skip
+#: The shapes of a plain sentence.
+_SHAPES: tuple[tuple[str, Cardinality, re.Pattern[str]], ...] = (
+    ("is", "one", re.compile(rf"(?:{_MINE}|{_OURS}) {_ABOUT} {_IS} {_NAME}")),
+    ("use as", "one", re.compile(rf"[Ww]e use {_NAME} as (?:(?:the|our) )?{_ABOUT}")),
+    ("use for", "many", re.compile(rf"[Ww]e use {_NAME} for (?:(?:the|our) )?{_ABOUT}")),
+    ("live", "one", re.compile(rf"(?P<mine>I) (?P<verb>(?:live|work|study) (?:in|at|for)) {_NAME}")),
+    ("am", "many", re.compile(rf"(?P<mine>I(?:['’]m| am)) (?P<verb>from|allergic to) (?:{_NAME}|{_WHAT})")),
+)  # fmt: skip
+
+
+def statements(turn: Turn) -> list[Proposal]:
+    """Return what a turn states, in order: its marked lines, or else its plain sentences."""
+    if turn.origin not in (Origin.USER, Origin.ASSISTANT) or turn.summary:
+        return []
+    found = list(_marked(turn))
+    if not found and turn.origin is Origin.USER and len(turn.text) < DOCUMENT:
+        found = list(_plain(turn))
+    return found
+
+
+# ── marked lines ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _marked(turn: Turn) -> Iterator[Proposal]:
+    """Yield the lines that a marker announces; for one that the words do not tell, its line is looked for."""
+    lines = _lines(turn.text)
+    formatted = turn.origin is Origin.USER or len(turn.text) < DOCUMENT
+    for number, line in enumerate(lines):
+        marker = _marker(line)
+        if marker is not None and (formatted or line[0].isalpha()):
+            yield from _fact(turn, marker, line, lines[number + 1 : number + BELOW])
+    announced = detect(turn.text)
+    given = next((marker for marker in turn.markers if marker not in announced), None)
+    if given is not None:
+        labelled = next((number for number, line in enumerate(lines) if _LABEL.match(line)), None)
+        if labelled is not None:
+            yield from _fact(turn, given, lines[labelled], lines[labelled + 1 : labelled + BELOW])
+        else:
+            yield from _fact(turn, given, "", lines[:BELOW])
+
+
+def _marker(line: str) -> str | None:
+    """Return the marker that the label of a line announces."""
+    return next((name for name, label in _LABELS.items() if label.match(line)), None)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a text without those of code blocks."""
+    found: list[str] = []
+    fenced = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            found.append(line)
+    return found
+
+
+def _fact(turn: Turn, marker: str, line: str, below: list[str]) -> Iterator[Proposal]:
+    """Yield a marked line as a fact; a label without a text announces the paragraph below it.
+
+    The label goes where it is the name of the marker, which the type of the fact says too; "Cannot:" or "Budget:" is
+    part of what is said.
+    """
+    label = _LABEL.match(line)
+    said = _sentences(line[label.end() :] if label else line)
+    if not said or said.endswith(":"):
+        paragraph: list[str] = []
+        for more in below:
+            if _marker(more) is not None:
+                break
+            if more.strip():
+                paragraph.append(more.strip())
+            elif paragraph:
+                break
+        said = _sentences(" ".join([said, *paragraph]) if said else "\n".join(paragraph))
+    if not said:
+        return
+    name = label[0].strip(_EDGES) if label else ""
+    bare = not name or (name.casefold() == marker.casefold() and len(said.split()) > 2)
+    marked = Proposal(
+        content=said if bare else f"{name}: {said}",
+        subject=PROJECT,
+        attribute=marker,
+        value=said,
+        cardinality="many",
+        fact_type=marker,
+        confidence=MARKED,
+        sources=(turn.version,),
+        reason="marked",
+    )
+    opening = _OPENING.match(said)
+    start = opening.end() if opening and not UNREAL.search(opening[0]) else 0
+    for cardinality, shape in _ADDRESSES:
+        match = shape.match(said) or shape.match(said, start)
+        if match and _names_something(match["thing"]):
+            yield _addressed(marked, match, turn, cardinality)
+            return
+    yield marked
+
+
+def _sentences(text: str) -> str:
+    """Return the sentences a text begins with, as many as a fact may have, without the questions among them."""
+    text = text.strip(" \t*_")
+    found = ""
+    for start, end in spans(text):
+        if len(found) + end - start > LONGEST:
+            break
+        if not text[start:end].rstrip("\"')] \t\n").endswith(("?", "？")):
+            found += text[start:end]
+    return " ".join(found.split())
+
+
+# ── plain sentences ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plain(turn: Turn) -> Iterator[Proposal]:
+    """Yield the sentences that have one of the shapes from their first word to their last."""
+    for line in _lines(turn.text):
+        for start, end in spans(line):
+            said = line[start:end].strip()
+            bare = said.rstrip(".!")
+            if len(bare.split()) > SENTENCE:
+                continue
+            for name, cardinality, shape in _SHAPES:
+                match = shape.fullmatch(bare)
+                if match and _names_something(match.groupdict().get("thing")):
+                    told = turn.speaker != turn.origin.value and "mine" in match.groupdict() and match["mine"]
+                    stated = Proposal(
+                        content=f"{turn.speaker}: {said}" if told else said,
+                        confidence=PLAIN,
+                        sources=(turn.version,),
+                        reason=f"plain: {name}",
+                    )
+                    yield _addressed(stated, match, turn, cardinality)
+                    break
+
+
+# ── addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _addressed(stated: Proposal, match: re.Match[str], turn: Turn, cardinality: Cardinality) -> Proposal:
+    """Return a fact at the address that its words name."""
+    parts = match.groupdict()
+    return replace(
+        stated,
+        subject=turn.speaker if parts.get("mine") else PROJECT,
+        attribute=parts.get("attribute") or match["verb"],
+        value=(parts["value"] or parts.get("what") or "").strip(" .!\"'`*_"),
+        cardinality=cardinality,
+    )
+
+
+def _names_something(phrase: str | None) -> bool:
+    """Whether a phrase, if there is one, names what is spoken of: no pronoun, and nothing that only points."""
+    words = (phrase or "").lower().split()
+    return all(
+        term(word) or (word in _JOINTS and 0 < place < len(words) - 1) for place, word in enumerate(words)
+    )
+
+
+_JOINTS = ("of", "for", "the", "in", "and")
+"""Words that may join the others of a noun phrase."""
+
+
+RIVALS = 200
+"""Facts of which a line may take the place of one, the newest: twice as many as are in force by default."""
+VALUE = 6
+"""Words of a value, at most."""
+
+_MOVES = r"(?:switch|mov|migrat|chang|wechsel|cambi|pass)\w*"
+_TAKES = r"(?:replac|ersetz|reemplaz|remplac)\w*"
+_FROM, _TO = r"(?:from|von|vom|de)", r"(?:to|with|by|auf|zu|durch|a|por|con|à|par)"
+_AWAY = r"(?:instead of|rather than|no longer|statt|nicht mehr|en vez de|ya no|au lieu de)"
+_INSIDE = r"(?:[^,;:.(–—]|[,.](?=\d))"
+_OLD, _NEW = rf"(?P<old>{_INSIDE}{{1,60}}?)", rf"(?P<new>{_INSIDE}{{1,60}})"
+#: What says which value goes, and often which one comes. Words of change in five languages, as data: nothing else
+#: tells "switching to cookies, JWT was too complex" from "since we chose Python, we take SQLAlchemy".
+_GOES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b{_MOVES} (?:\S+ ){{0,3}}?{_FROM} {_OLD} {_TO} {_NEW}",
+        rf"\b{_TAKES} {_OLD} {_TO} {_NEW}",
+        rf"\b{_AWAY} (?P<old>(?:[^\s,;:.(–—]+ ?){{1,4}})",
+        rf", (?:not|nicht|no|pas) (?P<old>(?-i:[A-ZÀ-Þ\d$€£]){_INSIDE}{{0,60}})",
+        r"[从把将]\s*(?P<old>\S{1,20}?)\s*(?:换成|改成|改用)\s*(?P<new>[^\s，。；]+)",
+        r"(?:不再用|代替)\s*(?P<old>[^\s，。；]+)",
+    )
+)
+#: What says only which value comes.
+_COMES = re.compile(rf"\b{_MOVES} {_TO} {_NEW}|(?:换成|改成|改用)\s*(?P<then>[^\s，。；]+)", re.IGNORECASE)
+_INSTEAD = re.compile(rf"\b(?:instead|stattdessen|{_AWAY})\b|不再|改用", re.IGNORECASE)
+_CAPITAL = re.compile(r"\w*[A-ZÀ-Þ\d]\w*")
+_SENTENCE = re.compile(r"[.!?]\s+")
+
+Known = Fact | Proposal
+"""A fact in force, or one proposed a moment ago."""
+
+
+def settle(found: Sequence[Proposal], facts: Sequence[Fact]) -> list[Proposal]:
+    """Return statements as changes of what is known, in the order in which they apply."""
+    known: list[Known] = list(facts)
+    contents = {_folded(fact.content) for fact in facts}
+    changes: list[Proposal] = []
+    for one in found:
+        if _folded(one.content) in contents:
+            continue
+        contents.add(_folded(one.content))
+        old, value = _predecessor(one, known[-RIVALS:])
+        if old is not None:
+            known.remove(old)
+            contents.discard(_folded(old.content))
+            one = _succeeding(one, old, value)
+            if isinstance(old, Proposal) and one.fact_id is None and not _meet(one, old):
+                changes.append(replace(old, action="remove", sources=one.sources, reason="no longer so"))
+        changes.append(one)
+        known.append(one)
+    return changes
+
+
+def _succeeding(one: Proposal, old: Known, value: str) -> Proposal:
+    """Return a statement as the successor of a fact, at its address unless it names one itself."""
+    if one.attribute == one.fact_type and old.attribute not in ("", old.fact_type):
+        one = replace(
+            one,
+            subject=old.subject,
+            attribute=old.attribute,
+            value=value or one.value,
+            cardinality=old.cardinality,
+        )
+    id = old.id if isinstance(old, Fact) else old.fact_id
+    return replace(one, action="update", fact_id=id) if id else one
+
+
+def _meet(one: Proposal, old: Known) -> bool:
+    """Whether a fact takes the place of another one because their address holds one value."""
+    same = address(one.subject, one.attribute) == address(old.subject, old.attribute)
+    return same and old.cardinality == "one"
+
+
+def _predecessor(one: Proposal, known: Sequence[Known]) -> tuple[Known | None, str]:
+    """Return the fact that a marked line takes the place of, and the value that comes where the line says it."""
+    if one.confidence < MARKED or one.fact_type == MarkerType.FAILURE:  # what failed has failed
+        return None, ""
+    rivals = [other for other in known if other.fact_type in (one.fact_type, "fact")]
+    if one.attribute != one.fact_type and _INSTEAD.search(one.content):
+        where = address(one.subject, one.attribute)
+        there = [other for other in rivals if address(other.subject, other.attribute) == where]
+        if len(there) == 1:
+            return there[0], ""
+    announced = list(_announced(one.content))
+    held = [(other, _terms(f"{other.content} {other.value}")) for other in rivals if announced]
+    often = Counter(number for _, numbers in held for number in numbers)
+    for gone, enough, value in announced:
+        found: dict[float, list[Known]] = {}
+        for other, numbers in held:
+            shared = gone & numbers
+            if shared & enough or 2 * len(shared) > len(gone):
+                weight = sum(rarity(len(held), often[number]) for number in sorted(shared))
+                found.setdefault(weight, []).append(other)
+        if found and len(best := found[max(found)]) == 1:
+            return best[0], value
+    return None, ""
+
+
+def _announced(content: str) -> Iterator[tuple[frozenset[int], frozenset[int], str]]:
+    """Yield the terms of what goes, those of which one is enough to name it, and the value that comes."""
+    for pattern in _GOES:
+        for match in pattern.finditer(content):
+            if _real(content, match):
+                old = match["old"]
+                yield _terms(old), _terms(" ".join(_CAPITAL.findall(old))), _value(match)
+    for match in _COMES.finditer(content):
+        if _real(content, match):
+            beside = f"{content[: match.start()]} {content[match.end() :]}"
+            named = [
+                word for word in _CAPITAL.findall(beside) if not (word.istitle() and content.startswith(word))
+            ]
+            found = _terms(" ".join(named))
+            yield found, found, _value(match)
+
+
+def _real(content: str, match: re.Match[str]) -> bool:
+    """Whether words of change are neither denied nor only thought of."""
+    return not UNREAL.search(_SENTENCE.split(content[: match.start()])[-1])
+
+
+def _value(match: re.Match[str]) -> str:
+    """Return the value that comes, "" where it is not said or no value."""
+    parts = match.groupdict()
+    said = (parts.get("new") or parts.get("then") or "").strip(" \"'`*_")
+    if name := NAME.match(said):  # "Spanner for the orders": what it is for is no part of it
+        return name["value"]
+    return said if len(said.split()) <= VALUE else ""
+
+
+def _folded(text: str) -> str:
+    """Return a text without what two of the same words may differ in: case and spaces."""
+    return " ".join(text.casefold().split())
+
+
+@lru_cache(maxsize=1024)
+def _terms(text: str) -> frozenset[int]:
+    """Return the terms of a text that say something."""
+    return frozenset(found_by(text) if any(map(term, words(text))) else ())
+
 
 __all__ = ["OfflineReflector"]
 

@@ -23,7 +23,7 @@ from acms.errors import (
     ValidationError,
 )
 from acms.log import validation
-from acms.log.entry_json import context_from_json
+from acms.log.encoding import context_from_json
 from acms.model import Context, ContextQuery, Json
 from acms.ports import StorageBackend
 from acms.server.operation import BASE, Call, Operations, Query, Reply, Scope, Shape

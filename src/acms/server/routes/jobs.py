@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from acms.compaction import job as compaction
 from acms.errors import NotFoundError, SessionNotFoundError
-from acms.jobs import operator
+from acms.jobs import requests
 from acms.jobs.requests import COMPACT
 from acms.model import Job, JobQuery, JobState, Json
 from acms.results import Compaction
@@ -248,7 +248,7 @@ async def cancel_job(call: Call[None, None]) -> Reply:
     An attempt that runs will have no effect. Refused with 409 when the job is done.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_json(await operator.cancel(call.tenant.handle, job.id))})
+    return Reply(body={"data": job_json(await requests.cancel(call.tenant.handle, job.id))})
 
 
 @operations("POST", f"{_PATH}/retry", scope=Scope.COMPACT, reply=OneJob)
@@ -258,4 +258,4 @@ async def retry_job(call: Call[None, None]) -> Reply:
     Refused with 409 when it runs or is done, or when another job is to do its work by now.
     """
     job = await _job(call.tenant, call.path["job_id"])
-    return Reply(body={"data": job_json(await operator.retry(call.tenant.handle, job.id))})
+    return Reply(body={"data": job_json(await requests.retry(call.tenant.handle, job.id))})

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from acms.errors import TooLargeError, ValidationError
 from acms.log import validation
-from acms.log.hash_chain import episode_id
+from acms.log.encoding import episode_id
 from acms.log.read import cover_at
 from acms.model import (
     ANY,

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acms.errors import ValidationError, VectorsUnavailableError
-from acms.log.hash_chain import locate
+from acms.log.encoding import locate
 from acms.log.validation import name
 from acms.model import Context, ContextQuery, Derived, Entry, Hit, Json, Kind, Search, State
 from acms.observability.logging import log

@@ -19,7 +19,7 @@ from acms.errors import (
     StorageReadOnlyError,
     StorageUnavailableError,
 )
-from acms.log.hash_chain import Entropy
+from acms.log.encoding import Entropy
 from acms.log.validation import text, whole
 from acms.storage.kv_home import Clock, How, KVHome, OneLoop, utc_now
 

@@ -23,7 +23,7 @@ from acms.errors import (
     StorageUnavailableError,
     ValidationError,
 )
-from acms.log.hash_chain import entry_id, links, locate
+from acms.log.encoding import entry_id, links, locate
 from acms.model import Append, Durability, Entry, Head, JobState, Kind, Receipt, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database, read_columns

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from acms.errors import ConflictError, CorruptRecordError, SessionNotFoundError, ValidationError
-from acms.log.entry_json import dump, load_mapping
-from acms.log.hash_chain import context_id, genesis, micros, verify
+from acms.log.encoding import context_id, dump, genesis, load_mapping, micros, verify
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Entry, Head, Json, Kind, Page, State
 from acms.storage import append_rules

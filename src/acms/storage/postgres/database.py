@@ -13,8 +13,7 @@ from typing import Any, LiteralString, NamedTuple, TypeVar, cast
 import psycopg
 
 from acms.errors import ACMSError, ConfigurationError, SessionNotFoundError, ValidationError
-from acms.log.entry_json import load_mapping
-from acms.log.hash_chain import Entropy, entry_id
+from acms.log.encoding import Entropy, entry_id, load_mapping
 from acms.log.validation import name
 from acms.model import Durability, Head, Kind
 from acms.storage import append_rules

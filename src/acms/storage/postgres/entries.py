@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.hash_chain import locate
+from acms.log.encoding import locate
 from acms.model import Derived, Entry, Kind, Page
 from acms.observability.logging import log
 from acms.storage import append_rules

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from acms.errors import ValidationError
-from acms.log.entry_json import dump
-from acms.log.hash_chain import entry_id, locate
+from acms.log.encoding import dump, entry_id, locate
 from acms.model import Json, Kind, State
 from acms.storage import append_rules
 from acms.storage.postgres.database import Database

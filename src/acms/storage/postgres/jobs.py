@@ -12,7 +12,7 @@ from datetime import timedelta
 import psycopg
 
 from acms.errors import ACMSError, ConflictError, LeaseLostError
-from acms.log.hash_chain import micros
+from acms.log.encoding import micros
 from acms.model import Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.observability.logging import log
 from acms.storage import append_rules

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from acms.errors import MissingExtraError, StorageUnavailableError
-from acms.log.hash_chain import Entropy
+from acms.log.encoding import Entropy
 from acms.log.validation import whole
 from acms.storage.kv_home import Clock, How, KVHome, utc_now
 

@@ -10,8 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.entry_json import dump
-from acms.log.hash_chain import Entropy, Stamp, locate, micros, stamp
+from acms.log.encoding import Entropy, Stamp, dump, locate, micros, stamp
 from acms.log.validation import name
 from acms.model import ANY, Append, Draft, Kind, Receipt
 from acms.storage import append_rules

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Self
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.hash_chain import Entropy
+from acms.log.encoding import Entropy
 from acms.model import (
     Append,
     Context,

@@ -14,14 +14,24 @@ from typing import Any, NamedTuple
 import apsw
 
 from acms.errors import ACMSError, ConflictError, CorruptRecordError, ValidationError
-from acms.log.entry_json import dump, dump_flat
-from acms.log.hash_chain import Entropy, Stamp, entry_id, genesis, links, micros, stamp, verify
+from acms.log.encoding import (
+    Entropy,
+    Stamp,
+    dump,
+    dump_flat,
+    entry_id,
+    genesis,
+    links,
+    micros,
+    stamp,
+    verify,
+)
 from acms.model import Append, Context, Durability, Entry, Head, Kind, Receipt, State
 from acms.storage import append_rules
-from acms.storage.reading import Read
+from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, VERSION_MASK, draft_columns, read_entry, write_parts
+from acms.storage.sqlite.file import Function
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.queue import Function
 from acms.storage.sqlite.tables import Tables, span
 
 HEADS = 4096

@@ -9,12 +9,11 @@ from typing import Any
 import apsw
 
 from acms.errors import ConflictError, SessionNotFoundError, ValidationError
-from acms.log.entry_json import dump, load_mapping
-from acms.log.hash_chain import Entropy, context_id, genesis, micros
+from acms.log.encoding import Entropy, context_id, dump, genesis, load_mapping, micros
 from acms.log.validation import name
 from acms.model import Context, ContextDraft, ContextQuery, Head, Json, Kind, Page
 from acms.storage import append_rules
-from acms.storage.reading import Read
+from acms.storage.append_rules import Read
 from acms.storage.sql import VERSION_BITS, read_context
 from acms.storage.sqlite.tables import Tables
 

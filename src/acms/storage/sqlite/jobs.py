@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 import apsw
 
 from acms.errors import LeaseLostError
-from acms.log.entry_json import dump
-from acms.log.hash_chain import micros, moment
+from acms.log.encoding import dump, micros, moment
 from acms.model import Append, Done, Failed, Job, JobQuery, JobState, Lease, Page, Retry
 from acms.storage import append_rules
 from acms.storage.sql import read_job

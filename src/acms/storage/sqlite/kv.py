@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from acms.log.hash_chain import Entropy
+from acms.log.encoding import Entropy
 from acms.log.validation import name
 from acms.model import Durability, Migration
 from acms.storage.kv_home import Clock, How, KVHome, utc_now

@@ -1,7 +1,8 @@
-"""The schema of an SQLite file: what it is at, and bringing it up to what this release knows."""
+"""The schema of an SQLite file: is it a file of ours, what is it at, and bringing it up to what this release knows."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -10,13 +11,43 @@ from typing import Any
 
 import apsw
 
-from acms.errors import ConfigurationError, SchemaVersionError, StorageError
-from acms.log.hash_chain import micros
+from acms.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    SchemaVersionError,
+    StorageError,
+    StorageReadOnlyError,
+)
+from acms.log.encoding import micros
 from acms.model import Migration
 from acms.storage.sql import migrations
-from acms.storage.sqlite.guard import check_header, translated
 
 APPLICATION_ID = 0x41434D53  # "ACMS", in the header of the file
+
+
+def check_header(path: Path) -> None:
+    """Refuse a file that is no SQLite database, before SQLite opens it.
+
+    Read by SQLite's own means: closing a file descriptor drops every lock this process has on the file (POSIX), also
+    those of another handle on it, whose WAL the next process to leave would then delete.
+    """
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder", options=("name a file in it",))
+    if not path.exists():
+        return
+    if not os.access(path, os.R_OK):
+        raise StorageReadOnlyError(f"{path} cannot be read", options=("check its permissions",))
+    flags: list[int] = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
+    file = apsw.VFSFile("", str(path.absolute()), flags)
+    try:
+        header = file.xRead(16, 0)
+    finally:
+        file.xClose()
+    if header and header != b"SQLite format 3\0":
+        raise CorruptRecordError(
+            f"{path} is not an SQLite database; it was not touched",
+            options=("choose another path", "restore the file from a backup"),
+        )
 
 
 def check_partitions(partitions: int | None) -> None:
@@ -98,8 +129,7 @@ def _script(version: int, checksum: str, script: str, now: str) -> str:
 
 def steps(path: Path) -> list[Migration]:
     """Return every step of the schema and whether a file has it; the file is not changed, and not created."""
-    with translated(path):
-        applied = _look(path)
+    applied = _look(path)
     now = "CAST(1000000 * unixepoch('subsec') AS INTEGER)"
     found: list[Migration] = []
     for version, checksum, script in migrations("sqlite"):

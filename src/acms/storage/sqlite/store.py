@@ -10,7 +10,7 @@ from functools import partial
 import apsw
 
 from acms.errors import ACMSError, ValidationError
-from acms.log.hash_chain import Entropy
+from acms.log.encoding import Entropy
 from acms.log.validation import name
 from acms.model import (
     Append,
@@ -38,17 +38,15 @@ from acms.model import (
     State,
 )
 from acms.storage import append_rules, handles, records
-from acms.storage.reading import Read
+from acms.storage.append_rules import Read
 from acms.storage.sql import queries
 from acms.storage.sqlite.append import Appender
 from acms.storage.sqlite.contexts import Contexts
-from acms.storage.sqlite.derived import DerivedRows
 from acms.storage.sqlite.erase import Eraser
-from acms.storage.sqlite.file import SQLiteFile
+from acms.storage.sqlite.file import SQLiteFile, Steps
 from acms.storage.sqlite.jobs import JobQueue
-from acms.storage.sqlite.queue import Steps
 from acms.storage.sqlite.records import Records
-from acms.storage.sqlite.tables import Tables
+from acms.storage.sqlite.tables import DerivedRows, Tables
 
 INLINE_ROWS = 512
 """Reads of at most this many entries run on the event loop."""

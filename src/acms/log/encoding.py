@@ -1,21 +1,32 @@
-"""Entries as plain JSON: what a store keeps and an export carries. Reading never revives anything but known values.
+"""How an entry is written: its JSON, its id, its salted digest, and the hash chain that ties a log together.
 
-An unknown part or kind is a `CorruptRecordError`, never an import (T44).
+    digest   = SHA-256(salt ‖ canonical(draft))
+    chain(k) = SHA-256(head before the append ‖ SHA-256(digest(1) ‖ … ‖ digest(k)))     k-th entry of one append
+
+The digests of an append need only the drafts, so a client can send them before the version is known and one SQL
+statement can compute every chain value set-wise. Erasing an entry deletes content and salt and keeps the digest: the
+chain still verifies, and the content cannot be guessed from the digest (decision 0005).
+
+JSON is what a store keeps and an export carries. Reading it never revives anything but known values: an unknown part
+or kind is a `CorruptRecordError`, never an import (T44).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from hashlib import sha256
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from acms.errors import CorruptRecordError
 from acms.model import (
     EMPTY,
     Context,
+    Draft,
     Entry,
     Json,
     Kind,
@@ -273,3 +284,210 @@ def context_from_json(written: Mapping[str, Json]) -> Context:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptRecordError(f"this is not an exported context: {error}") from error
+
+
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+_NONCE = (_DIGITS * 8).encode()
+"""By byte: the digit of its lower five bits."""
+_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+_PREFIX = {Kind.MESSAGE: "m", Kind.FACT: "f", Kind.SUMMARY: "s", Kind.EPISODE: "e", Kind.RETRACTION: "r"}
+_PREFIXES = frozenset(_PREFIX.values())
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+_EMPTY = sha256()
+"""Copied for every hash: to look the algorithm up takes longer than to hash a message."""
+
+Entropy = Callable[[int], bytes]
+
+
+def _hashed(data: bytes) -> bytes:
+    found = _EMPTY.copy()
+    found.update(data)
+    return found.digest()
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970 UTC."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(micros: int) -> datetime:
+    """Return the aware UTC time of a number of microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def base32(number: int) -> str:
+    """Write a number in Crockford's base 32, lower case."""
+    digits = _DIGITS[number & 31]
+    while number := number >> 5:
+        digits = _DIGITS[number & 31] + digits
+    return digits
+
+
+def token(entropy: Entropy, length: int) -> str:
+    """Draw a random string of base-32 digits."""
+    return "".join(_DIGITS[byte & 31] for byte in entropy(length))
+
+
+def context_id(entropy: Entropy) -> str:
+    """Draw the id of a new context: 80 random bits."""
+    return f"c_{token(entropy, 16)}"
+
+
+def entry_id(kind: Kind, context: str, version: int, nonce: str) -> str:
+    """Return the id of an entry: kind, context, version, and six random digits.
+
+    It is found by its primary key and then compared whole: a version used again after a failover has another id.
+    """
+    return f"{_PREFIX[kind]}_{context[2:]}_{base32(version)}_{nonce}"
+
+
+def is_summary(id: str) -> bool:
+    """Return whether an entry id is that of a summary."""
+    return id.startswith(f"{_PREFIX[Kind.SUMMARY]}_")
+
+
+@lru_cache(maxsize=8192)
+def locate(id: str) -> tuple[str, int] | None:
+    """Return the context and version an entry id points to; None when it is not an entry id."""
+    fields = id.split("_")
+    if (
+        len(fields) != 4
+        or fields[0] not in _PREFIXES
+        or not fields[2]
+        or len(fields[2]) > 13
+        or not id.isascii()
+    ):
+        return None
+    version = 0
+    for digit in fields[2]:
+        value = _VALUES.get(digit)
+        if value is None:
+            return None
+        version = version << 5 | value
+    return f"c_{fields[1]}", version
+
+
+def episode_id(context: str, ordinal: int) -> str:
+    """Return the id of an episode of a context."""
+    return f"ep_{context[2:]}_{ordinal}"
+
+
+def genesis(context: str) -> bytes:
+    """Return the chain value of an empty log."""
+    return sha256(context.encode()).digest()
+
+
+def canonical(draft: Draft, nonce: str, created_at: int | None = None) -> bytes:
+    """Write everything immutable about a draft as UTF-8: the bytes that are hashed.
+
+    Eighteen fields joined by NUL, which no text may contain: kind, nonce, microseconds, role, content, parts, data,
+    metadata, actor, origin, privacy, markers, episode, closes, group, covers, replaces, sources. What is absent or
+    empty is an empty field; structured fields are JSON with sorted keys. `created_at` are the microseconds, when known.
+    """
+    if draft.role is not None and not (
+        draft.parts
+        or draft.data
+        or draft.metadata
+        or draft.markers
+        or draft.covers
+        or draft.replaces
+        or draft.sources
+    ):  # most messages: the same, faster
+        return (
+            f"{draft.kind._value_}\0{nonce}\0{micros(draft.created_at) if created_at is None else created_at}\0"
+            f"{draft.role._value_}\0{draft.content}\0\0\0\0{draft.actor or ''}\0{draft.origin._value_}\0"
+            f"{draft.privacy._value_}\0\0{draft.episode}\0{draft.closes or ''}\0{draft.group or ''}\0\0\0"
+        ).encode()
+    return "\0".join(
+        (
+            draft.kind._value_,  # not `value`, which is two calls of Python
+            nonce,
+            str(micros(draft.created_at) if created_at is None else created_at),
+            draft.role._value_ if draft.role is not None else "",
+            draft.content,
+            dump(parts_to_json(draft.parts)) if draft.parts else "",
+            dump(dict(draft.data)) if draft.data else "",
+            dump(dict(draft.metadata)) if draft.metadata else "",
+            draft.actor or "",
+            draft.origin._value_,
+            draft.privacy._value_,
+            dump(draft.markers) if draft.markers else "",
+            str(draft.episode),
+            draft.closes or "",
+            draft.group or "",
+            dump(draft.covers) if draft.covers else "",
+            dump(draft.replaces) if draft.replaces else "",
+            dump(draft.sources) if draft.sources else "",
+        )
+    ).encode()
+
+
+def digest(draft: Draft, nonce: str, salt: bytes) -> bytes:
+    """Return the salted digest of a draft."""
+    return sha256(salt + canonical(draft, nonce)).digest()
+
+
+class Stamp(NamedTuple):
+    """What a draft gets before its place is known: the random end of its id, its salt and its digest."""
+
+    nonce: str
+    salt: bytes
+    digest: bytes
+
+
+def stamp(draft: Draft, entropy: Entropy, created_at: int | None = None) -> Stamp:
+    """Draw a salt and a nonce and hash the draft with them; `created_at` are its microseconds, when known."""
+    random = entropy(22)
+    nonce = random[16:].translate(_NONCE).decode()
+    salt = random[:16]
+    return Stamp(nonce, salt, _hashed(salt + canonical(draft, nonce, created_at)))
+
+
+def links(head: bytes, stamps: Iterable[Stamp]) -> Iterator[bytes]:
+    """Yield the chain values of the entries of one append."""
+    prefix = _EMPTY.copy()
+    for one in stamps:
+        prefix.update(one.digest)
+        yield _hashed(head + prefix.digest())
+
+
+def seal(
+    context: str, version: int, head: bytes, drafts: Sequence[Draft], entropy: Entropy
+) -> Iterator[tuple[str, bytes, bytes, bytes]]:
+    """Yield (id, salt, digest, chain) for the drafts of one append; the first one gets `version`."""
+    stamps = [stamp(draft, entropy) for draft in drafts]
+    for offset, (draft, one, chain) in enumerate(
+        zip(drafts, stamps, links(head, stamps), strict=True), version
+    ):
+        yield entry_id(draft.kind, context, offset, one.nonce), one.salt, one.digest, chain
+
+
+def verify(entries: Iterable[Entry], *, head: bytes, version: int) -> Iterator[tuple[int, str]]:
+    """Yield (version, what is wrong) for entries that follow `version`, whose chain value was `head`.
+
+    Reads ascending entries of one owner. Blanked entries have no salt: their digest stands for them.
+    """
+    prefix = sha256()
+    batch = 0
+    before = head
+    for entry in entries:
+        version += 1
+        if entry.version != version:
+            yield version, f"missing: the next entry is {entry.version}"
+            version = entry.version
+        if entry.batch != batch:
+            batch, before, prefix = entry.batch, head, sha256()
+        if entry.salt is None:
+            if entry.state is State.LIVE:
+                yield version, "has no salt"
+            elif entry.content or entry.parts or entry.data or entry.metadata:
+                yield version, f"is {entry.state.value} and still has content"
+        elif digest(entry, entry.id.rsplit("_", 1)[-1], entry.salt) != entry.digest:
+            yield version, "the content does not match its digest"
+        prefix.update(entry.digest)
+        head = sha256(before + prefix.digest()).digest()
+        if head != entry.chain:
+            yield version, "the hash chain is broken here"
+            head = entry.chain
