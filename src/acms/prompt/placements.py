@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 
 from acms.log.encoding import is_summary, locate
 from acms.log.in_force import Cover, unasked
-from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall
+from acms.model import Entry, Json, Kind, Part, Raw, Reasoning, Role, State, Text, ToolCall, ToolResult
 from acms.plan.nodes import Atom, Composed, Piece
+from acms.ports import TokenCounter
 from acms.prompt.manifest import Quote, Segment, canonical
 from acms.prompt.manifest_writer import Quotable, joined_text, quoted
+from acms.prompt.truncate import shortened
 from acms.prompt_types import PromptMessage
 from acms.results import ContextItem
+from acms.text import condense
 
 FORMAT = 1
 """Version of the record's format; one of another version counts as none."""
@@ -35,6 +38,9 @@ NEWEST = 0.15
 
 HALF = 0.5
 """The same of a history without a recall beside it."""
+
+RESULT = 8
+"""An output of a tool takes one part in so many of a prompt, at most."""
 
 FILLED = 0.6
 """Share of what a recall may take that is filled by score alone."""
@@ -259,6 +265,28 @@ def answers(items: Sequence[ContextItem], least: int, cutoff: float) -> list[Con
         taken += sum(item.token_count for item in group)
     left_out = {item.version for item in items if item.id not in chosen}
     return [item for item in items if item.id in chosen and item.later not in left_out]
+
+
+def condensed(unit: Atom, tokens: int, counter: TokenCounter) -> Atom:
+    """Return a unit in which no output of a tool has more than so many tokens; the whole of it stays in the log."""
+    if not any(message.role is Role.TOOL for message in unit.messages):
+        return unit
+    return unit._replace(messages=tuple([_condensed(one, tokens, counter) for one in unit.messages]))
+
+
+def _condensed(message: PromptMessage, tokens: int, counter: TokenCounter) -> PromptMessage:
+    known = message.tokens if message.counter == counter.name else None
+    if message.role is not Role.TOOL or (known is not None and known <= tokens):
+        return message
+    parts = tuple([_shorter(part, tokens, counter) for part in message.parts])
+    return message if parts == message.parts else replace(message, parts=parts, tokens=None, counter="")
+
+
+def _shorter(part: Part, tokens: int, counter: TokenCounter) -> Part:
+    if not isinstance(part, ToolResult):
+        return part
+    text = condense.condensed(part.output, tokens, counter) or shortened(part.output, tokens, counter)
+    return replace(part, output=text or part.output)
 
 
 def without_reasoning(unit: Atom) -> Atom:

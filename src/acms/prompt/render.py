@@ -336,6 +336,7 @@ class _Render:
             recall,
             self._codec,
             room=max(0, self._limit - rest.tokens - floors),
+            result=self._limit // placements.RESULT,
             asked=asked,
             front=placements.front(
                 [fingerprint(one.message) for one in front], [one.name for one in self._tools]

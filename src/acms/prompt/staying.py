@@ -108,6 +108,7 @@ class Staying:
         codec: Codec,
         *,
         room: int,
+        result: int,
         asked: bool,
         front: str,
         name: str,
@@ -119,6 +120,8 @@ class Staying:
         self._codec = codec
         #: Raw tokens for all of it.
         self._room = room
+        #: Tokens of a tool's output, beyond which it is shown condensed: the first time, and so ever after.
+        self._result = result
         #: Whether the caller wrote a message of the user behind it.
         self._asked = asked
         self._front = front
@@ -387,7 +390,8 @@ class Staying:
 
     def _units(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
-        return content.atoms(units, self._session.counter.name)
+        found = content.atoms(units, self._session.counter.name)
+        return [placements.condensed(unit, self._result, self._codec.counter) for unit in found]
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,6 @@ plan is made again with that much less (decision 0004).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,8 @@ from acms.model import Entry, Media, Part, Privacy, Role, Source, Span, ToolResu
 from acms.ports import Frame, TokenCounter
 from acms.privacy.modes import Cleared
 from acms.results import SEPARATOR, UNSURE, Certainty, ContextItem, Ledger, Others, Verdict, speak
-from acms.text.tokenizer import spans, terms, words
+from acms.text.condense import records
+from acms.text.tokenizer import terms, words
 
 CUT = " […] "
 """Stands for what was left out of a text that did not fit."""
@@ -461,7 +461,7 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
     """Show the sentences of an item that share the most words with the query, in their order, within a budget."""
     asked = set(terms(words(query)))
     framing = frame.cost(item.role, (), _named(item))
-    found = _records(item.content)
+    found = records(item.content)
     best = sorted(
         range(len(found)),
         key=lambda index: (-len(asked.intersection(terms(words(item.content[slice(*found[index])])))), index),
@@ -478,19 +478,6 @@ def _excerpt(item: ContextItem, budget: int, counter: TokenCounter, frame: Frame
         return _cut_item(replace(item, content=answer), budget, counter, frame)
     tokens = counter.count(content) + framing
     return replace(item, content=content, parts=(), token_count=tokens, truncated=True)
-
-
-_RECORD = re.compile(r"(?<=[}\]]),\s*")
-"""Between two records of a text in one line: JSON."""
-
-
-def _records(content: str) -> list[tuple[int, int]]:
-    """Return where the sentences, lines and records of a text start and end; together they are the whole text."""
-    found: list[tuple[int, int]] = []
-    for start, end in spans(content):
-        ends = [match.end() for match in _RECORD.finditer(content, start, end)]
-        found += [*zip([start, *ends], [*ends, end], strict=True)]
-    return [(start, end) for start, end in found if start < end]
 
 
 def _excerpts(
