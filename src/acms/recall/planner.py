@@ -190,8 +190,8 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
     """Divide a budget between the past and the current episode, both oldest first.
 
     The latest message first; then up to `floor` of the budget for the rest of the current episode, marked messages
-    and then newest first; then the past, marked answers in a share of it and the rest by score; then what is left for
-    the current episode again. A share that is not used flows on.
+    and then newest first; then what answers, marked answers of the past in a share of it and the rest by score, of the
+    past as of the current episode; then what is left for the current episode again. A share that is not used flows on.
     """
     shown: list[Choice | None] = [None] * len(current)
     left = budget
@@ -215,7 +215,10 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
             shown[index] = Choice(one, True, "episode", "in the current episode, within its reserved share")
             reserved -= one.tokens
             left -= one.tokens
-    found, left = _past(past, budget, left)
+    competing = [index for index in rest if shown[index] is None and current[index].relevance > 0]
+    found, left = _past([*past, *(current[index] for index in competing)], budget, left)
+    for index in competing[::-1]:
+        shown[index] = found.pop()
     for index in sorted(rest, key=lambda index: -current[index].unit.version):
         if shown[index] is not None:
             continue
@@ -230,7 +233,7 @@ def share(past: Sequence[Candidate], current: Sequence[Candidate], budget: int, 
 
 
 def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choice], int]:
-    """Choose what of the past fits, by score; marked messages that answer have a share reserved.
+    """Choose what fits, by score; marked messages of the past that answer have a share reserved.
 
     What is talked about a lot makes the words of a decision common, and then chatter that shares them goes before it.
     """
@@ -244,9 +247,9 @@ def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choic
     return _by_score(past, budget, left, kept)
 
 
-def best_first(one: Candidate) -> tuple[bool, float, float, int]:
-    """Return what sorts candidates: those that answer by themselves first, by score, then as they were said."""
-    return one.relevance <= 0, -one.score, -one.relevance, one.unit.version
+def best_first(one: Candidate) -> tuple[float, float, int]:
+    """Return what sorts candidates: by score, then as they were said."""
+    return -one.score, -one.relevance, one.unit.version
 
 
 def complete(choices: list[Choice]) -> list[Choice]:
