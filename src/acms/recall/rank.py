@@ -397,11 +397,9 @@ def _fused(field: Field, lexical: Floats, meant: Floats, factor: Floats) -> Floa
 
 def _behind(fused: Floats, own: Floats) -> Floats:
     """Let what has no evidence of its own stand below all that qualifies: it only fills the room these leave."""
-    qualified = np.flatnonzero(own >= np.float32(QUALIFIED * max(float(own.max(initial=0.0)), FLOOR)))
-    most = np.float32(fused[qualified].min(initial=np.inf)) * np.float32(BELOW)
-    above = np.flatnonzero(fused > most)  # a few of all
-    fused[above[own[above] <= 0]] = most
-    return fused
+    qualified = own >= np.float32(QUALIFIED * max(float(own.max(initial=0.0)), FLOOR))
+    least = np.float32(fused[qualified].min(initial=np.inf))
+    return np.minimum(fused, least * np.float32(BELOW), out=fused, where=own <= 0)
 
 
 QUALIFIED = 0.5
