@@ -335,7 +335,7 @@ async def forked(path: Path, name: str, session: ACMS, questions: Sequence[str],
     parent = await shared.find()
     draft = ContextDraft(key="fork", counter=shared.counter.name, created_at=datetime.now(UTC), parent=parent)
     await shared.storage.create(draft)
-    fork = ACMS("fork", shared.handle, shared._embedder, config=CONFIG)
+    fork = ACMS("fork", shared.handle, shared.embedder, config=CONFIG)
     async with fork:
 
         async def ask(question: str) -> None:

@@ -40,8 +40,8 @@ STATEMENT = 48
 
 def later_statements(field: Field, ranking: Ranking) -> list[Later]:
     """Return the later statements about what the best entries say."""
-    best = (place for place in ranking.places[:LOOKED].tolist() if ranking.relevance(place) > 0)
-    leaders = islice((place for place in best if _states(field, ranking, place)), LEADERS)
+    best = (place for place in ranking.places[:LOOKED].tolist() if _states(field, ranking, place))
+    leaders = [place for place in islice(best, LEADERS) if ranking.relevance(place) > 0]
     return [one for place in leaders if (one := _after(field, ranking, place)) is not None]
 
 

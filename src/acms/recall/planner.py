@@ -247,9 +247,9 @@ def _past(past: Sequence[Candidate], budget: int, left: int) -> tuple[list[Choic
     return _by_score(past, budget, left, kept)
 
 
-def best_first(one: Candidate) -> tuple[float, float, int]:
-    """Return what sorts candidates: by score, then as they were said."""
-    return -one.score, -one.relevance, one.unit.version
+def best_first(one: Candidate) -> tuple[bool, float, float, int]:
+    """Return what sorts candidates: those that answer by themselves first, by score, then as they were said."""
+    return one.relevance <= 0, -one.score, -one.relevance, one.unit.version
 
 
 def complete(choices: list[Choice]) -> list[Choice]:

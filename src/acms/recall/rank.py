@@ -4,8 +4,8 @@ One formula for every log (decision 0056). Words are weighed as in BM25 (Roberts
 Relevance Framework", 2009), in the entry itself and in its neighbourhood; the best entries lend the terms that set them
 apart (pseudo-relevance feedback); meaning is fused with words by a convex combination; what costs more tokens has to
 answer better. An entry *qualifies* by its own words, markers or meaning alone: its neighbourhood ranks it and never
-makes it an answer, so what has no evidence of its own comes after all that qualifies. No recency enters (decision
-0007). All statistics are those of the entries the reader sees, so a past version ranks as it did then (rule 2.9).
+makes it an answer, so what has no evidence of its own comes after all that has. No recency enters (decision 0007). All
+statistics are those of the entries the reader sees, so a past version ranks as it did then (rule 2.9).
 """
 
 from __future__ import annotations
@@ -291,7 +291,9 @@ class Ranking:
     def worth(self, places: Ints) -> tuple[list[float], list[float]]:
         """Return the relevance of some entries, and what their scores are made of by `raise_score`."""
         found: list[float] = np.minimum(self._own[places] / np.float32(self.measure), 1).tolist()
-        worth: list[float] = self._fused[places].tolist()
+        worth: list[float] = (
+            self._fused[places] * np.where(self._own[places] > 0, 1, np.float32(BESIDE))
+        ).tolist()
         if self._lifted:
             for index, place in enumerate(places.tolist()):
                 if place in self._lifted:
@@ -351,7 +353,7 @@ class Meant(NamedTuple):
 
 
 def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
-    """Rank the entries in force; `size` of them become candidates."""
+    """Rank the entries in force; `size` of them become candidates, those with evidence of their own first."""
     found: Meaning | None = None
     if asked.vector is not None and asked.space is not None:
         # First: it goes through so much memory that nothing stays at hand of what was made before it.
@@ -361,7 +363,7 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
     factor = field.prices * field.named(_named(field, asked.terms))
     own = said.message * np.float32((1 + field.weights.near) / (said.total or 1))
     if found is None or asked.vector is None or asked.space is None:
-        fused = _behind(np.asarray(lexical * factor, np.float32), own)
+        fused = np.asarray(lexical * factor, np.float32)
         return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=None)
     usual = level(field, asked.space, asked.vector, found)
     values = found.cosines
@@ -378,9 +380,9 @@ def rank(field: Field, asked: Question, size: int = CANDIDATES) -> Ranking:
         len(asked.vector),
         min(1.0, found.known / field.texts) if field.texts else 1.0,
     )
+    fused = _fused(field, lexical, meant.near, factor)
     evident = np.where(meant.own >= np.float32(MEANT), meant.own, np.float32(0))
     own = np.asarray(own + evident - own * evident, np.float32)
-    fused = _behind(_fused(field, lexical, meant.near, factor), own)
     return Ranking(field, asked, said, fused, own, _best(field, fused, own, size), meant=meant)
 
 
@@ -395,24 +397,16 @@ def _fused(field: Field, lexical: Floats, meant: Floats, factor: Floats) -> Floa
     return np.asarray(((1 - share) * lexical + share * meant) * factor, np.float32)
 
 
-def _behind(fused: Floats, own: Floats) -> Floats:
-    """Let what has no evidence of its own stand below all that qualifies: it only fills the room these leave."""
-    qualified = own >= np.float32(QUALIFIED * max(float(own.max(initial=0.0)), FLOOR))
-    least = np.float32(fused[qualified].min(initial=np.inf))
-    return np.minimum(fused, least * np.float32(BELOW), out=fused, where=own <= 0)
-
-
-QUALIFIED = 0.5
-"""Share of what the best entry holds that makes an entry an answer by itself."""
-BELOW = 1 - 1e-5
-"""Share of the worth of the least answer that what has no evidence of its own is worth at most."""
+BESIDE = 0.1
+"""Factor of the score of what has no evidence of its own."""
 
 
 def _best(field: Field, fused: Floats, own: Floats, size: int) -> Ints:
-    """Return the places of the candidates, best first."""
-    places = largest(fused, size)
-    places = places[fused[places] > 0]
-    places = places[np.lexsort((places, -fused[places]))]
+    """Return the places of the candidates, best first, those with evidence of their own before all others."""
+    ordered = fused + (own > 0) * np.float32(1 + fused.max(initial=0.0))
+    places = largest(ordered, size)
+    places = places[ordered[places] > 0]
+    places = places[np.lexsort((places, -ordered[places]))]
     marked = field.marked()
     if marked is not None and len(places) < len(field):
         marked[places] = False
