@@ -39,7 +39,7 @@ NEWEST = 0.15
 HALF = 0.5
 """The same of a history without a recall beside it."""
 
-RESULT = 8
+RESULT = 12
 """An output of a tool takes one part in so many of a prompt, at most."""
 
 FILLED = 0.6

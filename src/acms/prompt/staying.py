@@ -94,8 +94,8 @@ class Placed(NamedTuple):
     log: LogRead | None
 
 
-Ask = Callable[[int], Awaitable[ContextItems]]
-"""Recalls within so many tokens."""
+Ask = Callable[[int, bool], Awaitable[ContextItems]]
+"""Recalls within so many tokens; True: what stands beside answers too, in what room these leave."""
 
 
 class Staying:
@@ -256,6 +256,9 @@ class Staying:
                     units
                 )  # asked for something else in the middle of a turn: behind all that was said
             blocks = [one for one in kept.blocks if placements.position(units, one.after) < place]
+            if len(blocks) < len(kept.blocks):  # nothing was said since: a request by itself
+                self._was = None
+                return None
             seen = _sources([*read.lead, *units], blocks)
             found = await self._answers(self._depth, seen)
             blocks.append(self._block(read, units, place, found))
@@ -411,7 +414,7 @@ class Staying:
         tokens = depth if self._recall.tokens is None else min(depth, self._recall.tokens)
         same = self._codec.counter.name == self._session.counter.name
         while tokens > frame:
-            items = await self._ask(tokens - frame)
+            items = await self._ask(tokens - frame, single)
             chosen = (
                 items
                 if single

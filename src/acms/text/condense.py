@@ -20,6 +20,8 @@ CUT = "[…]"
 """Stands for what was left out."""
 FEWEST = 6
 """Records of a text that has a structure, at least."""
+KNOWN = 4096
+"""Texts of which it is remembered what was chosen."""
 ENDS = 2
 """Records at the beginning and at the end that are shown before any other."""
 
@@ -38,22 +40,45 @@ def records(text: str) -> list[tuple[int, int]]:
 
 
 def condensed(text: str, tokens: int, counter: TokenCounter) -> str:
-    """Return a text of no more than so many tokens: itself when it fits, "" when it has no structure to go by."""
-    if len(text) <= 16 * tokens and counter.count(text) <= tokens:
+    """Return a text of no more than so many tokens: itself when it fits, "" when it has no structure to go by.
+
+    What was chosen is remembered by stretches, without the text: a history shows the same outputs turn after turn.
+    """
+    if len(text) <= tokens:
         return text
+    key = hash(text), len(text), tokens, counter.name
+    shown = _known.get(key)
+    if shown is None:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        shown = _known[key] = _chosen(text, tokens, counter)
+    return _joined(text, shown)
+
+
+_known: dict[tuple[int, int, int, str], list[tuple[int, int]]] = {}
+
+
+def _chosen(text: str, tokens: int, counter: TokenCounter) -> list[tuple[int, int]]:
+    """Return the stretches of a text that are shown."""
+    if len(text) <= 16 * tokens and counter.count(text) <= tokens:
+        return [(0, len(text))]
     found = records(text)
     if len(found) < FEWEST:
-        return ""
+        return []
     order = [*range(ENDS), *range(len(found) - ENDS, len(found))]
     order += [place for place in _standing_out(text, found) if place not in order]
+
+    def first(count: int) -> list[tuple[int, int]]:
+        return [found[place] for place in sorted(order[:count])]
+
     low, high = 0, len(order)
     while low < high:
         middle = (low + high + 1) // 2
-        if counter.count(_joined(text, found, order[:middle])) <= tokens:
+        if counter.count(_joined(text, first(middle))) <= tokens:
             low = middle
         else:
             high = middle - 1
-    return _joined(text, found, order[:low]) if low > 2 * ENDS else ""
+    return first(low) if low > 2 * ENDS else []
 
 
 def _standing_out(text: str, found: Sequence[tuple[int, int]]) -> list[int]:
@@ -64,12 +89,14 @@ def _standing_out(text: str, found: Sequence[tuple[int, int]]) -> list[int]:
     return sorted(range(len(found)), key=lambda place: (-rare[place], place))
 
 
-def _joined(text: str, found: Sequence[tuple[int, int]], shown: Sequence[int]) -> str:
-    """Return some records in their order, with a mark where others are left out."""
+def _joined(text: str, shown: Sequence[tuple[int, int]]) -> str:
+    """Return some stretches in their order, with a mark where something between them is left out."""
+    if shown == [(0, len(text))]:
+        return text
     written = ""
-    last = -1
-    for place in sorted(shown):
-        part = text[slice(*found[place])]
-        written = f"{written.rstrip()}\n{CUT}\n{part.lstrip()}" if place != last + 1 else written + part
-        last = place
+    last = 0
+    for start, end in shown:
+        part = text[start:end]
+        written = f"{written.rstrip()}\n{CUT}\n{part.lstrip()}" if text[last:start].strip() else written + part
+        last = end
     return written.strip()
