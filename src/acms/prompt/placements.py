@@ -160,13 +160,19 @@ def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | N
     """Return whether an epoch can go on: nothing it shows was replaced, retracted, erased or lost since it began.
 
     `replacing` are the entries of the log that put others out of force, `rows` those that `kept.ids` name. A summary
-    that nobody asked for takes effect with the next epoch, also on what it stands for.
+    that nobody asked for takes effect with the next epoch; what a summary stands for is recalled as it was said.
     """
     for entry in replacing:
         if entry.version > kept.began and not unasked(entry) and _reaches(entry, kept.first):
             return False
-    cover = Cover([one for one in replacing if not unasked(one) or one.version <= kept.began])
-    return all(row is not None and row.state is State.LIVE and _in_force(row, cover) for row in rows)
+    effective = [one for one in replacing if not unasked(one) or one.version <= kept.began]
+    shown, found = Cover(effective), Cover(effective, searchable=True)
+    return all(
+        row is not None
+        and row.state is State.LIVE
+        and (shown if row.id in kept.lead else found).by(row.version) is None
+        for row in rows
+    )
 
 
 def _reaches(entry: Entry, first: int) -> bool:
@@ -174,10 +180,6 @@ def _reaches(entry: Entry, first: int) -> bool:
     if entry.kind is Kind.SUMMARY:
         return True
     return entry.kind is not Kind.FACT and any(last >= first for _, last in entry.replaces)
-
-
-def _in_force(row: Entry, cover: Cover) -> bool:
-    return cover.by(row.version) is None
 
 
 def strangers(kept: Placements, lineage: Sequence[str]) -> dict[str, list[str]]:

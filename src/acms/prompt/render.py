@@ -353,6 +353,7 @@ class _Render:
             room=max(0, self._limit - rest.tokens - floors),
             result=self._limit // placements.RESULT,
             asked=asked,
+            tools=bool(self._tools),
             front=placements.front(
                 [fingerprint(one.message) for one in front], [one.name for one in self._tools]
             ),
