@@ -417,7 +417,7 @@ async def levels(work: _Work, text: str, tokens: int) -> list[Level]:
     """
     sizes: list[int] = []
     size = max(LEAST, work.policy.smallest_prompt // PROMPT)
-    while 3 * size <= 2 * tokens:
+    while 2 * size <= tokens:
         sizes.append(size)
         size *= STEP
     found: list[Level] = []

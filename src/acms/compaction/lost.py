@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from acms.log.in_force import LEADING
 from acms.model import Entry, Kind, Privacy
@@ -48,9 +48,15 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._flat = " ".join(text.split())
-        self._lines = [frozenset(terms(words(line))) for line in text.splitlines()]
         self._details = {one.text for one in details(text)}
+
+    @cached_property
+    def _flat(self) -> str:
+        return " ".join(self.text.split())
+
+    @cached_property
+    def _lines(self) -> list[frozenset[int]]:
+        return [frozenset(terms(words(line))) for line in self.text.splitlines()]
 
     def holds(self, detail: str) -> bool:
         """Return whether a detail stands in it letter by letter."""
