@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from acms.errors import EntryNotFoundError, ValidationError
 from acms.log.encoding import locate, parts_from_json, parts_to_json
+from acms.log.summary_levels import LEVELS, shorter
 from acms.model import Json, Part, Source, Text
 from acms.plan.nodes import Left, Piece, Placed, Step
 from acms.ports import Codec
@@ -275,7 +276,13 @@ def _texts(entry: str, told: Quotable) -> list[_Place]:
             for name, value in fields.items():
                 if name != "type" and name not in _NAMES and isinstance(value, str) and value:
                     found.append(_Place(entry, f"{index}.{name}", value))
-    return found
+    levels = _levels(told)
+    return found + [_Place(entry, f"{LEVELS}.{index}", one) for index, one in enumerate(levels)]
+
+
+def _levels(told: Quotable) -> list[str]:
+    """Return the shorter texts of a summary."""
+    return [one.content for one in shorter(getattr(told, "data", {}))]
 
 
 def quoted(text: str, sources: Sequence[str], told: Mapping[str, Quotable]) -> tuple[Segment, ...]:
@@ -403,7 +410,7 @@ def messages(manifest: Manifest, told: Mapping[str, Quotable]) -> tuple[PromptMe
     for number, one in enumerate(manifest.messages):
         try:
             parts = tuple([_revived(part, told) for part in one.parts])
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ValidationError(
                 f"quotes what its entry does not have: {error!r}", field=f"messages[{number}]"
             ) from error
@@ -439,7 +446,10 @@ def joined_text(segments: tuple[Segment, ...], told: Mapping[str, Quotable]) -> 
         text = told[segment.entry].content
         if segment.field:
             index, _, name = segment.field.partition(".")
-            text = getattr(told[segment.entry].parts[int(index)], name)
+            if index == LEVELS:
+                text = _levels(told[segment.entry])[int(name)]
+            else:
+                text = getattr(told[segment.entry].parts[int(index)], name)
         said.append(text[segment.start : segment.end])
     return "".join(said)
 

@@ -83,14 +83,15 @@ class Placements(NamedTuple):
     generation: int
     #: Hash of what stands before the history: messages and tools.
     front: str
-    #: Summaries in front of it.
-    lead: tuple[str, ...] = ()
+    #: Summaries in front of it, and how many tokens the text has that is shown of each.
+    lead: tuple[tuple[str, int], ...] = ()
     blocks: tuple[Block, ...] = ()
 
     @property
     def ids(self) -> list[str]:
         """Ids of the entries that the summaries in front and the blocks show."""
-        return [*self.lead, *(id for block in self.blocks for piece in block.pieces for id in piece.sources)]
+        shown = [id for block in self.blocks for piece in block.pieces for id in piece.sources]
+        return [*(id for id, _ in self.lead), *shown]
 
     def to_json(self) -> dict[str, Json]:
         """Write it as the data of a record."""
@@ -101,7 +102,7 @@ class Placements(NamedTuple):
             "began": self.began,
             "generation": self.generation,
             "front": self.front,
-            "lead": list(self.lead),
+            "lead": list(map(list, self.lead)),
             "blocks": [
                 {
                     "after": block.after,
@@ -125,7 +126,7 @@ class Placements(NamedTuple):
             began=data["began"],
             generation=data["generation"],
             front=data["front"],
-            lead=tuple(data["lead"]),
+            lead=tuple((id, tokens) for id, tokens in data["lead"]),
             blocks=tuple(
                 Block(
                     block["after"],
@@ -167,10 +168,11 @@ def lasts(kept: Placements, replacing: Sequence[Entry], rows: Sequence[Entry | N
             return False
     effective = [one for one in replacing if not unasked(one) or one.version <= kept.began]
     shown, found = Cover(effective), Cover(effective, searchable=True)
+    lead = dict(kept.lead)
     return all(
         row is not None
         and row.state is State.LIVE
-        and (shown if row.id in kept.lead else found).by(row.version) is None
+        and (shown if row.id in lead else found).by(row.version) is None
         for row in rows
     )
 

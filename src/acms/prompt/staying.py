@@ -11,10 +11,11 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from acms.errors import ConflictError, SessionNotFoundError
+from acms.log import summary_levels
 from acms.log.encoding import is_summary
 from acms.log.in_force import Unit
 from acms.log.read import cover_at
-from acms.model import Context, Entry, State
+from acms.model import Context, Entry, Kind, State
 from acms.plan.nodes import Atom, Composed, Fitted, Piece, Scope, Window
 from acms.ports import Codec, HasRecords
 from acms.prompt import placements
@@ -24,6 +25,7 @@ from acms.prompt.placements import Block, Placements
 from acms.prompt.resolve import MARGIN, LogRead
 from acms.prompt.steps import Fixed, Log, Readable, Recalling, Shrinking, Step
 from acms.recall.pipeline import Gathered
+from acms.recall.planner import SUMMARIES_SHARE
 from acms.results import ContextItems
 
 TRIES = 3
@@ -83,6 +85,10 @@ class Read(NamedTuple):
     gathered: Gathered
     units: list[Atom]
     lead: list[Atom]
+    #: Summaries in front, each with the tokens of the text that is shown of it.
+    levels: tuple[tuple[str, int], ...]
+    #: Whether the units are all that was ever said and is in force: no summary stands for any of it.
+    whole: bool
 
 
 class Placed(NamedTuple):
@@ -287,7 +293,7 @@ class Staying:
         found: tuple[Piece, ...] = ()
         if self._recall is not None:
             left = room - sum(costs[start:])
-            depth = left if single or (start == 0 and read.gathered.whole) else min(self._depth, left)
+            depth = left if single or (start == 0 and read.whole) else min(self._depth, left)
             seen = _sources([*read.lead, *units[start:]], ())
             found = await self._answers(depth, seen, single=single)
             if single:
@@ -295,7 +301,7 @@ class Staying:
         read = read._replace(units=units[start:])
         place = placements.turn(read.units, asked=self._asked)
         blocks = () if self._recall is None else (self._block(read, read.units, place, found),)
-        whole = start == 0 and read.gathered.whole
+        whole = start == 0 and read.whole
         storage = self._session.storage
         kept = Placements(
             start=read.units[0].before if read.units and not whole else 0,
@@ -303,7 +309,7 @@ class Staying:
             began=read.gathered.version,
             generation=(await storage.head(read.gathered.context)).epoch,
             front=self._front,
-            lead=tuple([id for unit in read.lead for message in unit.messages for id in message.sources]),
+            lead=read.levels,
             blocks=blocks,
         )
         return self._placed(kept, read)
@@ -341,7 +347,7 @@ class Staying:
 
     def _start(self, read: Read, units: Sequence[Atom], costs: Sequence[int], room: int) -> int:
         """Return the first unit that an epoch shows: all of them fit, or the newest, at least those of the turn."""
-        if read.gathered.whole and sum(costs) <= room:
+        if (read.whole or (self._recall is None and read.gathered.whole)) and sum(costs) <= room:
             return 0
         share = placements.HALF if self._recall is None else placements.NEWEST
         turn = min(placements.turn(units, asked=self._asked), max(0, len(units) - 1))
@@ -360,7 +366,7 @@ class Staying:
             if one.pieces
         ]
         assert self._context is not None
-        complete = read.gathered.whole and not kept.first
+        complete = read.whole and not kept.first
         log = LogRead(self._session, read.gathered, complete, self._context.lineage, kept.first)
         lead = [unit._replace(mandatory=True) for unit in read.lead]
         nodes = (*lead, *placements.woven(content.kept(read.units), shown))
@@ -386,8 +392,8 @@ class Staying:
             starts = (place for place, unit in enumerate(units) if unit.first == kept.first)
             units = units[next(starts, len(units)) :]
             units = [unit for unit in units if not any(map(is_summary, unit.messages[0].sources))]
-        lead = [Unit((self._told[id],)) for id in kept.lead]
-        return Read(gathered, units, self._units(lead))
+        lead = [self._summary(self._told[id], tokens) for id, tokens in kept.lead]
+        return Read(gathered, units, lead, kept.lead, whole=not kept.first)
 
     async def _read_newest(self) -> Read:
         """Read the newest messages that the room could hold, and the summaries of what is older."""
@@ -399,16 +405,39 @@ class Staying:
             if gathered.whole or same or self._cost(units) > self._room:
                 break
             wanted *= 2
-        if gathered.whole and self._cost(units) <= self._room:
-            return Read(gathered, units, [])
-        older = content.older(gathered.units, gathered.cover)
-        shown = [Unit(tuple(self._session.stage.entries(unit.entries))) for unit in older]
-        summaries = [unit for unit in units if any(map(is_summary, unit.messages[0].sources))]
-        lead = [*self._units(shown), *summaries]
-        while lead and self._cost(lead) > self._room // 2:
-            lead.pop(0)
-        rest = [unit for unit in units if unit not in summaries]
-        return Read(gathered, rest, lead)
+        summaries = [unit for unit in gathered.units if unit.entries[0].kind is Kind.SUMMARY]
+        found = [unit.entries[0] for unit in (*gathered.older, *summaries)]
+        if summaries:
+            units = self._units([unit for unit in gathered.units if unit.entries[0].kind is not Kind.SUMMARY])
+        share = int(self._room * SUMMARIES_SHARE)
+        spare = self._room - self._cost(units) if self._recall is None else 0
+        levels = self._levels(found, max(share, spare))
+        lead = [self._summary(self._told[id], tokens) for id, tokens in levels]
+        return Read(gathered, units, lead, levels, whole=gathered.whole and not found)
+
+    def _levels(self, entries: Sequence[Entry], left: int) -> tuple[tuple[str, int], ...]:
+        """Return the newest summaries that fit so many tokens, each with those of the longest of its texts that does.
+
+        The newest is shown also where its shortest text takes more, up to half of the room.
+        """
+        levels: list[tuple[str, int]] = []
+        for entry in reversed(entries):
+            level = summary_levels.fitting(entry, left)
+            unit = self._summary(entry, level.tokens)
+            cost = self._cost([unit])
+            if cost > left and (levels or cost > self._room // 2):
+                break
+            levels.append((entry.id, level.tokens))
+            left -= cost
+        return tuple(levels[::-1])
+
+    def _summary(self, entry: Entry, tokens: int) -> Atom:
+        """Return a summary by the one of its texts that has so many tokens."""
+        level = next((one for one in summary_levels.of(entry) if one.tokens == tokens), None)
+        shown = entry if level is None else summary_levels.at_level(entry, level)
+        (unit,) = content.atoms([Unit((shown,))], self._session.counter.name)
+        self._told[entry.id] = entry
+        return unit
 
     def _units(self, units: Sequence[Unit[Entry]]) -> list[Atom]:
         self._told.update({entry.id: entry for unit in units for entry in unit.entries})
@@ -472,6 +501,6 @@ def _without(kept: Placements, placed: Placed, lost: AbstractSet[str]) -> Placem
     return kept._replace(
         start=left[0].before if left else kept.start,
         first=left[0].first if left else kept.first,
-        lead=tuple([id for id in kept.lead if id not in lost]),
+        lead=tuple([one for one in kept.lead if one[0] not in lost]),
         blocks=tuple(blocks),
     )
