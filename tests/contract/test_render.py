@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -611,6 +612,27 @@ async def test_a_long_result_of_a_tool_is_shown_as_what_in_it_answers() -> None:
         assert "ledger-writer listens on port 7411" in (shown.text or "")
         assert shown.lod is Lod.MICRO
         assert shown.cost_tokens < 250
+
+
+@pytest.mark.parametrize("tokens", range(40, 400, 30))
+async def test_no_statement_is_shown_without_the_later_one_on_the_same_subject(tokens: int) -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        for place in range(1, 7):
+            await session.ingest(
+                "user", f"The orders database of Quito listens on port 54{place}0, says Ana."
+            )
+            await session.close_episode()
+            for number in range(10):
+                await session.ingest("user", f"Note {place}-{number}: the walk to place {number} was fine.")
+            await session.close_episode()
+        query = "Which port does the orders database of Quito listen on?"
+        shown = await session.recall(query, token_budget=tokens, relevant_only=True)
+        versions = {item.id: item.version for item in await session.recall(query, token_budget=9_000)}
+        reply = await ACS([session]).render(request(query, tokens=tokens))
+        there = {versions[one.id]: one.text or "" for one in reply.fragments or () if one.id in versions}
+        labels = [re.search(r"\[later, same subject: v(\d+)", text) for text in there.values()]
+        assert all(int(found[1]) in there for found in labels if found)
+        assert tokens < 200 or any(item.later for item in shown)
 
 
 async def test_a_session_says_alone_what_its_candidates_are_for() -> None:

@@ -79,7 +79,11 @@ def _divided(found: ContextItems, others: ContextItems, room: int) -> Recalled:
     """
     over = found.tokens - room
     answers = {item.id for item in found}
-    for item in sorted(found, key=lambda item: item.score):
+    worth = {item.version: item.score for item in found}
+    for item in sorted(found, key=lambda item: -item.version):
+        if item.later in worth:  # worth no more than what it must be shown with: it goes first
+            worth[item.version] = min(item.score, worth[item.later])
+    for item in sorted(found, key=lambda item: (worth[item.version], item.version)):
         if over <= 0 or len(answers) == 1:
             break
         answers.remove(item.id)
