@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,14 @@ import pytest
 from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
-from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse, Purpose
+from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse, Purpose, session_source
 from acms.contract.kv_policy import Held
 from acms.errors import ConfigurationError
+from acms.model import Role
+from acms.model import Source as Origin
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
+from acms.results import ContextItem, ContextItems, Ledger
 from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, schema, strict
 
 SEED = {
@@ -614,25 +616,28 @@ async def test_a_long_result_of_a_tool_is_shown_as_what_in_it_answers() -> None:
         assert shown.cost_tokens < 250
 
 
-@pytest.mark.parametrize("tokens", range(40, 400, 30))
-async def test_no_statement_is_shown_without_the_later_one_on_the_same_subject(tokens: int) -> None:
-    async with ACMS("u", open_storage("memory://")) as session:
-        for place in range(1, 7):
-            await session.ingest(
-                "user", f"The orders database of Quito listens on port 54{place}0, says Ana."
+def test_no_statement_is_shown_without_the_later_one_on_the_same_subject() -> None:
+    def recalled(*rows: tuple[int, float, int | None]) -> ContextItems:
+        made = [
+            ContextItem(
+                id=f"m{version}", version=version, role=Role.USER, content="x", source=Origin.SIMILAR,
+                score=score, token_count=10, later=later, position=version, created_at=NOW,
             )
-            await session.close_episode()
-            for number in range(10):
-                await session.ingest("user", f"Note {place}-{number}: the walk to place {number} was fine.")
-            await session.close_episode()
-        query = "Which port does the orders database of Quito listen on?"
-        shown = await session.recall(query, token_budget=tokens, relevant_only=True)
-        versions = {item.id: item.version for item in await session.recall(query, token_budget=9_000)}
-        reply = await ACS([session]).render(request(query, tokens=tokens))
-        there = {versions[one.id]: one.text or "" for one in reply.fragments or () if one.id in versions}
-        labels = [re.search(r"\[later, same subject: v(\d+)", text) for text in there.values()]
-        assert all(int(found[1]) in there for found in labels if found)
-        assert tokens < 200 or any(item.later for item in shown)
+            for version, score, later in rows
+        ]  # fmt: skip
+        return ContextItems(made, budget=100, ledger=Ledger(dict), context="c", version=9)
+
+    found = recalled((1, 0.9, 2), (2, 0.899, 3), (3, 0.2, None), (4, 0.5, None))
+    others = recalled((5, 0.1, 3), (6, 0.1, 1), (7, 0.1, None))
+    for room, answers, rest in [
+        (40, [1, 2, 3, 4], [5, 6, 7]),
+        (30, [2, 3, 4], [1, 5, 7]),
+        (20, [3, 4], [2, 5, 7]),
+        (10, [4], [3, 7]),
+    ]:
+        divided = session_source._divided(found, others, room)
+        assert [item.version for item in divided.answers] == answers
+        assert [item.version for item in divided.rest] == rest
 
 
 async def test_a_session_says_alone_what_its_candidates_are_for() -> None:
