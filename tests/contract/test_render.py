@@ -14,11 +14,14 @@ import pytest
 from acms import ACMS, ValidationError, open_storage
 from acms.acs import ACS
 from acms.ceo import KVCache
-from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse
+from acms.contract import Candidate, KVPolicy, Layer, Lod, ProviderResponse, Purpose, session_source
 from acms.contract.kv_policy import Held
 from acms.errors import ConfigurationError
+from acms.model import Role
+from acms.model import Source as Origin
 from acms.providers import OfflineReflector
 from acms.providers.tokens import default_counter
+from acms.results import ContextItem, ContextItems, Ledger
 from tests.support.sources import NOW, Source, checked, codes, engine, ids, item, request, schema, strict
 
 SEED = {
@@ -557,12 +560,93 @@ async def test_a_long_message_is_shown_as_short_as_it_must_be() -> None:
         acs = ACS([session])
         seen = {
             one.lod: one.cost_tokens
-            for tokens in (3_000, 400, 60)
+            for tokens in (3_000, 400, 40)
             for one in (await acs.render(request("orders table", tokens=tokens))).fragments or ()
             if "orders" in (one.text or "")
         }
         assert list(seen) == [Lod.ATOMIC, Lod.MICRO, Lod.MACRO]
         assert seen[Lod.ATOMIC] > seen[Lod.MICRO] > seen[Lod.MACRO]
+
+
+@pytest.mark.parametrize("tokens", [400, 1_000, 3_000])
+async def test_of_a_log_that_is_larger_the_answers_and_the_newest_fill_the_room(tokens: int) -> None:
+    query = "Which port does the orders database listen on?"
+    async with ACMS("u", open_storage("memory://")) as session:
+        answer = await session.ingest("user", "The orders database listens on port 5433.")
+        for number in range(400):
+            newest = await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+        await session.ingest("user", query)
+        said = await ACS([session]).render(request(query, tokens=tokens))
+        metrics = checked(said)["metrics"]
+        assert 0.92 * tokens <= metrics["used_tokens"] <= tokens
+        assert ids(said)[0] == answer
+        assert newest in ids(said)
+        assert query not in "".join(one.text or "" for one in said.fragments or ())
+
+
+async def test_the_room_is_for_what_answers_while_a_question_is_worked_on() -> None:
+    query = "Which port does the orders database listen on?"
+    async with ACMS("u", open_storage("memory://")) as session:
+        answer = await session.ingest("user", "The orders database listens on port 5433.")
+        for number in range(200):
+            await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+        await session.ingest("user", query)
+        calls = [{"id": "c", "name": "grep", "arguments": '{"pattern": "orders database port listen"}'}]
+        await session.ingest("assistant", "", tool_calls=calls)
+        lines = "\n".join(f"orders.conf {n}: database port listen which on does" for n in range(200))
+        await session.ingest("tool", lines, tool_call_id="c")
+        said = await ACS([session]).render(request(query, tokens=300))
+        assert ids(said)[0] == answer
+        assert query not in "".join(one.text or "" for one in said.fragments or ())
+
+
+async def test_a_long_result_of_a_tool_is_shown_as_what_in_it_answers() -> None:
+    async with ACMS("u", open_storage("memory://")) as session:
+        calls = [{"id": "c", "name": "read", "arguments": "{}"}]
+        await session.ingest("assistant", "", tool_calls=calls)
+        lines = [f"service-{n} replicas={n} state=ready" for n in range(300)]
+        lines[170] = "ledger-writer listens on port 7411"
+        await session.ingest("tool", "\n".join(lines), tool_call_id="c")
+        for number in range(60):
+            await session.ingest("user", f"Note {number}: the walk to place {number} was fine.")
+        said = await ACS([session]).render(request("port of the ledger-writer", tokens=500))
+        (shown,) = [one for one in said.fragments or () if "service-" in (one.text or "")]
+        assert "ledger-writer listens on port 7411" in (shown.text or "")
+        assert shown.lod is Lod.MICRO
+        assert shown.cost_tokens < 250
+
+
+def test_no_statement_is_shown_without_the_later_one_on_the_same_subject() -> None:
+    def recalled(*rows: tuple[int, float, int | None]) -> ContextItems:
+        made = [
+            ContextItem(
+                id=f"m{version}", version=version, role=Role.USER, content="x", source=Origin.SIMILAR,
+                score=score, token_count=10, later=later, position=version, created_at=NOW,
+            )
+            for version, score, later in rows
+        ]  # fmt: skip
+        return ContextItems(made, budget=100, ledger=Ledger(dict), context="c", version=9)
+
+    found = recalled((1, 0.9, 2), (2, 0.899, 3), (3, 0.2, None), (4, 0.5, None))
+    others = recalled((5, 0.1, 3), (6, 0.1, 1), (7, 0.1, None))
+    for room, answers, rest in [
+        (40, [1, 2, 3, 4], [5, 6, 7]),
+        (30, [2, 3, 4], [1, 5, 7]),
+        (20, [3, 4], [2, 5, 7]),
+        (10, [4], [3, 7]),
+    ]:
+        divided = session_source._divided(found, others, room)
+        assert [item.version for item in divided.answers] == answers
+        assert [item.version for item in divided.rest] == rest
+
+
+async def test_a_session_says_alone_what_its_candidates_are_for() -> None:
+    offers = [
+        Candidate(id=name, source=Layer.L2, text=f"{name} text", relevance=claimed, purpose=purpose)
+        for name, claimed, purpose in [("near", 0.9, None), ("noise", 0.01, Purpose.ANSWER)]
+    ]
+    reply = await engine(Source("L2", offers)).render(request("orders database"))
+    assert ids(reply) == ["near"]
 
 
 async def test_an_unknown_session_is_an_empty_project() -> None:

@@ -10,7 +10,7 @@ from math import log, nan
 
 import pytest
 
-from acms.contract import Candidate, Layer, Lod, RiskLevel, Variant
+from acms.contract import Candidate, Layer, Lod, Purpose, RiskLevel, Variant
 from acms.contract import benefit as formula
 from acms.contract.selection import PROFILES, Profile, Selection, select
 
@@ -369,6 +369,59 @@ def test_what_covers_nothing_and_is_hardly_relevant_is_left_out_even_if_there_is
     assert sorted(one.id for one in chosen.fragments) == ["near", "x"]
     assert [(one.id, one.rule) for one in chosen.left] == [("noise", "irrelevant")]
     assert len(choose(offers, gaze="").fragments) == 3
+
+
+def test_what_a_session_offers_as_an_answer_is_never_below_the_cutoff() -> None:
+    offers = [offer("near", "", relevance=0.9), offer("far", "", relevance=0.05, purpose=Purpose.ANSWER)]
+    chosen = choose(offers)
+    assert [one.id for one in chosen.fragments] == ["near", "far"]
+    assert not chosen.left
+
+
+def test_what_only_fills_comes_last_the_newest_first_then_the_best() -> None:
+    offers = [
+        offer("good", "ab", 0, 1, 100, relevance=0.8, purpose=Purpose.FILL),
+        offer("fair", "ab", 0, 1, 100, relevance=0.6, purpose=Purpose.FILL),
+        offer("old", "abcd", 9, 1, 100, purpose=Purpose.FILL),
+        offer("new", "", 1, 1, 100, purpose=Purpose.FILL),
+        offer("poor", "a", 500, 0, 100, relevance=0.3),
+        offer("none", "", 500, 0, 100),
+    ]
+    order = ["poor", "none", "new", "old", "good", "fair"]
+    for fit in range(len(order) + 1):
+        chosen = choose(offers, tokens=100 * fit)
+        assert [one.id for one in chosen.fragments] == order[:fit]
+    assert {rejected.rule for rejected in choose(offers, tokens=300).left} == {"budget"}
+
+
+@pytest.mark.parametrize("mix", [None, {Lod.MACRO: 0.5, Lod.ATOMIC: 0.5}], ids=["plain", "mixed"])
+def test_fill_takes_nothing_from_others_and_leaves_no_room_for_what_would_fit(
+    mix: dict[Lod, float] | None,
+) -> None:
+    rng = random.Random(7)
+    for _ in range(300):
+        offers = [
+            offer(
+                f"o{n}",
+                "".join(rng.sample("abcdef", rng.randint(0, 3))),
+                rng.choice([0, 5, 400]),
+                rng.randint(0, 1),
+                rng.randint(0, 900),
+                relevance=rng.choice([None, round(rng.random(), 2)]),
+                purpose=rng.choice([None, Purpose.ANSWER, Purpose.FILL]),
+            )
+            for n in range(rng.randint(0, 20))
+        ]
+        tokens = rng.randint(0, 5000)
+        chosen = choose(offers, tokens=tokens, lod_mix=mix)
+        assert chosen.used_tokens == sum(one.cost_tokens for one in chosen.fragments) <= tokens
+        others = [one for one in offers if one.purpose is not Purpose.FILL]
+        alone = choose(others, tokens=tokens, lod_mix=mix).fragments
+        assert chosen.fragments[: len(alone)] == alone
+        left = [one for one in chosen.left if one.rule == "budget"]
+        assert all(one.cost > tokens - chosen.used_tokens for one in left)
+        rng.shuffle(offers)
+        assert wire(choose(offers, tokens=tokens, lod_mix=mix)) == wire(chosen)
 
 
 def test_one_large_answer_is_kept_against_many_small_ones_that_say_little() -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Option",
     "ProviderRequest",
     "ProviderResponse",
+    "Purpose",
     "RenderReply",
     "RenderRequest",
     "RiskLevel",
@@ -63,6 +64,13 @@ class Lod(StrEnum):
 
 
 _RANK = {"macro": 0, "micro": 1, "atomic": 2}
+
+
+class Purpose(StrEnum):
+    """What a session offers a candidate for; nobody else says."""
+
+    ANSWER = "answer"
+    FILL = "fill"
 
 
 class RiskLevel(StrEnum):
@@ -217,6 +225,8 @@ class Candidate:
     #: How well it answers by the provider's own judgement, in [0, 1]; None when it does not say.
     relevance: float | None = None
     privacy: Privacy = Privacy.ALLOW
+    #: Of a session's: "answer" is never below the cutoff, "fill" only enters what others leave; not on the wire.
+    purpose: Purpose | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@
 
 `quality` mends what that gets wrong: junk that is fresh and cited earns nothing by that alone, an entity that is
 covered counts less the next time, a provider's own judgement of relevance is believed, the level of detail is chosen
-item by item, and of several ways to fill the room the best one is kept. Both are deterministic: scores are rounded to
+item by item, of several ways to fill the room the best one is kept, and what is left is filled with what sessions offer
+for that: the newest messages, then the next best answers. Both are deterministic: scores are rounded to
 1e-9, and of equals the fresher comes first, then the more often cited, then the smaller, then the smaller id.
 """
 
@@ -26,7 +27,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from acms.contract.benefit import CITATION, DIGITS, JUDGED, OVERLAP, RECENCY, citation, fresh, judged, score
 from acms.contract.decision_record import BUDGET, DUPLICATE, IRRELEVANT, LAYER, LOD, SHOWN, Rejected, Weighed
 from acms.contract.renditions import Counts, Item, let_go, normalised
-from acms.contract.schema import Candidate, Fragment, Lod, RiskLevel
+from acms.contract.schema import Candidate, Fragment, Lod, Purpose, RiskLevel
 
 Profile: TypeAlias = Literal["published", "quality"]
 PROFILES: tuple[Profile, ...] = ("published", "quality")
@@ -241,43 +242,65 @@ def _quality(
     tokens_max: int,
     lod_mix: Mapping[Lod, float] | None,
 ) -> _Run:
-    first, second, floored = _tiers(items, size)
+    first, second, fill, floored = _tiers(items, size)
     taken = _best(first, tokens_max) if lod_mix is None else _mixed(first, tokens_max, lod_mix)
     left = tokens_max - sum(item.costs[number] for item, number in taken)
     if second and left >= 0:
         taken += _best(second, left) if lod_mix is None else _mixed(second, left, lod_mix)
-    return _Run(taken, floored)
+        left = tokens_max - sum(item.costs[number] for item, number in taken)
+    return _Run(taken + _filled(fill, left), floored)
 
 
-def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[int]]:
-    """Weigh the items; return those that answer, those that may fill what is left, and the ranks of the rest."""
-    best = max([item.claimed or 0.0 for item in items], default=0.0)
+def _filled(items: Sequence[Item], left: int) -> list[_Chosen]:
+    """Fill what is left: the newest that nobody has judged, then the best of the others, as detailed as it fits."""
+    taken: list[_Chosen] = []
+    for item in sorted(items, key=_filling_order):
+        if item.costs[0] <= left:
+            number = _fitting(item.costs, left)
+            left -= item.costs[number]
+            taken.append((item, number))
+    return taken
+
+
+def _filling_order(item: Item) -> tuple[bool, float, int]:
+    return item.claimed is not None, -(item.claimed or 0.0), item.rank
+
+
+def _tiers(items: Sequence[Item], size: int) -> tuple[list[Item], list[Item], list[Item], list[int]]:
+    """Weigh the items.
+
+    Return those that answer, those that may come after them, those that fill what is left, and the ranks of the rest.
+    """
+    claims = [item.claimed or 0.0 for item in items if item.candidate.purpose is not Purpose.FILL]
+    best = max(claims, default=0.0)
     floor = FLOOR * best * best
     unjudged = OVERLAP / size if size else 0.0
     share = JUDGED if size else 1.0
     beside = (1 - CITATION) * (1 - share) / size if size else 0.0
     first: list[Item] = []
     second: list[Item] = []
+    fill: list[Item] = []
     floored: list[int] = []
     for item in items:
-        claimed, own = item.claimed, item.own
+        claimed, own, purpose = item.claimed, item.own, item.candidate.purpose
         if claimed is None:
             item.weight = unjudged
             # What is fresh and cited is worth that much only as far as it answers.
             if own:
                 item.static *= item.overlap
-            (first if own or not size else second).append(item)
+            tier = first if own or not size else second
         else:
             # Whoever judged relevance knew the time: it is not added once more (decision 0007).
             item.static = claimed * ((1 - CITATION) * share + CITATION * item.cited)
             item.weight = beside
-            if size and not own and claimed < floor:
-                floored.append(item.rank)
-            else:
-                first.append(item)
+            tier = first if own or not size or purpose or claimed >= floor else None
+        if tier is None:
+            floored.append(item.rank)
+        else:
+            (fill if purpose is Purpose.FILL else tier).append(item)
         item.most = most = item.static + item.weight * len(own) if own else item.static
         item.score = score(most, item.costs[-1])
-    return first, second, floored
+    return first, second, fill, floored
 
 
 def _benefit(item: Item, covered: set[str]) -> float:

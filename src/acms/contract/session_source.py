@@ -16,13 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 from acms.contract.admission import excerpt
 from acms.contract.entities import entities, gaze
-from acms.contract.schema import Candidate, Layer, Lod, RenderRequest, Variant, size
+from acms.contract.schema import Candidate, Layer, Lod, Purpose, RenderRequest, Variant, size
 from acms.errors import SessionNotFoundError
 from acms.log.in_force import preview
 from acms.log.read import PROFILE, in_force
-from acms.model import Entry, Kind, Privacy, Search, State
+from acms.model import Entry, Kind, Privacy, Role, Search, State
 from acms.model import Source as Origin
 from acms.privacy.detect import effective, redact
+from acms.recall.patience import patience
 from acms.results import ContextItem, ContextItems, speak
 from acms.runtime.threads import breathe, off_loop
 from acms.session import ACMS
@@ -34,10 +35,12 @@ TITLE = 100
 """Characters of a message's shortest rendition."""
 LONG = 400
 """Characters from which a message has shorter renditions."""
-ROOM = 2
-"""A recall may find this many times what fits: the rest is there to choose from."""
+NEWEST = 0.125
+"""Share of the budget that is left for the newest messages."""
 LEAST_BUDGET = 4_000
-"""Tokens that a recall may use where little fits: of long messages shorter renditions do."""
+"""Tokens that what fills the rest may have at least: of long messages shorter renditions do."""
+TURN = 64
+"""Newest messages among which the question is looked for."""
 ELSEWHERE = 8_000
 """Tokens that a recall over the sessions of a namespace may use, at most."""
 PAST = 64
@@ -57,8 +60,45 @@ class Found(NamedTuple):
     size: int
 
 
+class Recalled(NamedTuple):
+    """What a session recalls."""
+
+    #: The log and the version of it that was read.
+    context: str
+    version: int
+    #: The best of what a recall of the budget shows, in the room that a share for the newest messages leaves.
+    answers: tuple[ContextItem, ...]
+    #: The others of it, the newest messages, and what comes after.
+    rest: tuple[ContextItem, ...]
+
+
+def _divided(found: ContextItems, others: ContextItems, room: int) -> Recalled:
+    """Divide what was recalled into answers that have a room of their own and what fills the rest.
+
+    Of the rest nothing stays that a later statement which is not among the answers would have to be shown with.
+    """
+    over = found.tokens - room
+    answers = {item.id for item in found}
+    worth = {item.version: item.score for item in found}
+    for item in sorted(found, key=lambda item: -item.version):
+        if item.later in worth:  # worth no more than what it must be shown with: it goes first
+            worth[item.version] = min(item.score, worth[item.later])
+    for item in sorted(found, key=lambda item: (worth[item.version], item.version)):
+        if over <= 0 or len(answers) == 1:
+            break
+        answers.remove(item.id)
+        over -= item.token_count
+    versions = {None, *(item.version for item in found if item.id in answers)}
+    return Recalled(
+        found.context,
+        found.version,
+        tuple(item for item in found if item.id in answers),
+        tuple(item for item in (*found, *others) if item.id not in answers and item.later in versions),
+    )
+
+
 class Memory:
-    """A session as the engine asks it, for one reply: facts, summaries and messages of one recall, and past episodes.
+    """A session as the engine asks it, for one reply: facts, summaries and messages it recalls, and past episodes.
 
     A whole history that fits the budget is offered whole: recall is for what does not fit (decision 17 of the design).
     """
@@ -67,28 +107,30 @@ class Memory:
         self._session = session
         self._query = request.intent
         self._tokens_max = request.tokens_max
-        self._budget = max(LEAST_BUDGET, ROOM * request.tokens_max)
+        self._budget = max(LEAST_BUDGET, request.tokens_max)
         self._mode = mode
         self._asked = frozenset(gaze(request))
         self._recalling = asyncio.Lock()
-        self._items: ContextItems | None = None
+        self._recalled: Recalled | None = None
 
     async def project(self) -> Found:
         """Return what this log and its profile know about the query."""
-        items = await self._recall()
+        found = await self._recall()
         storage = self._session.storage
         whole: list[Entry] = []
-        if items.version and (await storage.head(items.context)).tokens <= self._tokens_max:
-            whole = await in_force(storage, items.context, items.version, None)
+        if found.version and (await storage.head(found.context)).tokens <= self._tokens_max:
+            whole = await in_force(storage, found.context, found.version, None)
         there = {one.id for one in whole}
-        beyond = await self._rows([item.id for item in items if item.id not in there])
+        offered = [(item, Purpose.ANSWER) for item in found.answers]
+        offered += [(item, Purpose.FILL) for item in found.rest]
+        beyond = await self._rows([item.id for item, _ in offered if item.id not in there])
 
         def work() -> Iterator[_Work]:
             rows = beyond | {one.id: one for one in whole if _there(one)}
-            for item in items:
+            for item, purpose in offered:
                 row = rows.pop(item.id, None)
                 if row is not None and (stored := _as_stored(item, row)).content.strip():
-                    yield row, partial(self._recalled, stored, row)
+                    yield row, partial(self._item, stored, row, purpose=purpose)
             for row in rows.values():
                 yield row, partial(self._message, row)
 
@@ -96,18 +138,18 @@ class Memory:
 
     async def experience(self) -> Found:
         """Return the summaries of past episodes, and what other sessions of the namespace know about the query."""
-        items = await self._recall()
+        own = await self._recall()
         work: list[_Work] = []
-        if items.version:
+        if own.version:
             found = await self._session.storage.read(
-                items.context, at=items.version, kinds=(Kind.SUMMARY,), newest=PAST
+                own.context, at=own.version, kinds=(Kind.SUMMARY,), newest=PAST
             )
             marks = [one for one in found if is_mark(one) and _there(one)]
             work = [(one, partial(self._episode, one)) for one in marks]
-        work += await self._elsewhere(items)
+        work += await self._elsewhere(own)
         return await off_loop(partial(_found, work), _letters(row for row, _ in work))
 
-    async def _elsewhere(self, own: ContextItems) -> list[_Work]:
+    async def _elsewhere(self, own: Recalled) -> list[_Work]:
         """Recall what other sessions of the namespace have learnt: facts, summaries, marked messages.
 
         Of a namespace that nobody has named all callers are in it, and one must not read what another has said.
@@ -122,11 +164,11 @@ class Memory:
         hits = {hit.id: hit.score for hit in await session.storage.search(search)}
         rows = await self._rows([*(item.id for item in items), *hits])
         ours = await self._contexts(own, {row.context for row in rows.values()})
-        known = {item.id for item in own}
+        known = {item.id for item in (*own.answers, *own.rest)}
         for id in [id for id, row in rows.items() if id in known or row.version <= ours.get(row.context, 0)]:
             del rows[id]
         work: list[_Work] = [
-            (row, partial(self._recalled, stored, row, Layer.L4))
+            (row, partial(self._item, stored, row, Layer.L4))
             for item in items
             if (row := rows.get(item.id)) is not None
             and (stored := _as_stored(item, row)).content.strip()
@@ -135,7 +177,7 @@ class Memory:
         marks = [(row, hits[id]) for id, row in rows.items() if id in hits and is_mark(row)]
         return work + [(row, partial(self._episode, row, score)) for row, score in marks]
 
-    async def _contexts(self, own: ContextItems, found: Collection[str]) -> dict[str, float]:
+    async def _contexts(self, own: Recalled, found: Collection[str]) -> dict[str, float]:
         """Return which logs are no experience, each up to a version: this one, its ancestors, the profile."""
         storage = self._session.storage
         ours: dict[str, float] = {}
@@ -150,11 +192,36 @@ class Memory:
                 ours[id] = inf
         return ours
 
-    async def _recall(self) -> ContextItems:
+    async def _recall(self) -> Recalled:
+        """Recall what answers within the budget, and what may fill the room that it leaves.
+
+        What follows the question, where that is in the log, is no answer but new: whoever asks has it at hand.
+        """
         async with self._recalling:
-            if self._items is None:
-                self._items = await self._session.recall(self._query, token_budget=self._budget)
-            return self._items
+            if self._recalled is None:
+                recall, turn = self._session.recall, await self._turn()
+                found = await recall(
+                    self._query, token_budget=self._tokens_max, exclude=turn, relevant_only=True
+                )
+                waited = patience.set(0.0)  # for vectors, once
+                try:
+                    others = await recall(
+                        self._query,
+                        token_budget=self._budget,
+                        exclude=[*turn[:1], *(item.id for item in found)],
+                    )
+                finally:
+                    patience.reset(waited)
+                self._recalled = _divided(found, others, self._tokens_max - int(NEWEST * self._tokens_max))
+            return self._recalled
+
+    async def _turn(self) -> list[str]:
+        """Return the ids of the newest user message, where that is the query, and of all that followed it."""
+        found = await self._session.entries(newest=TURN)
+        asked = [place for place, one in enumerate(found) if one.role is Role.USER][-1:]
+        if not asked or found[asked[0]].content.strip() != self._query.strip():
+            return []
+        return [one.id for one in found[asked[0] :]]
 
     async def _rows(self, ids: Sequence[str]) -> dict[str, Entry]:
         """Return entries by id, those that are still there."""
@@ -171,9 +238,15 @@ class Memory:
             relevance=relevance,
         )
 
-    def _recalled(self, item: ContextItem, row: Entry, source: Layer = Layer.L2) -> Candidate:
-        """Return what was recalled as a candidate, with its score as relevance where it was ranked."""
-        relevance = item.score or None
+    def _item(
+        self, item: ContextItem, row: Entry, source: Layer = Layer.L2, purpose: Purpose | None = None
+    ) -> Candidate:
+        """Return what was recalled as a candidate, with its score as relevance where it was ranked.
+
+        The newest messages that are no answers have none: they fill, whatever they say.
+        """
+        newest = purpose is Purpose.FILL and item.source is Origin.CURRENT
+        relevance = None if newest else item.score or None
         if item.source is Origin.FACT:
             data = row.data
             about = f"{data.get('subject', '')} {data.get('attribute', '')} "
@@ -185,26 +258,23 @@ class Memory:
                 citations=row.sources,
                 about=about,
                 relevance=relevance,
+                purpose=purpose,
             )
-        return self._entry_candidate(row, item.content, speak(item.speaker, ""), relevance, source)
+        found = self._entry_candidate(row, item.content, speak(item.speaker, ""), shortened=item.truncated)
+        return replace(found, source=source, relevance=relevance, purpose=purpose)
 
     def _message(self, row: Entry) -> Candidate:
-        return self._entry_candidate(
-            row, row.content, "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, ""), None
-        )
+        lead = "" if row.kind is Kind.SUMMARY else speak(row.actor or row.role, "")
+        return replace(self._entry_candidate(row, row.content, lead), purpose=Purpose.FILL)
 
-    def _entry_candidate(
-        self, row: Entry, content: str, lead: str, relevance: float | None, source: Layer = Layer.L2
-    ) -> Candidate:
+    def _entry_candidate(self, row: Entry, content: str, lead: str, *, shortened: bool = False) -> Candidate:
         summary = row.kind is Kind.SUMMARY
         return self._candidate(
             row,
             content,
-            source=source,
-            lod=Lod.MICRO if summary else Lod.ATOMIC,
+            lod=Lod.MICRO if summary or shortened else Lod.ATOMIC,
             citations=row.sources if summary else (row.id,),
             lead=lead,
-            relevance=relevance,
         )
 
     def _candidate(
@@ -218,6 +288,7 @@ class Memory:
         lead: str = "",
         about: str = "",
         relevance: float | None = None,
+        purpose: Purpose | None = None,
     ) -> Candidate:
         """Return an entry as a candidate: redacted first, for what is cut from a text may cut a secret in two.
 
@@ -234,6 +305,7 @@ class Memory:
                 timestamp=row.created_at,
                 relevance=relevance,
                 privacy=mode,
+                purpose=purpose,
             )
         clean = redact(content, mode).text if content == row.content else excerpt(content, row.content, mode)
         if clean is None:
@@ -250,6 +322,7 @@ class Memory:
             variants=_shorter(text, lod),
             relevance=relevance,
             privacy=row.privacy,
+            purpose=purpose,
         )
 
 
